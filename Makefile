@@ -1,0 +1,61 @@
+# `make run` and `make test` need nothing but make and Python 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types ci docs wheel docker-check clean
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
+
+# Installed in place, so only a change of pyproject.toml asks for it again. One stamp per set of extras.
+$(VENV)/.stamp-run: pyproject.toml .ci/venv
+	@.ci/venv $(VENV) $(PYTHON)
+	@echo "Installing the broker into $(VENV)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.stamp-test: pyproject.toml .ci/venv
+	@.ci/venv $(VENV) $(PYTHON)
+	@echo "Installing the broker and what its tests need into $(VENV)"
+	@$(PIP) install --editable '.[test]'
+	@touch $@ $(VENV)/.stamp-run
+
+$(VENV)/.stamp-dev: pyproject.toml .ci/venv
+	@.ci/venv $(VENV) $(PYTHON)
+	@echo "Installing the broker and its developers' tools into $(VENV)"
+	@$(PIP) install --editable '.[dev]'
+	@touch $@ $(VENV)/.stamp-test $(VENV)/.stamp-run
+
+run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARGS="--set key=value ...")
+	@exec $(BIN)/broker serve $(ARGS)
+
+test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x")
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.stamp-dev ## ruff, as CI runs it
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.stamp-dev ## mypy, as CI runs it
+	@$(BIN)/mypy
+
+ci: ## all that CI does
+	@.ci/run
+
+docs: $(VENV)/.stamp-run ## make the generated parts of docs/ again
+	@$(BIN)/python docs/generate.py
+
+wheel: $(VENV)/.stamp-dev ## dist/*.whl and the source distribution
+	@$(BIN)/python -m build
+
+docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
+	@docker/check
+
+clean: ## all that was made, but for topics in ./broker-data
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find broker protocol tests -name __pycache__ -prune -exec rm -rf {} +

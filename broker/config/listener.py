@@ -1,0 +1,121 @@
+"""Listener URLs: ``scheme://host:port[-port][?name=...&advertised=host:port]``.
+
+The parser knows the shape and no protocol: whether a scheme can be served is for the assembly to say.
+
+    kafka://127.0.0.1:9092                                    one port
+    kafka://localhost:0                                       any free port
+    kafka://[::1]:9310-9319                                   the first free one of a range
+    kafka://:9092                                             all interfaces (the same as 0.0.0.0)
+    kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from broker.errors import ConfigError
+
+ALL_INTERFACES = "0.0.0.0"
+# The ports that the protocols' own clients try when none is given.
+DEFAULT_PORTS = {"kafka": 9092, "pulsar": 6650, "http": 8080}
+OPTIONS = ("name", "advertised")
+
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]*))"
+    r"(?::(?P<port>\d{1,5})(?:-(?P<port_max>\d{1,5}))?)?"
+    r"/?(?:\?(?P<options>[^#\s]*))?"
+)
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]+)):(?P<port>\d{1,5})")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@attrs.frozen
+class Listener:
+    """Where the broker listens. ``port`` 0 means any free one; ``port_max`` > ``port`` means: try in order."""
+
+    name: str
+    scheme: str
+    host: str
+    port: int
+    port_max: int
+    options: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def ports(self) -> range:
+        return range(self.port, self.port_max + 1)
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """What the listener's own URL tells clients to connect to."""
+        text = self.options.get("advertised")
+        return parse_address(text, f"listener {self.name}") if text else None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        ports = f"{self.port}" if self.port == self.port_max else f"{self.port}-{self.port_max}"
+        options = dict(self.options) if self.name == self.scheme else {"name": self.name, **self.options}
+        query = "&".join(f"{key}={value}" for key, value in options.items())
+        return f"{self.scheme}://{host}:{ports}" + (f"?{query}" if query else "")
+
+
+def parse_listener(url: str, default_name: str | None = None) -> Listener:
+    """A listener from its URL. Raises ConfigError with one sentence that says what to change."""
+    match = _URL.fullmatch(url.strip())
+    if match is None:
+        raise ConfigError(
+            f"Write the listener {url!r} as scheme://host:port, for example kafka://127.0.0.1:9092 "
+            "(an IPv6 address in brackets, a range of ports as 9310-9319)."
+        )
+    scheme = match["scheme"]
+    port_text = match["port"]
+    if port_text is None and scheme not in DEFAULT_PORTS:
+        raise ConfigError(
+            f"Say in the listener {url!r} which port to listen on, for example {scheme}://127.0.0.1:9310."
+        )
+    port = _port(port_text, url) if port_text else DEFAULT_PORTS[scheme]
+    port_max = _port(match["port_max"], url) if match["port_max"] else port
+    if match["port_max"] and (port == 0 or port_max < port):
+        raise ConfigError(f"Write the range of ports in the listener {url!r} from low to high and from 1 on.")
+    options = _options(match["options"] or "", url)
+    name = options.pop("name", default_name or scheme)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"Give the listener {url!r} a name of letters, digits, '.', '_' and '-' only: it is {name!r}."
+        )
+    if "advertised" in options:
+        parse_address(options["advertised"], f"listener {url!r}")
+    return Listener(name, scheme, match["v6"] or match["host"] or ALL_INTERFACES, port, port_max, options)
+
+
+def parse_address(text: str, where: str) -> tuple[str, int]:
+    """``host:port``, the host in brackets if it is an IPv6 address."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError(f"Write the address to advertise in {where} as host:port: it is {text!r}.")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+def _port(text: str, url: str) -> int:
+    port = int(text)
+    if port > 65535:
+        raise ConfigError(f"Use a port of at most 65535 in the listener {url!r}.")
+    return port
+
+
+def _options(query: str, url: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in filter(None, query.split("&")):
+        key, equals, value = pair.partition("=")
+        if key not in OPTIONS:
+            nearest = difflib.get_close_matches(key, OPTIONS, 1)
+            hint = f"did you mean {nearest[0]!r}" if nearest else f"the options are {', '.join(OPTIONS)}"
+            raise ConfigError(f"Take the unknown option {key!r} out of the listener {url!r}; {hint}.")
+        if not equals or not value:
+            raise ConfigError(f"Give the option {key!r} of the listener {url!r} a value, as in {key}=value.")
+        if key in options:
+            raise ConfigError(f"Give the option {key!r} of the listener {url!r} only once.")
+        options[key] = value
+    return options

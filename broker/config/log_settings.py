@@ -1,0 +1,235 @@
+"""Settings of topics, the log, compaction and consumer groups."""
+
+import attrs
+
+from broker.config.setting import INT_MAX, KAFKA, NEVER, setting
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class TopicSettings:
+    """Topics and requests."""
+
+    num_partitions: int = setting(
+        1, unit="partitions", least=1, doc="Partitions of a topic that is made without saying how many.", reason=KAFKA
+    )
+    auto_create_topics_enable: bool = setting(
+        True,
+        doc="Make a topic when a client first asks for it.",
+        reason="Kafka's default, and most examples count on it.",
+    )
+    default_replication_factor: int = setting(
+        1,
+        least=1,
+        most=1,
+        doc="Copies of a partition of a topic that is made without saying how many.",
+        reason="There is one node.",
+    )
+    delete_topic_enable: bool = setting(True, doc="Allow topics to be deleted.", reason=KAFKA)
+    message_max_bytes: int = setting(
+        1_048_588,
+        least=0,
+        most=INT_MAX,
+        doc="The largest record batch (`max.message.bytes` of a topic).",
+        reason="Kafka's default: 1 MiB and the 12 bytes before a batch.",
+    )
+    fetch_max_bytes: int = setting(
+        57_671_680,
+        least=1024,
+        most=INT_MAX,
+        doc="The most that one fetch returns, whatever the client asks for; the first batch always comes whole.",
+        reason="Kafka's default, 55 MiB.",
+    )
+    min_insync_replicas: int = setting(
+        1,
+        unit="replicas",
+        least=1,
+        doc="Copies that acks=all waits for. There is one, and it is fsynced.",
+        reason=KAFKA,
+    )
+    unclean_leader_election_enable: bool = setting(
+        False, doc="Accepted because clients set it; without replicas it changes nothing.", reason=KAFKA
+    )
+    compression_type: str = setting(
+        "producer",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        doc="How batches are kept. `producer`: as they came, which costs the broker nothing.",
+        reason=KAFKA,
+    )
+    compression_gzip_level: int = setting(
+        -1, least=-1, most=9, doc="gzip's level where the broker compresses. -1: gzip's own.", reason=KAFKA
+    )
+    compression_lz4_level: int = setting(
+        9, least=1, most=17, doc="lz4's level where the broker compresses.", reason=KAFKA
+    )
+    compression_zstd_level: int = setting(
+        3, least=-131072, most=22, doc="zstd's level where the broker compresses.", reason=KAFKA
+    )
+    log_message_timestamp_type: str = setting(
+        "CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        doc="Whether a record keeps its producer's timestamp or gets the broker's.",
+        reason=KAFKA,
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        NEVER, least=0, doc="How far a record's timestamp may lie in the past.", reason=KAFKA
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        3_600_000,
+        least=0,
+        doc="How far a record's timestamp may lie in the future.",
+        reason="Kafka's default: an hour.",
+    )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        least=1,
+        most=INT_MAX,
+        doc="Forget an idempotent producer that was silent for so long.",
+        reason="Kafka's default: a day.",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000, least=1, most=INT_MAX, doc="How often to look for such producers.", reason=KAFKA
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LogSettings:
+    """The log: segments, retention, flushing."""
+
+    log_segment_bytes: int = setting(
+        1024 * 1024 * 1024,
+        least=14,
+        most=INT_MAX,
+        doc="Begin a new segment file when one is so large.",
+        reason="Kafka's default: 1 GiB.",
+    )
+    log_roll_ms: int = setting(
+        604_800_000,
+        least=1,
+        doc="Begin a new segment when the first record of one is so old.",
+        reason="Kafka's default: a week.",
+    )
+    log_roll_jitter_ms: int = setting(
+        0,
+        least=0,
+        doc="Begin it up to this much earlier, at random, so that not all partitions do at once.",
+        reason=KAFKA,
+    )
+    log_retention_ms: int = setting(
+        604_800_000,
+        least=-1,
+        doc="Delete segments whose newest record is older. -1: never.",
+        reason="Kafka's default: a week.",
+    )
+    log_retention_bytes: int = setting(
+        -1, least=-1, doc="Delete the oldest segments of a partition that is larger. -1: never.", reason=KAFKA
+    )
+    log_retention_check_interval_ms: int = setting(
+        300_000, least=1, doc="How often to look for segments to delete.", reason=KAFKA
+    )
+    log_cleanup_policy: str = setting(
+        "delete",
+        choices=("delete", "compact", "delete,compact", "compact,delete"),
+        doc="What happens to old data: delete it, or keep the last record of each key.",
+        reason=KAFKA,
+    )
+    log_segment_delete_delay_ms: int = setting(
+        60_000, least=0, doc="How long the files of a deleted segment or topic stay on disk.", reason=KAFKA
+    )
+    log_index_interval_bytes: int = setting(
+        4096, least=0, most=INT_MAX, doc="About how much log one entry of an index stands for.", reason=KAFKA
+    )
+    log_index_size_max_bytes: int = setting(
+        10_485_760, least=12, most=INT_MAX, doc="The largest index file.", reason=KAFKA
+    )
+    log_preallocate: bool = setting(False, doc="Reserve a segment's space on disk when it is made.", reason=KAFKA)
+    log_flush_interval_messages: int = setting(
+        NEVER,
+        unit="messages",
+        least=1,
+        doc="fsync a partition after so many records, besides what acks=all asks for.",
+        reason="Kafka's default: never; the system writes back on its own, and acks=all does not wait for it.",
+    )
+    log_flush_interval_ms: int = setting(
+        NEVER,
+        least=1,
+        doc="fsync a partition when its oldest unsynced record is so old.",
+        reason="Kafka's default: never.",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class CleanerSettings:
+    """Compaction."""
+
+    log_cleaner_enable: bool = setting(True, doc="Compact topics whose policy says so.", reason=KAFKA)
+    log_cleaner_threads: int = setting(1, unit="threads", least=0, doc="Threads that compact.", reason=KAFKA)
+    log_cleaner_dedupe_buffer_size: int = setting(
+        128 * 1024 * 1024, unit="bytes", least=1024 * 1024, doc="Memory for the keys of one compaction.", reason=KAFKA
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        1.7976931348623157e308,
+        unit="bytes/s",
+        least=1,
+        doc="How fast compaction may read and write.",
+        reason="Kafka's default: no bound.",
+    )
+    log_cleaner_backoff_ms: int = setting(
+        15_000, least=0, doc="How often to look for partitions to compact.", reason=KAFKA
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        0.5, least=0, most=1, doc="Compact a partition when so much of it is not compacted yet.", reason=KAFKA
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        86_400_000,
+        least=0,
+        doc="How long a tombstone stays after it has been compacted.",
+        reason="Kafka's default: a day.",
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        0, least=0, doc="Leave records alone that are younger.", reason=KAFKA
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        NEVER,
+        least=1,
+        doc="Compact records that are older, however little there is to gain.",
+        reason="Kafka's default: never.",
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class GroupSettings:
+    """Consumer groups."""
+
+    group_min_session_timeout_ms: int = setting(
+        6_000, least=0, most=INT_MAX, doc="The shortest session timeout that a member may ask for.", reason=KAFKA
+    )
+    group_max_session_timeout_ms: int = setting(1_800_000, least=0, most=INT_MAX, doc="The longest.", reason=KAFKA)
+    group_initial_rebalance_delay_ms: int = setting(
+        0,
+        least=0,
+        most=INT_MAX,
+        doc="How long the first rebalance of an empty group waits for more members.",
+        reason="Kafka's 3000 saves rebalances when many members start at once, and makes everybody wait 3 s for their "
+        "first message; the configuration that Kafka ships for trying it out has 0 too.",
+    )
+    group_max_size: int = setting(
+        INT_MAX, unit="members", least=1, most=INT_MAX, doc="Members of one group.", reason=KAFKA
+    )
+    offset_metadata_max_bytes: int = setting(
+        4096,
+        kafka="offset.metadata.max.bytes",
+        least=0,
+        most=INT_MAX,
+        doc="The longest text that may go with a committed offset.",
+        reason=KAFKA,
+    )
+    offsets_retention_minutes: int = setting(
+        10_080,
+        least=1,
+        most=INT_MAX,
+        doc="Forget the offsets of a group that has been empty for so long.",
+        reason="Kafka's default: a week.",
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, least=1, doc="How often to look for such offsets.", reason=KAFKA
+    )

@@ -1,0 +1,143 @@
+"""One setting: an attrs field that knows its unit, its bounds, Kafka's name for it, what it does and why.
+
+The tables in docs/OPERATIONS.md are made from what is kept here, so that they cannot drift.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_args, get_origin
+
+import attrs
+
+from broker.errors import ConfigError
+
+# Kafka's Long.MAX_VALUE, which it uses for "never" and "no limit".
+NEVER = 2**63 - 1
+# Kafka's Integer.MAX_VALUE: the largest that a setting of Kafka's type `int` can be.
+INT_MAX = 2**31 - 1
+# The reason for a default that needs no other.
+KAFKA = "Kafka's default."
+
+_UNIT_SUFFIXES = ("bytes", "ms", "us", "minutes", "ratio")
+_UNIT_NAMES = {"us": "µs", "ratio": ""}
+_SAME = "same"
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+@attrs.frozen
+class SettingInfo:
+    """What is known about a setting besides its value."""
+
+    name: str
+    kafka: str | None  # Kafka's name; None for a setting that Kafka does not have
+    unit: str
+    default: Any
+    doc: str
+    reason: str  # why the default is what it is
+    section: str
+    type: Any
+    least: float | None
+    most: float | None
+    choices: Sequence[str]
+
+    @property
+    def optional(self) -> bool:
+        """True if None ("not set") is a value of it."""
+        return type(None) in get_args(self.type)
+
+    @property
+    def plain_type(self) -> Any:
+        """The type without None."""
+        return next(kind for kind in get_args(self.type) if kind is not type(None)) if self.optional else self.type
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, as the end of a sentence."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        text = _KINDS.get(self.plain_type) or ("a list" if get_origin(self.plain_type) is tuple else "a table")
+        if self.least is not None and self.most is not None:
+            text += f" from {self.least} to {self.most}"
+        elif self.least is not None:
+            text += f" of at least {self.least}"
+        elif self.most is not None:
+            text += f" of at most {self.most}"
+        return text + (" or nothing" if self.optional else "")
+
+
+def setting(
+    default: Any,
+    *,
+    doc: str,
+    reason: str,
+    kafka: str | None = _SAME,
+    unit: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    choices: Sequence[str] = (),
+    converter: Callable[[Any], Any] | None = None,
+) -> Any:
+    """An attrs field with the metadata that ``setting_infos`` reads, checked against its bounds when it is set.
+
+    ``kafka`` is left out where Kafka's name is ours with dots, and None where Kafka has no such setting. ``unit`` is
+    taken from the end of the name unless given.
+    """
+    metadata = {
+        "doc": doc,
+        "reason": reason,
+        "kafka": kafka,
+        "unit": unit,
+        "least": least,
+        "most": most,
+        "choices": tuple(choices),
+    }
+    extra: dict[str, Any] = {"converter": converter} if converter else {}
+    return attrs.field(default=default, metadata=metadata, validator=_check, **extra)
+
+
+def setting_infos(settings_class: type) -> list[SettingInfo]:
+    """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
+    infos = []
+    for field in attrs.fields(settings_class):
+        owner = next(c for c in reversed(settings_class.__mro__) if field.name in inspect.get_annotations(c))
+        infos.append(_info(field, (owner.__doc__ or "").strip().splitlines()[0].rstrip(".")))
+    return infos
+
+
+def _info(field: "attrs.Attribute[Any]", section: str = "") -> SettingInfo:
+    meta = field.metadata
+    unit = meta["unit"]
+    if unit is None:
+        suffix = field.name.rsplit("_", 1)[-1]
+        unit = _UNIT_NAMES.get(suffix, suffix) if suffix in _UNIT_SUFFIXES else ""
+    kafka = field.name.replace("_", ".") if meta["kafka"] == _SAME else meta["kafka"]
+    return SettingInfo(
+        name=field.name,
+        kafka=kafka,
+        unit=unit,
+        default=field.default,
+        doc=meta["doc"],
+        reason=meta["reason"],
+        section=section,
+        type=field.type,
+        least=meta["least"],
+        most=meta["most"],
+        choices=meta["choices"],
+    )
+
+
+def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
+    info = _info(field)
+    if value is None and info.optional:
+        return
+    accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(info.plain_type, object)
+    # bool is a kind of int to Python, and never to an operator.
+    good = isinstance(value, accepted) and isinstance(value, bool) <= (info.plain_type is bool)
+    if good and info.choices:
+        good = value in info.choices
+    if good and info.least is not None:
+        good = value >= info.least
+    if good and info.most is not None:
+        good = value <= info.most
+    if not good:
+        raise ConfigError(f"Set {info.name} to {info.expected}: it is {value!r}.")

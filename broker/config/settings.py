@@ -1,0 +1,50 @@
+"""Every setting of a broker in one value. Names are Kafka's in snake case where Kafka has one.
+
+The classes it is put together from only group; what concerns two settings at once is checked here. docs/OPERATIONS.md
+is made from all this.
+"""
+
+import attrs
+
+from broker.config.listener import parse_address
+from broker.config.log_settings import CleanerSettings, GroupSettings, LogSettings, TopicSettings
+from broker.config.server_settings import NetworkSettings, ServerSettings
+from broker.errors import ConfigError
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class BrokerConfig(GroupSettings, CleanerSettings, LogSettings, TopicSettings, NetworkSettings, ServerSettings):
+    """All settings of a broker, each within its bounds. Raises ConfigError otherwise."""
+
+    def __attrs_post_init__(self) -> None:
+        listeners = [*self.listeners, *([self.control_listener] if self.control_listener else [])]
+        if not self.listeners:
+            raise ConfigError("Set listeners to at least one URL, for example kafka://127.0.0.1:9092.")
+        names = [listener.name for listener in listeners]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(
+                    f"Give one of the listeners called {name!r} another name, with ?name=... at the end of its URL."
+                )
+        for name, address in self.advertised_listeners.items():
+            if name not in names:
+                raise ConfigError(f"Name a listener in advertised_listeners: {name!r} is none of {', '.join(names)}.")
+            parse_address(address, "advertised_listeners")
+        for address, connections in self.max_connections_per_ip_overrides.items():
+            if not connections >= 0:
+                raise ConfigError(f"Set max_connections_per_ip_overrides of {address} to a whole number of at least 0.")
+        _in_order(self, "outgoing_low_water_bytes", "outgoing_high_water_bytes")
+        _in_order(self, "group_min_session_timeout_ms", "group_max_session_timeout_ms")
+        _in_order(self, "log_cleaner_min_compaction_lag_ms", "log_cleaner_max_compaction_lag_ms")
+        _in_order(self, "message_max_bytes", "socket_request_max_bytes")
+
+    def advertised_address(self, name: str) -> tuple[str, int] | None:
+        """What the settings tell clients of a listener to connect to, or None: the address it listens on."""
+        if name in self.advertised_listeners:
+            return parse_address(self.advertised_listeners[name], "advertised_listeners")
+        return next((listener.advertised for listener in self.listeners if listener.name == name), None)
+
+
+def _in_order(config: BrokerConfig, low: str, high: str) -> None:
+    if getattr(config, low) > getattr(config, high):
+        raise ConfigError(f"Set {low} ({getattr(config, low)}) no higher than {high} ({getattr(config, high)}).")
