@@ -1,0 +1,102 @@
+"""What the broker says: events with names and values, as a line of text on a terminal and as JSON elsewhere.
+
+For rare things only: start and stop, errors, topics made and deleted (an enabled JSON event costs some 8 µs). Requests are
+metrics. Any thread may log; an event is one write to standard error.
+
+structlog is imported at the first event that is written, because it takes 80 ms and an embedded broker in a test hardly
+ever has something to say. It is used through a logger of our own and never configured globally: the process may be
+somebody else's.
+"""
+
+import sys
+from typing import Any
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+# An embedded broker reports what is wrong and nothing else; `broker serve` configures more.
+_level = LEVELS["warning"]
+_format = "auto"
+_backend: Any = None
+
+
+class Logger:
+    """Events of one part of the broker: ``log.info("topic created", topic="orders", partitions=3)``."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    def debug(self, event: str, **values: Any) -> None:
+        if _level <= 10:
+            _write().debug(event, part=self._part, **values)
+
+    def info(self, event: str, **values: Any) -> None:
+        if _level <= 20:
+            _write().info(event, part=self._part, **values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        if _level <= 30:
+            _write().warning(event, part=self._part, **values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """``exc_info=error`` (or True while handling one) adds the traceback."""
+        _write().error(event, part=self._part, **values)
+
+
+def get_logger(part: str) -> Logger:
+    """``part``: the folder or module that speaks, e.g. ``"storage"``."""
+    return Logger(part)
+
+
+def configure(level: str = "info", format: str = "auto") -> None:
+    """For the whole process. ``format``: text, json, or auto (text on a terminal)."""
+    global _level, _format, _backend
+    _level = LEVELS[level]
+    _format = format
+    _backend = None
+
+
+class _StandardError:
+    """Where structlog writes. Looks ``sys.stderr`` up each time: pytest and others replace it."""
+
+    def msg(self, message: str) -> None:
+        try:
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # closed or gone, and there is nowhere else to say so; the broker goes on
+
+    debug = info = warning = error = msg
+
+
+def _write() -> Any:
+    global _backend
+    if _backend is None:
+        _backend = _make_backend()
+    return _backend
+
+
+def _make_backend() -> Any:
+    import structlog
+
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    shared: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if _format == "text" or (_format == "auto" and terminal):
+        plain = structlog.dev.plain_traceback
+        ending: list[Any] = [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
+    else:
+        # default=str: an event with an odd value in it is worth more than a second error.
+        ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    return structlog.wrap_logger(
+        _StandardError(),
+        processors=shared + ending,
+        # Levels are sorted out above, without a call into structlog.
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    )
