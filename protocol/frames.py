@@ -1,0 +1,53 @@
+"""Length-prefixed frames: four bytes, big-endian, that count what follows them.
+
+Pure functions over a buffer that the caller owns; reading the socket and keeping the rest of a torn frame is the
+reactor's work. Every frame here includes its prefix.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.errors import ProtocolError
+from protocol.wire import BytesLike
+
+LENGTH = struct.Struct(">i")
+
+# 100 MiB: Kafka's socket.request.max.bytes, so that its clients agree.
+DEFAULT_MAX_FRAME = 104857600
+
+
+def frame_size(buffer: BytesLike, pos: int = 0, limit: int = DEFAULT_MAX_FRAME) -> int | None:
+    """Size of the frame at ``pos`` with its prefix, or None while its four length bytes are not all there.
+
+    Raises ProtocolError if the length is negative or above ``limit`` (the prefix is not counted).
+    """
+    if len(buffer) - pos < 4:
+        return None
+    size: int = LENGTH.unpack_from(buffer, pos)[0]
+    if size < 0 or size > limit:
+        raise ProtocolError(f"a frame of {size} bytes, the limit is {limit}")
+    return size + 4
+
+
+def split_frames(buffer: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> tuple[list[memoryview], int]:
+    """All whole frames in ``buffer``, in order, and how many of its bytes they take. The rest asks for more."""
+    view = memoryview(buffer)
+    frames: list[memoryview] = []
+    pos = 0
+    while True:
+        size = frame_size(view, pos, limit)
+        if size is None or pos + size > len(view):
+            return frames, pos
+        frames.append(view[pos : pos + size])
+        pos += size
+
+
+def framed(body: BytesLike) -> bytes:
+    """``body`` with its length before it."""
+    return LENGTH.pack(len(body)) + body
+
+
+def with_correlation_id(frame: bytes, correlation_id: int) -> bytes:
+    """A response frame kept from before, for another request: bytes 4-7 are the correlation id in every version."""
+    return frame[:4] + LENGTH.pack(correlation_id) + frame[8:]

@@ -1,0 +1,155 @@
+"""The 61-byte header of a record batch (format v2), read and patched where the batch lies.
+
+A broker needs no more than this to store and serve batches: offsets and the leader's epoch are written in place,
+outside what the checksum covers, and the records stay opaque. What is inside a batch is ``records.py``'s.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from protocol.checksum import crc32c
+from protocol.errors import ProtocolError
+from protocol.wire import BytesLike
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size
+assert HEADER_SIZE == 61
+
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+SMALLEST_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+CRC_START = 21  # the checksum covers everything from the attributes on
+
+MAGIC = 2
+COMPRESSION_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+
+
+class UnsupportedMagic(ProtocolError):
+    """A message set of format v0 or v1, which Kafka's clients of the last years no longer write."""
+
+
+class CorruptBatch(ProtocolError):
+    """A batch whose bytes do not match its checksum."""
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent producer wrote it: then its sequence numbers count."""
+        return self.producer_id >= 0
+
+
+_new = tuple.__new__
+
+
+def read_header(view: BytesLike, pos: int = 0) -> BatchHeader:
+    """The header of the batch at ``pos``, which must lie wholly in ``view``; the checksum is not looked at.
+
+    Raises UnsupportedMagic for formats v0 and v1, ProtocolError for anything else that is no batch.
+    """
+    try:
+        header: BatchHeader = _new(BatchHeader, HEADER.unpack_from(view, pos))
+    except struct.error:
+        _refuse_old_magic(view, pos)
+        raise ProtocolError(f"{len(view) - pos} bytes are too few for a record batch") from None
+    if header[3] != MAGIC:
+        _refuse_old_magic(view, pos)
+        raise ProtocolError(f"a record batch of format {header[3]}")
+    length = header[1]
+    if length < SMALLEST_BATCH_LENGTH:
+        raise ProtocolError(f"a record batch of {length} bytes")
+    if pos + LOG_OVERHEAD + length > len(view):
+        raise ProtocolError(f"a record batch of {LOG_OVERHEAD + length} bytes where {len(view) - pos} are left")
+    return header
+
+
+def _refuse_old_magic(view: BytesLike, pos: int) -> None:
+    # In v0 and v1, too, the format's number is the 17th byte: after offset, size and CRC.
+    if len(view) > pos + 16 and view[pos + 16] in (0, 1):
+        raise UnsupportedMagic(f"messages of format v{view[pos + 16]} are not supported, only record batches (v2)")
+
+
+def check_crc(view: BytesLike, pos: int, header: BatchHeader) -> None:
+    """Raises CorruptBatch unless the batch at ``pos`` matches its checksum. ``header`` is ``read_header``'s."""
+    if crc32c(view[pos + CRC_START : pos + LOG_OVERHEAD + header[1]]) != header[4]:
+        raise CorruptBatch("a record batch that does not match its checksum")
+
+
+def batches(view: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch in ``view``, which must end where a batch ends."""
+    pos, end = 0, len(view)
+    while pos < end:
+        header = read_header(view, pos)
+        yield pos, header
+        pos += LOG_OVERHEAD + header[1]
+
+
+def stamp(view: memoryview | bytearray, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Writes the offset that the log gives to the batch at ``pos``; the checksum does not cover these bytes."""
+    _OFFSET.pack_into(view, pos, base_offset)
+    _EPOCH.pack_into(view, pos + 12, leader_epoch)
+
+
+def set_log_append_time(view: memoryview | bytearray, pos: int, header: BatchHeader, timestamp_ms: int) -> None:
+    """Makes ``timestamp_ms`` the time of every record of the batch at ``pos``, and renews its checksum."""
+    _ATTRIBUTES.pack_into(view, pos + CRC_START, header.attributes | LOG_APPEND_TIME)
+    _OFFSET.pack_into(view, pos + 35, timestamp_ms)
+    _CRC.pack_into(view, pos + 17, crc32c(memoryview(view)[pos + CRC_START : pos + LOG_OVERHEAD + header[1]]))
