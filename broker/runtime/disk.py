@@ -1,0 +1,250 @@
+"""Files. The only module that touches the file system; the simulator's disk has the same shape and loses what was not synced.
+
+Paths are ``str`` with ``/``, absolute or relative to the working directory. Errors of the machine come as ``OSError``.
+Files and the disk may be used from any thread.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+# Anything that has the buffer protocol; `collections.abc.Buffer` only exists from Python 3.12 on.
+Buffer = bytes | bytearray | memoryview
+
+# One write of 1 MB sometimes takes ten times as long as four of 256 KiB here (dirty-page throttling counts whole writes).
+WRITE_PIECE_BYTES = 256 * 1024
+# The kernel reads ahead in windows of this size, so a cold range shows at one of these steps.
+RESIDENT_STEP_BYTES = 128 * 1024
+
+
+class File(Protocol):
+    """An open file. Reads and writes are positional, so that any number of threads may use one ``File``.
+
+    ``close()`` closes at once and is for whoever knows that nobody else holds the file. A file that readers may hold is
+    not closed but dropped: it closes when the last reference, for example that of a ``FileRegion`` that is being sent,
+    is gone (implementations close in ``__del__``).
+    """
+
+    path: str
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all of ``buffers`` one after another at ``offset``; returns bytes written (always all; loops on short writes)."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """At most ``size`` bytes from ``offset``; fewer only at the end of the file."""
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        """True if that range can be read without waiting for the disk (preadv2 RWF_NOWAIT; True where the OS cannot tell)."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self, data_only: bool = True) -> None:
+        """fdatasync / fsync (F_FULLFSYNC on macOS)."""
+
+    def fileno(self) -> int:
+        """The descriptor, for ``os.sendfile``. The simulator's files have none and its sockets do not ask."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open an existing file (``FileNotFoundError``) or, with ``create``, make it if missing. Never truncates."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def makedirs(self, path: str) -> None: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Replaces ``new`` if it is there (files), atomically."""
+
+    def remove(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make creations, renames and removals in this directory durable."""
+
+    def free_bytes(self, path: str) -> int: ...
+
+    def total_bytes(self, path: str) -> int: ...
+
+    def lock(self, path: str) -> File:
+        """Take an exclusive lock on a lock file; ``BlockingIOError`` if another process (or another broker in this one) has it.
+
+        The lock is held until the returned file is closed. The file says in text who has it, for the error message.
+        """
+
+
+class FileRegion:
+    """``size`` bytes of ``file`` from ``offset``: a piece of a response that leaves by ``os.sendfile``."""
+
+    __slots__ = ("file", "offset", "size")
+
+    def __init__(self, file: File, offset: int, size: int) -> None:
+        self.file = file
+        self.offset = offset
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"FileRegion({self.file.path!r}, offset={self.offset}, size={self.size})"
+
+
+class SystemFile:
+    """A descriptor of the operating system."""
+
+    __slots__ = ("__weakref__", "_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> int:
+        if len(buffers) == 1:  # the usual append: one system call, nothing else
+            buffer = buffers[0]
+            size = len(buffer)
+            if size <= WRITE_PIECE_BYTES:
+                written = os.pwrite(self._fd, buffer, offset)
+                if written == size:
+                    return written
+        return self._pwrite_pieces(buffers, offset)
+
+    def _pwrite_pieces(self, buffers: Sequence[Buffer], offset: int) -> int:
+        position = offset
+        for buffer in buffers:
+            view = memoryview(buffer)
+            start = 0
+            while start < len(view):
+                written = os.pwrite(self._fd, view[start : start + WRITE_PIECE_BYTES], position)
+                if written == 0:  # POSIX leaves this open; looping on it would never end
+                    raise OSError(errno.EIO, "nothing could be written", self.path)
+                start += written
+                position += written
+        return position - offset
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # short reads before the end of a file are allowed: go on until the end says so itself
+        read = len(data)
+        while read < size:
+            data = os.pread(self._fd, size - read, offset + read)
+            if not data:
+                break
+            parts.append(data)
+            read += len(data)
+        return b"".join(parts)
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        if size <= 0 or not hasattr(os, "RWF_NOWAIT"):
+            return True
+        probe = [bytearray(1)]
+        positions = [*range(offset, offset + size, RESIDENT_STEP_BYTES), offset + size - 1]
+        try:
+            for position in positions:
+                os.preadv(self._fd, probe, position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # this file system cannot tell
+                return True
+            raise
+        return True
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self, data_only: bool = True) -> None:
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone leaves the data in the drive's cache
+            fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+        elif data_only and hasattr(os, "fdatasync"):
+            os.fdatasync(self._fd)
+        else:
+            os.fsync(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # `_fd` is missing if __init__ was never reached.
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            self._fd = -1
+            os.close(fd)
+
+
+class SystemDisk:
+    """The file system of the machine."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SystemFile:
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        return SystemFile(os.open(path, flags, 0o644), path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize
+
+    def lock(self, path: str) -> SystemFile:
+        file = self.open(path, create=True)
+        try:
+            # flock belongs to the open file, not to the process as fcntl's locks do: it also tells two brokers in one
+            # process apart.
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.pwrite([f"pid {os.getpid()}\n".encode()], 0)
+        except BaseException:
+            file.close()
+            raise
+        return file

@@ -1,0 +1,1 @@
+"""Topics as Kafka segment files, and the catalogue of everything that is not a record."""

@@ -1,0 +1,297 @@
+"""Everything durable that is not a record: topics and their settings, committed offsets, groups, producer ids.
+
+``Catalogue`` is the interface, ``SqliteCatalogue`` the embedded implementation. Any thread may call any method. A method
+that changes something returns when the change is durable (it survives power loss) and raises StorageError when it is not;
+then nothing of it has happened. Who calls keeps its own copy in memory where speed matters: nothing here is on the path of
+a record.
+"""
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import attrs
+
+from broker.errors import ConfigError, StorageError
+from broker.runtime.threads import Lock
+
+T = TypeVar("T")
+
+# Rises with each change of the tables that an older broker would misread.
+SCHEMA_VERSION = 1
+
+
+@attrs.frozen
+class TopicRow:
+    """One topic. ``configs`` holds only what differs from the broker's defaults."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+    configs: Mapping[str, str] = attrs.field(factory=dict)
+
+
+class OffsetCommit(NamedTuple):
+    """What a group commits for one partition; a plain tuple of this shape does as well."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    commit_ms: int
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset as it is loaded. ``expire_ms`` is -1: how long it is kept is the group's affair."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    commit_ms: int
+    expire_ms: int
+
+
+class Catalogue(Protocol):
+    def topics(self) -> list[TopicRow]:
+        """All topics, sorted by name."""
+
+    def put_topic(self, row: TopicRow) -> None:
+        """Insert the topic, or replace the one with its name."""
+
+    def delete_topic(self, name: str) -> None:
+        """Remove the topic and remember its id among ``deleted_topic_ids``, in one step. Unknown names do nothing."""
+
+    def deleted_topic_ids(self) -> set[uuid.UUID]:
+        """Ids of deleted topics whose files may still be there under their old names."""
+
+    def forget_deleted_topics(self, topic_ids: Iterable[uuid.UUID]) -> None: ...
+
+    def broker_configs(self, entity: str = "") -> dict[str, str]:
+        """Settings that were changed while running: of one broker by its id as text, or ('') of all."""
+
+    def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
+        """Set, or with None remove, settings."""
+
+    def load_offsets(self) -> Iterable[StoredOffset]:
+        """All committed offsets, in no particular order."""
+
+    def commit_offsets(self, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]) -> None:
+        """All of them or none. Each is (topic, partition, offset, leader_epoch, metadata, commit_ms)."""
+
+    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
+        """Of these (topic, partition); None: all of the group's."""
+
+    def delete_topic_offsets(self, topic: str) -> None:
+        """Of all groups."""
+
+    def load_groups(self) -> Iterable[tuple[str, bytes]]:
+        """(group, blob) as saved."""
+
+    def save_group(self, group: str, blob: bytes) -> None: ...
+
+    def delete_group(self, group: str) -> None:
+        """Its blob; its offsets are deleted by ``delete_offsets``."""
+
+    def allocate_producer_ids(self, n: int) -> int:
+        """First of ``n`` ids in a row that were never given out before. The first of all is 0."""
+
+    def meta(self, key: str) -> str | None: ...
+
+    def set_meta(self, key: str, value: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+_TABLES = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE broker_configs (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+CREATE TABLE offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL DEFAULT -1,
+    PRIMARY KEY (group_id, topic, partition)
+) WITHOUT ROWID;
+CREATE INDEX offsets_by_topic ON offsets (topic);
+CREATE TABLE groups (group_id TEXT PRIMARY KEY, blob BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (0);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+class SqliteCatalogue:
+    """One SQLite file in WAL mode with ``synchronous=FULL``: a commit is one fsync of the write-ahead log.
+
+    One connection behind one lock: SQLite has one writer anyhow, reads are rare (at the start), and the module's own
+    thread checks are per connection.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError where the file cannot be opened, is damaged, or was written by a newer broker."""
+        self.path = path
+        self._lock = Lock()
+        try:
+            # isolation_level=None: transactions begin and end where we say so.
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"The catalogue {path} cannot be opened ({error}): make its directory writable."
+            ) from error
+        try:
+            self._prepare()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise ConfigError(
+                f"The catalogue {path} cannot be used ({error}): make it writable, or restore it from a backup if it is damaged."
+            ) from error
+        except ConfigError:
+            self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        version = execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise ConfigError(
+                f"The catalogue {self.path} has layout {version} and this broker knows {SCHEMA_VERSION}: start the newer broker."
+            )
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=FULL")
+        if version == 0:
+            self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+        problem = execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise sqlite3.DatabaseError(problem)
+
+    def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``change`` in a transaction of its own."""
+        with self._lock:
+            connection = self._connection
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = change(connection)
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise StorageError(f"The catalogue could not be written: {error}") from error
+            return result
+
+    def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        with self._lock:
+            try:
+                return self._connection.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                raise StorageError(f"The catalogue could not be read: {error}") from error
+
+    def _execute(self, sql: str, values: Sequence[object] = ()) -> None:
+        self._write(lambda connection: connection.execute(sql, values))
+
+    def topics(self) -> list[TopicRow]:
+        rows = self._read("SELECT name, topic_id, partitions, configs FROM topics ORDER BY name")
+        return [TopicRow(r[0], uuid.UUID(bytes=r[1]), r[2], json.loads(r[3])) for r in rows]  # type: ignore[arg-type]
+
+    def put_topic(self, row: TopicRow) -> None:
+        configs = json.dumps(dict(row.configs), sort_keys=True)
+        self._execute(
+            "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", (row.name, row.topic_id.bytes, row.partitions, configs)
+        )
+
+    def delete_topic(self, name: str) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR IGNORE INTO deleted_topics SELECT topic_id FROM topics WHERE name = ?", (name,)
+            )
+            connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+
+        self._write(change)
+
+    def deleted_topic_ids(self) -> set[uuid.UUID]:
+        return {uuid.UUID(bytes=r[0]) for r in self._read("SELECT topic_id FROM deleted_topics")}  # type: ignore[arg-type]
+
+    def forget_deleted_topics(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        rows = [(topic_id.bytes,) for topic_id in topic_ids]
+        self._write(lambda connection: connection.executemany("DELETE FROM deleted_topics WHERE topic_id = ?", rows))
+
+    def broker_configs(self, entity: str = "") -> dict[str, str]:
+        rows = self._read("SELECT name, value FROM broker_configs WHERE entity = ?", (entity,))
+        return dict(rows)  # type: ignore[arg-type]
+
+    def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            for name, value in changes.items():
+                if value is None:
+                    connection.execute("DELETE FROM broker_configs WHERE entity = ? AND name = ?", (entity, name))
+                else:
+                    connection.execute("INSERT OR REPLACE INTO broker_configs VALUES (?, ?, ?)", (entity, name, value))
+
+        self._write(change)
+
+    def load_offsets(self) -> Iterable[StoredOffset]:
+        rows = self._read(
+            "SELECT group_id, topic, partition, committed, leader_epoch, metadata, commit_ms, expire_ms FROM offsets"
+        )
+        return map(StoredOffset._make, rows)
+
+    def commit_offsets(self, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]) -> None:
+        rows = [(group, *offset) for offset in offsets]
+        self._write(
+            lambda connection: connection.executemany(
+                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, -1)", rows
+            )
+        )
+
+    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
+        if partitions is None:
+            self._execute("DELETE FROM offsets WHERE group_id = ?", (group,))
+            return
+        rows = [(group, topic, partition) for topic, partition in partitions]
+        self._write(
+            lambda connection: connection.executemany(
+                "DELETE FROM offsets WHERE group_id = ? AND topic = ? AND partition = ?", rows
+            )
+        )
+
+    def delete_topic_offsets(self, topic: str) -> None:
+        self._execute("DELETE FROM offsets WHERE topic = ?", (topic,))
+
+    def load_groups(self) -> Iterable[tuple[str, bytes]]:
+        return self._read("SELECT group_id, blob FROM groups")  # type: ignore[return-value]
+
+    def save_group(self, group: str, blob: bytes) -> None:
+        self._execute("INSERT OR REPLACE INTO groups VALUES (?, ?)", (group, blob))
+
+    def delete_group(self, group: str) -> None:
+        self._execute("DELETE FROM groups WHERE group_id = ?", (group,))
+
+    def allocate_producer_ids(self, n: int) -> int:
+        def change(connection: sqlite3.Connection) -> int:
+            first: int = connection.execute("SELECT next FROM producer_ids").fetchone()[0]
+            connection.execute("UPDATE producer_ids SET next = ?", (first + n,))
+            return first
+
+        return self._write(change)
+
+    def meta(self, key: str) -> str | None:
+        rows = self._read("SELECT value FROM meta WHERE key = ?", (key,))
+        return rows[0][0] if rows else None  # type: ignore[return-value]
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
