@@ -1,0 +1,1 @@
+"""A Kafka-style reactor broker."""

@@ -1,0 +1,35 @@
+"""Errors by whose fault they are; the seam that catches each one is named beside it.
+
+``ProtocolError`` (the peer's fault; the processor closes the connection) lives in ``protocol.errors``.
+"""
+
+from protocol.errors import ProtocolError
+
+__all__ = ["BrokerError", "ConfigError", "ProtocolError", "RequestError", "StorageError"]
+
+
+class BrokerError(Exception):
+    """Base of the errors below."""
+
+
+class RequestError(BrokerError):
+    """The request is at fault: its error code goes into the reply, the connection lives on. Caught by the handler seam.
+
+    ``code`` is the protocol's own number (for Kafka an ``ErrorCode``); ``message`` is for people and may be sent.
+    """
+
+    def __init__(self, code: int, message: str = "") -> None:
+        super().__init__(message or str(code))
+        self.code = code
+        self.message = message
+
+
+class StorageError(BrokerError):
+    """The machine is at fault (disk full, I/O error, corrupt file): never acknowledged, the partition goes offline.
+
+    Caught by the handler and flusher seams.
+    """
+
+
+class ConfigError(BrokerError):
+    """The operator is at fault: the broker refuses to start. The message is one sentence that says what to change."""

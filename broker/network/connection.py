@@ -1,0 +1,113 @@
+"""One connection as its processor keeps it: socket, bytes that have come, bytes that must go, mute state.
+
+Everything here is touched by the connection's own processor only; a service on another thread reaches it through the outbox
+and may read ``writable`` and ``closed`` (plain flags, advice only).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from broker.network.mute import MuteState
+from broker.network.receive_buffer import ReceiveBuffer
+from broker.network.service import Part, Peer, Request, Service, Session
+from broker.runtime.disk import Buffer, FileRegion
+from broker.runtime.net import WOULD_BLOCK, Socket
+
+if TYPE_CHECKING:
+    from broker.network.processor import Processor
+
+# Bytes of files one connection may send before the others of its processor get their turn. Memory parts are bounded by the
+# high-water mark.
+_TURN_BYTES = 4 * 1024 * 1024
+
+
+@attrs.define(eq=False)
+class Connection:
+    socket: Socket
+    peer: Peer
+    service: Service
+    session: Session
+    processor: "Processor"
+    frame_max: int  # bytes; the listener's largest request
+    last_active: float  # Clock.monotonic() s
+    # -- incoming ---------------------------------------------------------------------------------------------------
+    received: ReceiveBuffer
+    frame_size: int = 0  # of the incomplete frame that waits in `received`; 0 = not known yet
+    interest: int = 0  # events registered with the poller; 0 = not registered
+    mute_state: MuteState = MuteState.NOT_MUTED
+    in_flight: Request | None = None
+    held: Request | None = None  # parsed, but the request channel was full
+    waits_for_memory: bool = False
+
+    # -- outgoing ---------------------------------------------------------------------------------------------------
+    outgoing: deque[Part] = attrs.Factory(deque)
+    outgoing_bytes: int = 0
+    dirty: bool = False  # in its processor's list of those to flush
+    response_unsent: bool = False  # a response above the high-water mark: answered, not unmuted
+    writable: bool = True  # False from above the high-water mark until below the low one
+    close_when_sent: bool = False
+    closed: bool = False
+
+    # -- counted ----------------------------------------------------------------------------------------------------
+    requests: int = 0
+    # The service's own, whatever it is.
+    data: Any = None
+
+    def enqueue(self, parts: Sequence[Part]) -> None:
+        """Append to what must go."""
+        size = 0
+        for part in parts:
+            size += part.size if type(part) is FileRegion else len(part)  # type: ignore[arg-type]
+        self.outgoing.extend(parts)
+        self.outgoing_bytes += size
+
+    def flush(self) -> bool:
+        """Send what the socket takes, at most a turn's worth. True when nothing is left. OSError: the connection is gone."""
+        outgoing = self.outgoing
+        turn = _TURN_BYTES
+        while outgoing:
+            head = outgoing[0]
+            if type(head) is FileRegion:
+                if turn <= 0:
+                    return False
+                sent = self.socket.send_file(head)
+                if sent == WOULD_BLOCK:
+                    return False
+                if sent == 0 and head.size:
+                    raise OSError(f"{head.file.path} ends before byte {head.offset + head.size}")
+                turn -= sent
+                self.outgoing_bytes -= sent
+                if sent == head.size:
+                    outgoing.popleft()
+                else:
+                    outgoing[0] = FileRegion(head.file, head.offset + sent, head.size - sent)
+                continue
+            if len(outgoing) == 1:
+                buffers: list[Buffer] = [head]  # type: ignore[list-item]
+                more = False
+            else:
+                buffers = []
+                more = False
+                for part in outgoing:
+                    if type(part) is FileRegion:
+                        more = True
+                        break
+                    buffers.append(part)  # type: ignore[arg-type]
+                    if len(buffers) == 64:
+                        break
+            sent = self.socket.send(buffers, more)
+            if sent == WOULD_BLOCK:
+                return False
+            self.outgoing_bytes -= sent
+            for buffer in buffers:
+                size = len(buffer)
+                if sent < size:
+                    if sent:
+                        outgoing[0] = memoryview(buffer)[sent:]
+                    break
+                sent -= size
+                outgoing.popleft()
+        return True

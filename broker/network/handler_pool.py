@@ -1,0 +1,35 @@
+"""Handlers: threads that may block, so that processors never do.
+
+Each owns the request it holds and nothing else.
+"""
+
+from broker.log import get_logger
+from broker.network.request_channel import RequestChannel
+from broker.network.service import Outbox
+
+log = get_logger("network")
+
+
+class Handler:
+    """The body of one handler thread."""
+
+    def __init__(self, channel: RequestChannel, outbox: Outbox) -> None:
+        self._channel = channel
+        self._outbox = outbox
+        self.handled = 0
+
+    def step(self, timeout: float | None) -> bool:
+        item = self._channel.take(timeout)
+        if item is None:
+            return False
+        service, request = item
+        try:
+            service.handle(request, self._outbox)
+        except Exception as error:  # the seam: one request's failure is one connection's, never the pool's
+            log.error("request_failed", exc_info=error, peer=request.connection.peer.host)
+            self._outbox.close(request)
+        self.handled += 1
+        return True
+
+    def wakeup(self) -> None:
+        self._channel.wakeup()

@@ -1,0 +1,39 @@
+"""How services answer: from any thread, to the processor that owns the connection."""
+
+from collections.abc import Callable, Sequence
+
+from broker.network.connection import Connection
+from broker.network.mute import MuteEvent
+from broker.network.service import Part, Request
+
+
+class ProcessorOutbox:
+    """The ``Outbox`` of every service: runs the answer at once on the connection's own thread, else leaves it in the inbox."""
+
+    def send(self, request: Request, parts: Sequence[Part]) -> None:
+        processor = request.connection.processor
+        processor.submit(processor.send, request, parts)
+
+    def no_op(self, request: Request) -> None:
+        processor = request.connection.processor
+        processor.submit(processor.no_op, request, None)
+
+    def close(self, request: Request) -> None:
+        processor = request.connection.processor
+        processor.submit(processor.close_connection, request, None)
+
+    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
+        processor = connection.processor
+        processor.submit(processor.push, connection, parts)
+
+    def call(self, connection: Connection, work: Callable[[], None]) -> None:
+        processor = connection.processor
+        processor.submit(processor.call, connection, work)
+
+    def start_throttling(self, connection: Connection) -> None:
+        processor = connection.processor
+        processor.submit(processor.throttle, connection, MuteEvent.THROTTLE_STARTED)
+
+    def end_throttling(self, connection: Connection) -> None:
+        processor = connection.processor
+        processor.submit(processor.throttle, connection, MuteEvent.THROTTLE_ENDED)

@@ -1,0 +1,607 @@
+"""A processor: one thread, one poller, its connections, and nothing shared but an inbox.
+
+It reads bytes, cuts them into frames, runs what cannot block right here (``Service.inline``), hands the rest to the request
+channel, sends answers in order, and keeps every bound: frame size, request memory, outgoing bytes, idle time. No other thread
+reads, writes, registers or closes its sockets; they put work into the inbox and ring.
+
+The seven steps are Kafka's. Two differences, both for speed and neither visible on the wire:
+
+- frames are handled while they lie in the receive buffer that all connections of the processor share, so reading and
+  ``process_completed_receives`` go connection by connection;
+- a connection is *lazily* muted: it stays registered for reading while its request is out, and only if it turns readable
+  meanwhile is it taken out of the poller (a ``modify`` each way would cost more than most requests).
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from broker.log import get_logger
+from broker.network.connection import Connection
+from broker.network.memory_pool import MemoryPool
+from broker.network.mute import MuteEvent, MuteState, next_state
+from broker.network.quota import ConnectionQuotas
+from broker.network.receive_buffer import ReceiveBuffer
+from broker.network.request_channel import RequestChannel
+from broker.network.service import Outbox, Part, Peer, Request, Service
+from broker.runtime.clock import Clock
+from broker.runtime.net import WOULD_BLOCK, Socket
+from broker.runtime.poller import READ, WRITE, Poller, Ready
+from broker.runtime.threads import Threads
+from protocol.errors import ProtocolError
+
+log = get_logger("network")
+
+# 20: Kafka's connection queue size of a processor.
+_NEW_CONNECTIONS_MAX = 20
+# One read. Small requests of many connections share this buffer; a frame that does not fit moves to one of its own.
+_RECEIVE_BYTES = 256 * 1024
+# How long to sleep at most (s) when nothing happens: idle expiry and stalled senders are looked at this often.
+_NAP_S = 1.0
+# While others wait for request memory, a sender that holds some and sends nothing for this long (s) is dropped.
+_STALL_S = 10.0
+
+_NOT_MUTED = MuteState.NOT_MUTED
+_MUTED = MuteState.MUTED
+_REQUEST_RECEIVED = MuteEvent.REQUEST_RECEIVED
+_RESPONSE_SENT = MuteEvent.RESPONSE_SENT
+
+
+@attrs.frozen
+class NewConnection:
+    """What the acceptor hands over."""
+
+    socket: Socket
+    peer: Peer
+    service: Service
+    frame_max: int
+
+
+@attrs.frozen
+class ProcessorSettings:
+    idle_max_s: float  # connections_max_idle_ms
+    high_water_bytes: int
+    low_water_bytes: int
+
+
+@attrs.define
+class ProcessorStats:
+    """Counted by the processor alone; others only read."""
+
+    requests: int = 0
+    inline: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    protocol_errors: int = 0
+    idle_closed: int = 0
+
+
+# What other threads may ask for: a method of this processor and its two arguments.
+_Work = tuple[Callable[[Any, Any], None], Any, Any]
+
+
+class Processor:
+    """The body of one processor thread."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        settings: ProcessorSettings,
+        poller: Poller,
+        clock: Clock,
+        threads: Threads,
+        channel: RequestChannel,
+        memory: MemoryPool,
+        outbox: Outbox,
+        quotas: ConnectionQuotas,
+        on_room: Callable[[], None],
+    ) -> None:
+        """``on_room``: called when a new connection would be welcome again (wakes the acceptor)."""
+        self.number = number
+        self.stats = ProcessorStats()
+        self.connections: set[Connection] = set()
+        self._settings = settings
+        self._poller = poller
+        self._clock = clock
+        self._get_ident = threads.get_ident
+        self._ident = -1  # of the thread that runs step()
+        self._channel = channel
+        self._memory = memory
+        self._outbox = outbox
+        self._quotas = quotas
+        self._on_room = on_room
+        self._new: deque[NewConnection] = deque()
+        self._inbox: deque[_Work] = deque()
+        self._dirty: list[Connection] = []  # have something to send
+        self._runnable: deque[Connection] = (
+            deque()
+        )  # have bytes that may hold a whole frame, and are not muted any more
+        self._channel_waiters: deque[Connection] = deque()
+        self._memory_waiters: deque[Connection] = deque()
+        self._room = False  # set from other threads: the channel or the pool has room again
+        self._disconnected: list[Connection] = []
+        self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
+        self._next_sweep = 0.0
+        self._draining = False
+        self._now = clock.monotonic()
+        self._dispatching: Connection | None = None
+
+    # -- called from other threads ------------------------------------------------------------------------------------
+
+    def offer(self, new: NewConnection) -> bool:
+        """Take a new connection; False if the queue of them is full or the processor is being shut down."""
+        if len(self._new) >= _NEW_CONNECTIONS_MAX or self._draining:
+            return False
+        self._new.append(new)
+        self._poller.wakeup()
+        return True
+
+    def wakeup(self) -> None:
+        self._poller.wakeup()
+
+    def submit(self, work: Callable[[Any, Any], None], target: Any, argument: Any) -> None:
+        """Run ``work(target, argument)`` on this processor's thread: now if this is it, else soon."""
+        if self._get_ident() == self._ident:
+            work(target, argument)
+        else:
+            self._inbox.append((work, target, argument))
+            self._poller.wakeup()
+
+    def drain(self) -> None:
+        """Take no further request or connection; what is in flight is answered."""
+        self._draining = True
+        self._poller.wakeup()
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is in flight and nothing waits to be sent."""
+        return not self._inbox and all(
+            c.in_flight is None and not c.outgoing and c.held is None for c in tuple(self.connections)
+        )
+
+    def _room_came(self) -> None:
+        self._room = True
+        self._poller.wakeup()
+
+    # -- the steps ----------------------------------------------------------------------------------------------------
+
+    def step(self, timeout: float | None) -> bool:
+        self._ident = self._get_ident()
+        self.configure_new_connections()
+        self.process_new_responses()
+        ready = self.poll(timeout)
+        self.process_completed_receives(ready)
+        self.process_completed_sends(ready)
+        self.process_disconnected()
+        self.close_excess_connections()
+        return bool(ready)
+
+    def configure_new_connections(self) -> None:
+        """Register what the acceptor has handed over."""
+        if not self._new:
+            return
+        full = len(self._new) >= _NEW_CONNECTIONS_MAX
+        while self._new:
+            new = self._new.popleft()
+            session = new.service.connect(new.peer)
+            assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+            connection = Connection(
+                socket=new.socket,
+                peer=new.peer,
+                service=new.service,
+                session=session,
+                processor=self,
+                frame_max=new.frame_max,
+                last_active=self._clock.monotonic(),
+                received=ReceiveBuffer(self._memory),
+            )
+            self.connections.add(connection)
+            self._set_interest(connection, READ)
+        if full:
+            self._on_room()
+
+    def process_new_responses(self) -> None:
+        """Carry out what other threads have put into the inbox."""
+        inbox = self._inbox
+        for _ in range(len(inbox)):
+            work, target, argument = inbox.popleft()
+            try:
+                work(target, argument)
+            except Exception as error:  # the seam: a service's bug costs the connection it was about
+                log.error("answer_failed", exc_info=error)
+                self._disconnect(target if isinstance(target, Connection) else target.connection)
+        self._flush_dirty()
+        if self._room:
+            self._room = False
+            self._retry_waiters()
+        while self._runnable:
+            self._resume(self._runnable.popleft())
+        self._flush_dirty()
+
+    def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
+        """Wait for sockets or for the bell."""
+        self._poller.arm()
+        if self._inbox or self._new or self._runnable or self._disconnected or self._room:
+            timeout = 0.0
+        elif timeout is None or timeout > _NAP_S:
+            timeout = _NAP_S
+        ready = self._poller.poll(timeout)
+        self._now = self._clock.monotonic()
+        return ready
+
+    def process_completed_receives(self, ready: Sequence[tuple[Ready, int]]) -> None:
+        """Read what is readable and dispatch every whole frame."""
+        for key, events in ready:
+            if events & READ:
+                connection = key.data
+                if not connection.closed:
+                    self._receive(connection)
+        if self._dirty:
+            self._flush_dirty()
+
+    def process_completed_sends(self, ready: Sequence[tuple[Ready, int]]) -> None:
+        """Go on sending to sockets that can take more."""
+        for key, events in ready:
+            if events & WRITE:
+                connection = key.data
+                if not connection.closed:
+                    self._flush(connection)
+
+    def process_disconnected(self) -> None:
+        """Tell services about connections that are gone."""
+        if not self._disconnected:
+            return
+        gone, self._disconnected = self._disconnected, []
+        for connection in gone:
+            self._quotas.close(connection.peer.host)
+            self._on_room()
+            try:
+                connection.service.disconnected(connection)
+            except Exception as error:  # the seam: the connection is gone whatever its service thinks of that
+                log.error("disconnected_failed", exc_info=error, peer=connection.peer.host)
+
+    def close_excess_connections(self) -> None:
+        """Once in a while: the idle, the stalled, and the oldest of those that are too many."""
+        now = self._now
+        if now < self._next_sweep:
+            return
+        idle_max = self._settings.idle_max_s
+        self._next_sweep = now + min(_NAP_S, idle_max / 4)
+        for connection in list(self.connections):
+            quiet = now - connection.last_active
+            # A response that its peer does not read is no reason to keep the connection.
+            working = connection.in_flight is not None and not connection.response_unsent
+            if quiet > idle_max and not working:
+                self.stats.idle_closed += 1
+                self._disconnect(connection)
+            elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:
+                connection.received.release()
+        if self._memory_waiters:
+            self._drop_one_stalled(now)
+        excess = self._quotas.excess
+        if excess:
+            quietest = sorted((c for c in self.connections if c.in_flight is None), key=lambda c: c.last_active)
+            for connection in quietest[:excess]:
+                self._disconnect(connection)
+        if not self.connections:
+            self._memory.trim()
+
+    def close(self) -> None:
+        """Close everything. On the processor's thread, or when it has ended."""
+        self._ident = self._get_ident()
+        self._draining = True
+        for connection in list(self.connections):
+            self._disconnect(connection)
+        while self._new:
+            new = self._new.popleft()
+            self._quotas.close(new.peer.host)
+            new.socket.close()
+        self.process_disconnected()
+        self._poller.close()
+
+    # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
+
+    def send(self, request: Request, parts: Sequence[Part]) -> None:
+        """A response: queue it and, once it is certain to leave, unmute."""
+        connection = request.connection
+        if connection.closed:
+            return
+        connection.enqueue(parts)
+        if not connection.dirty:  # as _mark_dirty, spared a call on the path of every request
+            connection.dirty = True
+            self._dirty.append(connection)
+        if connection.in_flight is request:
+            if connection.outgoing_bytes <= self._settings.high_water_bytes:
+                self._answered(connection)
+            else:
+                connection.response_unsent = True
+        else:
+            assert connection.session.in_flight_max == 0, "a request was answered twice"
+
+    def no_op(self, request: Request, _: None = None) -> None:
+        """No response is due: unmute."""
+        connection = request.connection
+        if not connection.closed and connection.in_flight is request:
+            self._answered(connection)
+
+    def close_connection(self, request: Request, _: None = None) -> None:
+        """Close once what was queued before has been sent."""
+        connection = request.connection
+        if connection.closed:
+            return
+        connection.close_when_sent = True
+        self._mark_dirty(connection)
+
+    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
+        """Bytes that answer nothing."""
+        if connection.closed:
+            return
+        connection.enqueue(parts)
+        self._mark_dirty(connection)
+
+    def call(self, connection: Connection, work: Callable[[], None]) -> None:
+        """A service's own work on this connection."""
+        if not connection.closed:
+            work()
+
+    def throttle(self, connection: Connection, event: MuteEvent) -> None:
+        """A quota's mute begins or ends."""
+        if not connection.closed:
+            connection.mute_state = next_state(connection.mute_state, event)
+            self._maybe_unmute(connection)
+
+    def _mark_dirty(self, connection: Connection) -> None:
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    # -- muting -------------------------------------------------------------------------------------------------------
+
+    def _answered(self, connection: Connection) -> None:
+        connection.in_flight = None
+        connection.response_unsent = False
+        connection.mute_state = next_state(connection.mute_state, _RESPONSE_SENT)
+        self._maybe_unmute(connection)
+
+    def _maybe_unmute(self, connection: Connection) -> None:
+        if connection.mute_state != _MUTED:
+            return
+        connection.mute_state = _NOT_MUTED
+        if connection is not self._dispatching and (connection.received.held or not connection.interest & READ):
+            self._runnable.append(connection)
+
+    def _receptive(self, connection: Connection) -> bool:
+        return (
+            not connection.closed
+            and connection.mute_state == _NOT_MUTED
+            and connection.writable
+            and connection.held is None
+            and not connection.waits_for_memory
+            and not connection.close_when_sent
+            and not self._draining
+        )
+
+    def _resume(self, connection: Connection) -> None:
+        """Unmuted, writable again or given memory: go on where it stopped."""
+        if not self._receptive(connection):
+            return
+        if connection.received.held:
+            self._dispatch_own(connection)
+            if not self._receptive(connection):
+                return
+        self._set_interest(connection, connection.interest | READ)
+
+    def _set_interest(self, connection: Connection, events: int) -> None:
+        if events == connection.interest:
+            return
+        if not events:
+            self._poller.unregister(connection.socket)
+        elif not connection.interest:
+            self._poller.register(connection.socket, events, connection)
+        else:
+            self._poller.modify(connection.socket, events, connection)
+        connection.interest = events
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, connection: Connection) -> None:
+        if not self._receptive(connection):
+            # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
+            if connection.socket.at_eof():
+                self._disconnect(connection)
+            else:
+                self._set_interest(connection, connection.interest & ~READ)
+            return
+        own = connection.received
+        try:
+            if own.held:
+                if not own.make_room(connection.frame_size, self._room_came):
+                    self._wait_for_memory(connection)
+                    return
+                got = connection.socket.recv_into(own.space(connection.frame_size))
+            elif self._memory.exhausted:
+                self._memory.wait(self._room_came)
+                self._wait_for_memory(connection)
+                return
+            else:
+                got = connection.socket.recv_into(self._receive_view)
+        except OSError:
+            self._disconnect(connection)
+            return
+        if got <= 0:
+            if got != WOULD_BLOCK:
+                self._disconnect(connection)
+            return
+        connection.last_active = self._now
+        self.stats.bytes_in += got
+        if own.held:
+            own.end += got
+            self._dispatch_own(connection)
+            return
+        consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
+        if consumed < got and not connection.closed and not connection.close_when_sent:
+            own.keep(self._receive_view[consumed:got], connection.frame_size, self._room_came)
+
+    def _dispatch_own(self, connection: Connection) -> None:
+        own = connection.received
+        if not own.pending:
+            own.settle()  # the frame that a handler was reading when the rest had been dealt with
+            return
+        if connection.frame_size > own.pending:
+            return
+        start = self._dispatch(connection, own.view, own.start, own.end, shared=False)
+        if connection.closed:
+            return
+        last_frame = start - own.start
+        if connection.in_flight is None and connection.held is None:
+            if last_frame:
+                own.consumed(start, last_frame)
+        else:
+            own.start = start  # a handler reads what lies before: keep it as it is until the answer comes
+
+    def _dispatch(self, connection: Connection, view: memoryview, start: int, end: int, shared: bool) -> int:
+        """Take whole frames out of ``view[start:end]`` until one is out with a handler. Returns where it stopped."""
+        session, service, outbox = connection.session, connection.service, self._outbox
+        sequential = session.in_flight_max == 1
+        high_water = self._settings.high_water_bytes
+        self._dispatching = connection
+        try:
+            while start < end and connection.mute_state == _NOT_MUTED and not self._draining:
+                if connection.outgoing_bytes > high_water:
+                    self._flush(connection)
+                    if connection.closed or not connection.writable:
+                        break
+                size = session.frame_size(view[start:end])
+                if size <= 0 or size > end - start:
+                    if size > connection.frame_max:
+                        raise ProtocolError(f"a frame of {size} bytes: more than {connection.frame_max}")
+                    connection.frame_size = size
+                    break
+                connection.frame_size = 0
+                frame = view[start : start + size]
+                request = session.receive(frame)
+                request.connection = connection
+                request.frame = frame
+                request.received_at = self._now
+                start += size
+                connection.requests += 1
+                self.stats.requests += 1
+                if sequential:
+                    connection.in_flight = request
+                    connection.mute_state = next_state(connection.mute_state, _REQUEST_RECEIVED)
+                if service.inline(request):
+                    self.stats.inline += 1
+                    service.handle(request, outbox)
+                else:
+                    if shared or not sequential:  # the bytes are overwritten by the next read
+                        request.frame = memoryview(bytearray(frame))
+                    if not self._channel.offer((service, request), self._room_came):
+                        connection.held = request
+                        self._channel_waiters.append(connection)
+                        break
+                if connection.close_when_sent:
+                    break
+        except ProtocolError as error:
+            self.stats.protocol_errors += 1
+            log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
+            # What was answered before the nonsense came is still sent.
+            connection.close_when_sent = True
+            self._mark_dirty(connection)
+        except Exception as error:  # the seam: what one connection sends never ends the processor
+            log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
+            self._disconnect(connection)
+        finally:
+            self._dispatching = None
+        return start
+
+    def _wait_for_memory(self, connection: Connection) -> None:
+        connection.waits_for_memory = True
+        self._memory_waiters.append(connection)
+        self._set_interest(connection, connection.interest & ~READ)
+
+    def _retry_waiters(self) -> None:
+        """There is room in the request channel or the memory pool: let those who wait try again, in their order."""
+        waiters = self._channel_waiters
+        while waiters:
+            connection = waiters[0]
+            request = connection.held
+            if request is not None and not connection.closed:
+                if not self._channel.offer((connection.service, request), self._room_came):
+                    break
+                connection.held = None
+                if connection.session.in_flight_max == 0:
+                    self._runnable.append(connection)
+            waiters.popleft()
+        waiting, self._memory_waiters = self._memory_waiters, deque()
+        for connection in waiting:
+            connection.waits_for_memory = False
+            self._runnable.append(connection)
+
+    def _drop_one_stalled(self, now: float) -> None:
+        """Others wait for memory: the sender that has held some for longest without sending a byte goes."""
+        holders = [
+            c for c in self.connections if c.received.pending and c.in_flight is None and now - c.last_active > _STALL_S
+        ]
+        if holders:
+            stalled = min(holders, key=lambda c: c.last_active)
+            log.info("stalled_sender_closed", peer=stalled.peer.host)
+            self._disconnect(stalled)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _flush_dirty(self) -> None:
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for connection in dirty:
+                connection.dirty = False
+                if not connection.closed:
+                    self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        before = connection.outgoing_bytes
+        try:
+            done = connection.flush()
+        except OSError as error:
+            log.debug("send_failed", peer=connection.peer.host, error=str(error))
+            self._disconnect(connection)
+            return
+        left = connection.outgoing_bytes
+        if left != before:
+            self.stats.bytes_out += before - left
+            connection.last_active = self._now
+        if done:
+            if connection.close_when_sent:
+                self._disconnect(connection)
+                return
+            if connection.interest & WRITE:
+                self._set_interest(connection, connection.interest & ~WRITE)
+            if connection.response_unsent:
+                self._answered(connection)
+        else:
+            self._set_interest(connection, connection.interest | WRITE)
+        if connection.writable:
+            connection.writable = left <= self._settings.high_water_bytes
+        elif left <= self._settings.low_water_bytes:
+            connection.writable = True
+            connection.service.writable(connection)
+            self._runnable.append(connection)
+
+    # -- closing ------------------------------------------------------------------------------------------------------
+
+    def _disconnect(self, connection: Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
+        self._set_interest(connection, 0)
+        connection.socket.close()
+        self.connections.discard(connection)
+        connection.outgoing.clear()  # lets go of files
+        connection.outgoing_bytes = 0
+        if connection.in_flight is not None:
+            connection.received.abandon()  # its handler may be reading
+        else:
+            connection.received.release()
+        self._disconnected.append(connection)

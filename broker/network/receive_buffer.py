@@ -1,0 +1,120 @@
+"""A connection's own receive buffer, for the frames that do not fit in one read of the processor's shared one.
+
+Owned by the connection's processor. Memory comes from the pool and never because a length field says so: it starts at most at
+``FIRST_BYTES`` and doubles as bytes really arrive. While frames are large the buffer stays with the connection, and reads stop
+at the end of the frame at hand, so that each frame lands where it is handled and is never moved.
+"""
+
+from collections.abc import Callable
+
+from broker.network.memory_pool import MemoryPool
+
+# Room for the usual largest batch (1 MB) in one piece.
+FIRST_BYTES = 1024 * 1024 + 64 * 1024
+# With frames smaller than this the shared buffer serves better.
+_KEEP_FOR_BYTES = 64 * 1024
+
+
+class ReceiveBuffer:
+    """``[start, end)`` has arrived and is not consumed; empty and without memory most of the time."""
+
+    __slots__ = ("_buffer", "_last_frame", "_pool", "end", "start", "view")
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self._pool = pool
+        self._buffer: bytearray | None = None
+        self._last_frame = 0
+        self.view = memoryview(b"")
+        self.start = 0
+        self.end = 0
+
+    @property
+    def held(self) -> bool:
+        """Has memory of the pool."""
+        return self._buffer is not None
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be consumed."""
+        return self.end - self.start
+
+    def keep(self, data: memoryview, frame_size: int, on_memory: Callable[[], None]) -> None:
+        """Move unconsumed bytes of the shared buffer here. Takes memory even if the pool is exhausted: they have been read."""
+        assert self._buffer is None
+        size = len(data)
+        wanted = max(size, min(frame_size or size, FIRST_BYTES))
+        self._take(self._pool.allocate(wanted, on_memory, force=True))
+        self.view[:size] = data
+        self.start, self.end = 0, size
+
+    def make_room(self, frame_size: int, on_memory: Callable[[], None]) -> bool:
+        """See to it that there is room to read more of a frame of ``frame_size`` bytes (0: not known yet).
+
+        False if the pool has none now; ``on_memory`` is called when it has again.
+        """
+        pending = self.end - self.start
+        capacity = len(self.view)
+        needed = max(frame_size, pending + 1)
+        if self.start + needed <= capacity:
+            return True
+        if needed <= capacity:
+            self.view[:pending] = bytes(self.view[self.start : self.end])  # bytes: the ranges may overlap
+            self.start, self.end = 0, pending
+            return True
+        if self.end < capacity:
+            return True  # what there is is not full yet: do not believe the length before it is
+        larger = self._pool.allocate(min(needed, max(2 * capacity, FIRST_BYTES)), on_memory)
+        if larger is None:
+            return False
+        old, view, start, end = self._buffer, self.view, self.start, self.end
+        self._take(larger)
+        self.view[:pending] = view[start:end]
+        self.start, self.end = 0, pending
+        view.release()
+        assert old is not None
+        self._pool.release(old)
+        return True
+
+    def space(self, frame_size: int) -> memoryview:
+        """Where to read to: up to the end of the frame at hand, so that the next one starts afresh."""
+        limit = self.start + (frame_size or self._last_frame)
+        if limit <= self.end:
+            limit = len(self.view)
+        return self.view[self.end : limit]
+
+    def consumed(self, start: int, last_frame: int) -> None:
+        """Frames up to ``start`` are done; the last of them had that size. Nothing may look at them any more."""
+        self._last_frame = last_frame
+        self.start = start
+        if start == self.end:
+            self.settle()
+
+    def settle(self) -> None:
+        """Nothing is pending: start afresh, and without memory unless frames are large."""
+        assert self.start == self.end
+        self.start = self.end = 0
+        if self._last_frame < _KEEP_FOR_BYTES:
+            self.release()
+
+    def release(self) -> None:
+        """Give the memory back for others to use. Nobody may look at it any more."""
+        if self._buffer is not None:
+            self.view.release()
+            self._pool.release(self._buffer)
+            self._clear()
+
+    def abandon(self) -> None:
+        """Give back the allowance but not the memory: a handler may still be reading it."""
+        if self._buffer is not None:
+            self._pool.forget(self._buffer)
+            self._clear()
+
+    def _take(self, buffer: bytearray | None) -> None:
+        assert buffer is not None
+        self._buffer = buffer
+        self.view = memoryview(buffer)
+
+    def _clear(self) -> None:
+        self._buffer = None
+        self.view = memoryview(b"")
+        self.start = self.end = 0

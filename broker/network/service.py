@@ -1,0 +1,104 @@
+"""The plug between the reactor and a protocol: what a service gives the reactor, and what it is given.
+
+The reactor cuts a connection's bytes into frames, bounds and accounts them, mutes, parks, answers in order and flow-controls;
+a ``Session`` says how long a frame is and what it means; a ``Service`` acts on it. Nothing here knows any protocol.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from broker.runtime.disk import Buffer, FileRegion
+
+if TYPE_CHECKING:
+    from broker.network.connection import Connection
+
+Part = Buffer | FileRegion
+
+
+@attrs.frozen(slots=True)
+class Peer:
+    """Who is at the other end, and through which of our listeners it came."""
+
+    host: str
+    port: int
+    listener: str  # the listener's name, e.g. "kafka"
+    local: tuple[str, int]  # the address of ours that was connected to
+
+
+class Request:
+    """One frame on its way through the broker. Subclassed by each protocol with what it parsed.
+
+    A request refers to its bytes through ``frame`` only (by offsets, not by slices it keeps): the reactor may move a frame
+    between ``inline`` and ``handle``. ``frame`` is valid until ``handle`` returns or the request is answered, whichever comes
+    first, and not a moment longer: its memory is used again.
+    """
+
+    __slots__ = ("connection", "frame", "received_at")
+
+    connection: "Connection"  # set by the processor
+    frame: memoryview  # writable; header included
+    received_at: float  # Clock.monotonic(), set by the processor
+
+
+class Session(Protocol):
+    """One connection's protocol state. Pure; used by its processor only."""
+
+    in_flight_max: int  # Kafka 1: muted while its request is out. 0: never muted for requests.
+
+    def frame_size(self, data: memoryview) -> int:
+        """Whole size in bytes of the frame that begins ``data``, its header included; 0 if more bytes are needed to tell.
+
+        Raises ProtocolError for a size that can't be right. The reactor checks it against the listener's limit.
+        """
+
+    def receive(self, frame: memoryview) -> Request:
+        """Parse one whole frame as far as needed to route it. Raises ProtocolError: the connection closes."""
+
+
+class Outbox(Protocol):
+    """How a service answers. Every method may be called from any thread, once per request for the first four.
+
+    On the thread of the request's own processor the answer takes effect at once; from any other it goes through the
+    processor's inbox.
+    """
+
+    def send(self, request: Request, parts: Sequence[Part]) -> None:
+        """Answer with these bytes, in order, and unmute when they have left."""
+
+    def no_op(self, request: Request) -> None:
+        """No answer is due (Kafka's acks=0): unmute."""
+
+    def close(self, request: Request) -> None:
+        """Close the connection; what was queued before is sent first."""
+
+    def push(self, connection: "Connection", parts: Sequence[Part]) -> None:
+        """Bytes that answer no request (streams). Look at ``connection.writable`` first: it is advice, not a bound."""
+
+    def call(self, connection: "Connection", work: Callable[[], None]) -> None:
+        """Run ``work`` on the connection's own processor; it must not block. Dropped if the connection is gone."""
+
+    def start_throttling(self, connection: "Connection") -> None:
+        """Mute for a quota until ``end_throttling``."""
+
+    def end_throttling(self, connection: "Connection") -> None: ...
+
+
+class Service(Protocol):
+    def connect(self, peer: Peer) -> Session: ...
+
+    def inline(self, request: Request) -> bool:
+        """True if handling this request is cheap and cannot block: the processor runs ``handle`` itself, at once.
+
+        Called on the processor, once per request; may leave on the request what it found out on the way.
+        """
+
+    def handle(self, request: Request, outbox: Outbox) -> None:
+        """Act, and answer through ``outbox`` now or later, from any thread. An exception closes the connection and is logged."""
+
+    def writable(self, connection: "Connection") -> None:
+        """The outgoing queue has drained below its low-water mark after having been above the high one."""
+
+    def disconnected(self, connection: "Connection") -> None:
+        """The connection is gone. Parked requests of it need no answer any more (answers are dropped)."""

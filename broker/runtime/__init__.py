@@ -1,0 +1,41 @@
+"""Every contact with the outside: clocks, sockets, readiness, files, randomness, threads.
+
+The rest of the broker gets these through a ``Runtime`` value, so that a simulation can put its own in their place.
+"""
+
+from collections.abc import Callable
+
+import attrs
+
+from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.disk import Disk, SystemDisk
+from broker.runtime.entropy import Entropy, SystemEntropy
+from broker.runtime.net import Network, SystemNetwork
+from broker.runtime.poller import Poller, SelectorPoller
+from broker.runtime.threads import SystemThreads, Threads
+
+__all__ = ["Runtime", "system_runtime"]
+
+
+@attrs.frozen
+class Runtime:
+    """One way to reach the world: the system's, or a simulated one."""
+
+    clock: Clock
+    entropy: Entropy
+    threads: Threads
+    disk: Disk
+    network: Network
+    new_poller: Callable[[], Poller]
+
+
+def system_runtime() -> Runtime:
+    """The real one."""
+    return Runtime(
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        threads=SystemThreads(),
+        disk=SystemDisk(),
+        network=SystemNetwork(),
+        new_poller=SelectorPoller,
+    )

@@ -1,0 +1,178 @@
+"""Sockets: non-blocking, TCP. The only module that imports ``socket``."""
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.runtime.disk import Buffer, FileRegion
+
+WOULD_BLOCK = -1
+
+# Errors of accept(2) that say "this machine is out of descriptors or memory": the listener must rest, not spin.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# Linux caps one writev at 1024 buffers; fewer keep a turn short.
+_IOV_MAX = 64
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+
+
+def address_in_use(error: OSError) -> bool:
+    """True for the one bind error that another port may cure."""
+    return error.errno == errno.EADDRINUSE
+
+
+class Exhausted(Exception):
+    """No descriptor or memory is left for another connection."""
+
+
+class Socket(Protocol):
+    """One connection. Errors of the connection come as ``OSError``; would-block is the value ``WOULD_BLOCK`` (-1)."""
+
+    def fileno(self) -> int: ...
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Bytes received; 0 when the peer has closed its side; -1 when there are none yet."""
+
+    def send(self, buffers: Sequence[Buffer], more: bool) -> int:
+        """Bytes of ``buffers`` (one after another) taken by the kernel; -1 for none. ``more``: a file follows at once."""
+
+    def send_file(self, region: FileRegion) -> int:
+        """Bytes of the region taken by the kernel; -1 for none; 0 if the file ends before it."""
+
+    def at_eof(self) -> bool:
+        """True if the peer has closed and nothing is left to read. Consumes nothing."""
+
+    def close(self) -> None: ...
+
+    def reset(self) -> None:
+        """Close without the courtesy of sending what is left (RST)."""
+
+
+class Listener(Protocol):
+    address: tuple[str, int]
+
+    def fileno(self) -> int: ...
+
+    def accept(self) -> tuple[Socket, tuple[str, int], tuple[str, int]] | None:
+        """A connection, its peer's address and ours; None if there is none. Raises Exhausted."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    def listen(self, host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> Listener:
+        """Bind and listen; port 0 picks a free one. ``OSError`` (EADDRINUSE) as bind(2). Buffer sizes: -1 = the system's."""
+
+
+class SystemSocket:
+    """A TCP socket of the operating system."""
+
+    __slots__ = ("_recv_into", "_send", "_sendmsg", "_socket")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._sendmsg = sock.sendmsg
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def recv_into(self, buffer: memoryview) -> int:
+        try:
+            return self._recv_into(buffer)
+        except BlockingIOError:
+            return WOULD_BLOCK
+
+    def send(self, buffers: Sequence[Buffer], more: bool) -> int:
+        try:
+            if len(buffers) == 1 and not more:
+                return self._send(buffers[0])
+            return self._sendmsg(buffers[:_IOV_MAX], (), _MSG_MORE if more else 0)
+        except BlockingIOError:
+            return WOULD_BLOCK
+
+    def send_file(self, region: FileRegion) -> int:
+        try:
+            return os.sendfile(self._socket.fileno(), region.file.fileno(), region.offset, region.size)
+        except BlockingIOError:
+            return WOULD_BLOCK
+
+    def at_eof(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def reset(self) -> None:
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        except OSError:
+            pass
+        self._socket.close()
+
+
+class SystemListener:
+    """A listening TCP socket."""
+
+    def __init__(self, sock: socket.socket, send_buffer: int) -> None:
+        self._socket = sock
+        self._send_buffer = send_buffer
+        name = sock.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> tuple[Socket, tuple[str, int], tuple[str, int]] | None:
+        try:
+            sock, address = self._socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return None
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise Exhausted(str(error)) from None
+            return None  # accept(2): network errors of the new connection are passed on here; it is gone, nothing else
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._send_buffer > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+            local = sock.getsockname()
+        except OSError:  # reset before we could look at it
+            sock.close()
+            return None
+        return SystemSocket(sock), (address[0], address[1]), (local[0], local[1])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class SystemNetwork:
+    """TCP of the operating system."""
+
+    def listen(self, host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> Listener:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            if sys.platform != "win32":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if receive_buffer > 0:  # before listen: the window scale is fixed at the handshake
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            sock.setblocking(False)
+            sock.bind(address)
+            sock.listen(backlog)
+        except OSError:
+            sock.close()
+            raise
+        return SystemListener(sock, send_buffer)

@@ -1,0 +1,134 @@
+"""Readiness. The only module that knows selectors2.
+
+A ``Poller`` belongs to one thread; only ``wakeup`` may be called from others. selectors2 2.0.2 does not import on
+Python >= 3.10 as it stands (it wants ``collections.Mapping``); see docs/decisions/0001-selectors2.md. Its ``modify`` to
+no events raises after it has already unregistered, so "no interest" is spelled ``unregister`` here.
+"""
+
+import collections
+import collections.abc
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+READ = 1  # selectors2.EVENT_READ
+WRITE = 2  # selectors2.EVENT_WRITE
+
+
+class Pollable(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Ready(Protocol):
+    """What ``poll`` returns beside the events: the registration."""
+
+    @property
+    def data(self) -> Any: ...
+
+
+class Poller(Protocol):
+    def register(self, source: Pollable, events: int, data: Any) -> None: ...
+
+    def modify(self, source: Pollable, events: int, data: Any) -> None:
+        """``events`` is not 0."""
+
+    def unregister(self, source: Pollable) -> None: ...
+
+    def arm(self) -> None:
+        """Say that ``poll`` comes next: from now on ``wakeup`` has an effect. Look at your queues after this, then poll."""
+
+    def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
+        """Registrations that are ready, each with its events; waits at most ``timeout`` s (None: until something is)."""
+
+    def wakeup(self) -> None:
+        """From any thread: end the current ``poll``. Does nothing while the owner is busy (not armed): it will look by itself."""
+
+    def close(self) -> None: ...
+
+
+def _load_selectors2() -> ModuleType:
+    missing = not hasattr(collections, "Mapping")
+    if missing:
+        collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]
+    try:
+        import selectors2
+    finally:
+        if missing:
+            del collections.Mapping  # type: ignore[attr-defined]
+    return selectors2  # type: ignore[no-any-return]
+
+
+_selectors2 = _load_selectors2()
+assert (_selectors2.EVENT_READ, _selectors2.EVENT_WRITE) == (READ, WRITE)
+
+
+class _Alarm:
+    """A descriptor that can be made readable: an eventfd where there is one, else a pipe."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._read_fd, self._write_fd = os.pipe()
+            os.set_blocking(self._read_fd, False)
+            os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        return self._read_fd
+
+    def ring(self) -> None:
+        try:
+            os.write(self._write_fd, b"\1\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            pass  # full: it rings already
+
+    def silence(self) -> None:
+        try:
+            os.read(self._read_fd, 4096)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        os.close(self._read_fd)
+        if self._write_fd != self._read_fd:
+            os.close(self._write_fd)
+
+
+class SelectorPoller:
+    """selectors2's best selector for this platform, with a wake-up."""
+
+    def __init__(self) -> None:
+        self._selector = _selectors2.DefaultSelector()
+        self._alarm = _Alarm()
+        self._selector.register(self._alarm, READ, None)
+        self._armed = False
+        self._closed = False
+        self.register = self._selector.register
+        self.modify = self._selector.modify
+        self.unregister = self._selector.unregister
+
+    def arm(self) -> None:
+        self._armed = True
+
+    def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
+        ready: list[tuple[Ready, int]] = self._selector.select(timeout)
+        self._armed = False
+        for index, (key, _) in enumerate(ready):
+            if key.data is None:
+                self._alarm.silence()
+                del ready[index]
+                break
+        return ready
+
+    def wakeup(self) -> None:
+        # Rings once per wait: whoever finds it disarmed knows that the owner has yet to look at its queues.
+        if self._armed:
+            self._armed = False
+            if not self._closed:
+                self._alarm.ring()
+
+    def close(self) -> None:
+        self._closed = True
+        self._selector.close()
+        self._alarm.close()
