@@ -1,0 +1,78 @@
+"""What the administrative handlers share: finding partitions, naming errors, and Kafka's limits on one request.
+
+Pure helpers without state of their own; they run on whatever thread handles the request.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.errors import RequestError, StorageError
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+    from broker.storage.log import Log
+
+T = TypeVar("T", bound=Hashable)
+
+# Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+# AccessControlEntry bits that Kafka reports for a cluster when nobody restricts them: create, alter, describe,
+# cluster action, describe configs, alter configs, idempotent write (1 << the code of the AclOperation).
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+# Kafka's "not asked for" in fields of authorized operations: Integer.MIN_VALUE.
+OPERATIONS_NOT_ASKED_FOR = -(2**31)
+
+
+def online_log(broker: "KafkaBroker", topic: str, partition: int) -> "Log":
+    """The partition's log, ready to be used.
+
+    Raises RequestError with unknown_topic_or_partition where there is no such partition, and with kafka_storage_error where
+    there is one that cannot be served.
+    """
+    log = broker.logs.get(topic, partition)
+    if log is None:
+        info = broker.logs.topic(topic)
+        if info is None or not 0 <= partition < info.partitions:
+            raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
+        raise RequestError(ErrorCode.kafka_storage_error, f"The log of {topic}-{partition} could not be opened.")
+    if log.offline is not None:
+        raise RequestError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {log.offline}")
+    return log
+
+
+def check_leader_epoch(log: "Log", current_leader_epoch: int) -> None:
+    """KIP-320: a client that says which epoch it knows is told when its metadata is old or ahead of ours. -1: it did not say."""
+    if current_leader_epoch == -1 or current_leader_epoch == log.leader_epoch:
+        return
+    if current_leader_epoch < log.leader_epoch:
+        raise RequestError(ErrorCode.fenced_leader_epoch, f"The leader epoch is {log.leader_epoch} by now.")
+    raise RequestError(ErrorCode.unknown_leader_epoch, f"The leader epoch is {log.leader_epoch} as yet.")
+
+
+def error_fields(error: RequestError | StorageError) -> tuple[int, str]:
+    """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error."""
+    if isinstance(error, RequestError):
+        return error.code, error.message or ErrorCode(error.code).name.replace("_", " ")
+    return ErrorCode.kafka_storage_error, str(error)
+
+
+def repeated(items: Iterable[T]) -> set[T]:
+    """Those that occur more than once."""
+    return {item for item, count in Counter(items).items() if count > 1}
+
+
+def check_replicas(broker: "KafkaBroker", broker_ids: Sequence[int]) -> None:
+    """A manual assignment of one partition: this node, once. Raises RequestError with invalid_replica_assignment."""
+    if list(broker_ids) == [broker.node_id]:
+        return
+    strangers = sorted(set(broker_ids) - {broker.node_id})
+    if strangers:
+        message = f"There is no broker {strangers[0]}; this cluster is broker {broker.node_id} alone."
+    elif broker_ids:
+        message = f"Broker {broker.node_id} is given more than once for one partition."
+    else:
+        message = "A partition needs at least one replica."
+    raise RequestError(ErrorCode.invalid_replica_assignment, message)

@@ -1,0 +1,146 @@
+"""Changing settings while running: of a topic, and of the broker where a setting is a default for topics.
+
+AlterConfigs and IncrementalAlterConfigs differ only in what a request says; both come down to changes, name to new value or
+None for "no value of its own". A change is durable and in force when it is answered.
+
+Runs on handler threads: it writes the catalogue.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.admin import error_fields, repeated
+from broker.kafka.config_resources import BROKER_SETTINGS, TOPIC_DEFAULTS, ResourceType, is_this_broker, require_topic
+from broker.runtime.threads import Lock
+from broker.storage.log_config import BY_NAME, LogConfig
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Changes of brokers' settings come one after the other: each is checked against the ones before. One lock for all brokers
+# of a process does, they are so rare.
+_LOCK = Lock()
+
+Changes = dict[str, str | None]
+# From what a resource sets itself now, and what is in force where it sets nothing, to the changes.
+Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
+
+
+def alter(
+    broker: "KafkaBroker", resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
+) -> list[dict[str, Any]]:
+    """The results for the resources of a request, each of which fails or succeeds on its own."""
+    twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
+    results = []
+    for resource in resources:
+        code, message = int(ErrorCode.none), None
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise RequestError(ErrorCode.invalid_request, "Name each resource only once in a request.")
+            if repeated(config.name for config in resource.configs):
+                raise RequestError(ErrorCode.invalid_request, "Name each setting only once for a resource.")
+            _alter_one(broker, resource, validate_only, plan(resource))
+        except (RequestError, StorageError) as error:
+            code, message = error_fields(error)
+        results.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return results
+
+
+def refuse_null(configs: Iterable[Any]) -> None:
+    """Raises RequestError with invalid_request where a setting has no value."""
+    names = [config.name for config in configs if config.value is None]
+    if names:
+        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names)} a value: null is none.")
+
+
+def _alter_one(broker: "KafkaBroker", resource: Any, validate_only: bool, plan: Plan) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == ResourceType.TOPIC:
+        if not name:
+            raise RequestError(
+                ErrorCode.invalid_request, "Name the topic; the defaults of all topics are the broker's."
+            )
+        info = require_topic(broker, name)
+        changes = plan(info.configs, lambda setting: _topic_value(broker, setting))
+        broker.logs.alter_topic_configs(name, changes, validate_only=validate_only)
+    elif kind == ResourceType.BROKER:
+        entity = str(broker.node_id) if is_this_broker(broker, name) else ""
+        _alter_broker(broker, entity, validate_only, plan)
+    elif kind == ResourceType.BROKER_LOGGER:
+        raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
+    else:
+        raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
+
+
+def _topic_value(broker: "KafkaBroker", name: str) -> str:
+    """What a topic has that does not set it itself."""
+    if name not in BY_NAME:
+        raise RequestError(ErrorCode.invalid_config, f"There is no topic setting {name!r}.")
+    return broker.logs.config.defaults.text(name)
+
+
+def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan: Plan) -> None:
+    with _LOCK:
+        overrides = {name: broker.catalogue.broker_configs(name) for name in ("", str(broker.node_id))}
+        present = overrides[entity]
+        changes = plan(present, lambda name: _broker_value(broker, name))
+        for name in changes:
+            if name not in BROKER_SETTINGS:
+                raise RequestError(ErrorCode.invalid_request, f"There is no broker setting {name!r}.")
+            if name not in TOPIC_DEFAULTS:
+                raise RequestError(
+                    ErrorCode.invalid_request, f"{name} is read at the start: set it in the configuration and restart."
+                )
+        overrides[entity] = {name: value for name, value in {**present, **changes}.items() if value is not None}
+        try:
+            defaults = _defaults(broker, overrides)
+        except RequestError as error:
+            # Kafka's answer for a broker's setting; invalid_config is for a topic's (KAFKA-13609).
+            raise RequestError(ErrorCode.invalid_request, error.message) from error
+        if not validate_only:
+            broker.catalogue.alter_broker_configs(changes, entity)
+            _put_in_force(broker, defaults)
+
+
+def _broker_value(broker: "KafkaBroker", name: str) -> str:
+    """What is in force of a broker's setting that is a default for topics."""
+    if name not in TOPIC_DEFAULTS:
+        raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
+    return broker.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
+
+
+def load_defaults(broker: "KafkaBroker") -> None:
+    """At the start, before the first request: put in force what was changed while an earlier run was running."""
+    with _LOCK:
+        overrides = {name: broker.catalogue.broker_configs(name) for name in ("", str(broker.node_id))}
+        if any(overrides.values()):
+            _put_in_force(broker, _defaults(broker, overrides))
+
+
+def _defaults(broker: "KafkaBroker", overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
+    """The defaults for topics: this broker's own settings win over those for all, those over the configuration."""
+    merged = {**overrides[""], **overrides[str(broker.node_id)]}
+    by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items()}
+    return LogConfig.from_overrides(LogConfig.from_broker(broker.config), by_topic_name)
+
+
+def _put_in_force(broker: "KafkaBroker", defaults: LogConfig) -> None:
+    logs = broker.logs
+    logs.config = attrs.evolve(logs.config, defaults=defaults)
+    for info in logs.topics():
+        config = LogConfig.from_overrides(defaults, info.configs)
+        for partition in range(info.partitions):
+            log = logs.get(info.name, partition)
+            if log is not None:
+                log.config = config

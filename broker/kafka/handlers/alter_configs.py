@@ -1,0 +1,26 @@
+"""AlterConfigs (33), the older way: what a resource is to set itself, all of it. What is not named is taken back."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
+from protocol.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    return {"responses": alter(broker, call.body.resources, call.body.validate_only, _plan)}
+
+
+def _plan(resource: Any) -> Plan:
+    def plan(own: Mapping[str, str], _in_force: Callable[[str], str]) -> Changes:
+        refuse_null(resource.configs)
+        return {**dict.fromkeys(own), **{config.name: config.value for config in resource.configs}}
+
+    return plan
+
+
+API = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2, handle=handle)

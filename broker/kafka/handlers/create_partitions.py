@@ -1,0 +1,72 @@
+"""CreatePartitions (37): more partitions for a topic that exists. Partitions are never taken away."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields, repeated
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    request = call.body
+    twice = repeated(topic.name for topic in request.topics)
+    results = [
+        _result(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
+        for name in sorted(twice)
+    ]
+    room = MAX_PARTITIONS_PER_REQUEST
+    for topic in request.topics:
+        if topic.name in twice:
+            continue
+        try:
+            room -= _check(broker, topic, room)
+            if not request.validate_only:
+                broker.logs.add_partitions(topic.name, topic.count)
+            results.append(_result(topic.name))
+        except (RequestError, StorageError) as error:
+            results.append(_result(topic.name, error))
+    return {"results": results}
+
+
+def _check(broker: "KafkaBroker", topic: Any, room: int) -> int:
+    """How many partitions would be added; RequestError if they cannot be."""
+    info = broker.logs.topic(topic.name)
+    if info is None:
+        raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic.name!r}.")
+    added: int = topic.count - info.partitions
+    if added == 0:
+        raise RequestError(
+            ErrorCode.invalid_partitions, f"Topic {topic.name!r} has {info.partitions} partition(s) already."
+        )
+    if added < 0:
+        raise RequestError(
+            ErrorCode.invalid_partitions,
+            f"Topic {topic.name!r} has {info.partitions} partition(s); {topic.count} would not be an increase.",
+        )
+    if added > room:
+        raise RequestError(
+            ErrorCode.policy_violation, f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions."
+        )
+    if topic.assignments is not None:
+        if len(topic.assignments) != added:
+            raise RequestError(
+                ErrorCode.invalid_replica_assignment,
+                f"{added} partition(s) would be added, but {len(topic.assignments)} assignment(s) are given.",
+            )
+        for assignment in topic.assignments:
+            check_replicas(broker, assignment.broker_ids)
+    return added
+
+
+def _result(name: str, error: RequestError | StorageError | None = None) -> dict[str, Any]:
+    code, message = error_fields(error) if error else (ErrorCode.none, None)
+    return {"name": name, "error_code": code, "error_message": message}
+
+
+API = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3, handle=handle)

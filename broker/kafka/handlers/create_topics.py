@@ -1,0 +1,122 @@
+"""CreateTopics (19). A topic is there for every client when its result says so: nothing is created behind the reply."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields, repeated
+from broker.kafka.api import Api, Call
+from broker.kafka.config_resources import Settings
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# "The broker's default", for the number of partitions and for the replication factor.
+DEFAULT = -1
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    request = call.body
+    twice = repeated(topic.name for topic in request.topics)
+    results = [
+        _failed(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
+        for name in sorted(twice)
+    ]
+    room = MAX_PARTITIONS_PER_REQUEST
+    for topic in request.topics:
+        if topic.name in twice:
+            continue
+        try:
+            partitions = _partitions(broker, topic)
+            if partitions > room:
+                raise RequestError(
+                    ErrorCode.policy_violation,
+                    f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
+                )
+            results.append(_create(broker, topic, partitions, request.validate_only))
+            room -= partitions
+        except (RequestError, StorageError) as error:
+            results.append(_failed(topic.name, error))
+    return {"topics": results}
+
+
+def _create(broker: "KafkaBroker", topic: Any, partitions: int, validate_only: bool) -> dict[str, Any]:
+    configs = _configs(topic)
+    _check_for_collision(broker, topic.name)
+    info = broker.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
+    return {
+        "name": topic.name,
+        "topic_id": None if validate_only else info.topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": [
+            {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
+            for entry in Settings(broker).topic_entries(configs)
+        ],
+    }
+
+
+def _partitions(broker: "KafkaBroker", topic: Any) -> int:
+    """The number of partitions to create. Raises RequestError where it or the replication is not possible here."""
+    if topic.assignments:
+        return _assigned(broker, topic)
+    if topic.replication_factor != DEFAULT and topic.replication_factor < 1:
+        raise RequestError(
+            ErrorCode.invalid_replication_factor, "The replication factor must be at least 1, or -1 for the default."
+        )
+    if topic.num_partitions != DEFAULT and topic.num_partitions < 1:
+        raise RequestError(ErrorCode.invalid_partitions, "A topic needs at least 1 partition, or -1 for the default.")
+    if topic.replication_factor > 1:
+        raise RequestError(
+            ErrorCode.invalid_replication_factor,
+            f"A replication factor of {topic.replication_factor} cannot be reached: there is 1 broker.",
+        )
+    return broker.config.num_partitions if topic.num_partitions == DEFAULT else int(topic.num_partitions)
+
+
+def _assigned(broker: "KafkaBroker", topic: Any) -> int:
+    """The number of partitions of a manual assignment: numbers from 0 on without gaps, each on this node."""
+    if topic.replication_factor != DEFAULT:
+        raise RequestError(ErrorCode.invalid_request, "With a manual assignment the replication factor must be -1.")
+    if topic.num_partitions != DEFAULT:
+        raise RequestError(ErrorCode.invalid_request, "With a manual assignment the number of partitions must be -1.")
+    for assignment in topic.assignments:
+        check_replicas(broker, assignment.broker_ids)
+    numbers = sorted(assignment.partition_index for assignment in topic.assignments)
+    if numbers != list(range(len(numbers))):
+        raise RequestError(
+            ErrorCode.invalid_replica_assignment, "A manual assignment must name each partition from 0 on exactly once."
+        )
+    return len(numbers)
+
+
+def _check_for_collision(broker: "KafkaBroker", name: str) -> None:
+    """Kafka's rule, because its metrics' names cannot tell '.' from '_': a program must not work here and fail there."""
+    if "." not in name and "_" not in name:
+        return
+    plain = name.replace(".", "_")
+    for info in broker.logs.topics():
+        if info.name != name and info.name.replace(".", "_") == plain:
+            raise RequestError(
+                ErrorCode.invalid_topic_exception,
+                f"Topic {name!r} collides with {info.name!r}: only '.' and '_' differ.",
+            )
+
+
+def _configs(topic: Any) -> dict[str, str]:
+    nameless = [config.name for config in topic.configs if config.value is None]
+    if nameless:
+        raise RequestError(ErrorCode.invalid_config, f"Give {', '.join(nameless)} a value: null is none.")
+    return {config.name: config.value for config in topic.configs}
+
+
+def _failed(name: str, error: RequestError | StorageError) -> dict[str, Any]:
+    code, message = error_fields(error)
+    return {"name": name, "topic_id": None, "error_code": code, "error_message": message, "configs": None}
+
+
+API = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7, handle=handle)

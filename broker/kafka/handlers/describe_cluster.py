@@ -1,0 +1,43 @@
+"""DescribeCluster (60): this node is the whole cluster and its own controller."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.admin import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Kinds of endpoint (KIP-919): clients ask for brokers; only tools that talk to a KRaft controller directly ask for those.
+BROKERS, CONTROLLERS = 1, 2
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    wanted = getattr(call.body, "endpoint_type", BROKERS)  # from version 1 on
+    if wanted != BROKERS:
+        known = wanted == CONTROLLERS
+        return {
+            "error_code": ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
+            "error_message": "This listener is a broker's, not a controller's."
+            if known
+            else f"No endpoint is of type {wanted}.",
+            "endpoint_type": BROKERS,
+        }
+    host, port = broker.advertised(call.peer)
+    asked = call.body.include_cluster_authorized_operations
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "endpoint_type": BROKERS,
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "brokers": [{"broker_id": broker.node_id, "host": host, "port": port, "rack": None}],
+        # Until there are ACLs, everybody may do everything.
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR,
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,57 @@
+"""DescribeLogDirs (35): how much room the partitions take, and how much the volume they are on has left."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import StorageError
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    topics = []
+    for name, partitions in _wanted(broker, call.body):
+        sizes = [size for size in (_size(broker, name, partition) for partition in partitions) if size]
+        if sizes:
+            topics.append({"name": name, "partitions": sizes})
+    directory = {"log_dir": broker.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}
+    try:
+        directory["total_bytes"] = broker.logs.disk.total_bytes(broker.logs.data_dir)
+        directory["usable_bytes"] = broker.logs.disk.free_bytes(broker.logs.data_dir)
+    except OSError:
+        directory["error_code"] = ErrorCode.kafka_storage_error
+    return {"error_code": ErrorCode.none, "results": [directory]}
+
+
+def _wanted(broker: "KafkaBroker", request: Any) -> Iterator[tuple[str, Any]]:
+    """No list of topics means all of them."""
+    if request.topics is None:
+        for info in sorted(broker.logs.topics(), key=lambda info: info.name):
+            yield info.name, range(info.partitions)
+    else:
+        for topic in request.topics:
+            yield topic.topic, topic.partitions
+
+
+def _size(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any] | None:
+    """None for a partition that is not there or is offline: Kafka leaves those out."""
+    log = broker.logs.get(topic, partition)
+    if log is None or log.offline is not None:
+        return None
+    try:
+        size = log.size_bytes()
+    except StorageError:
+        return None
+    return {
+        "partition_index": partition,
+        "partition_size": size,
+        "offset_lag": log.log_end_offset - log.high_watermark,
+        "is_future_key": False,
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4, handle=handle)

@@ -1,0 +1,43 @@
+"""ElectLeaders (43): this node leads every partition already, so that Kafka's answer is "not needed" for each that exists."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError
+from broker.kafka.admin import error_fields, online_log
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    request = call.body
+    if getattr(request, "election_type", PREFERRED) not in (PREFERRED, UNCLEAN):  # from version 1 on
+        return {"error_code": ErrorCode.invalid_request, "replica_election_results": []}
+    # "All partitions" (null) lists only those that had to change leader: none.
+    wanted = request.topic_partitions or ()
+    results = [
+        {"topic": topic.topic, "partition_result": [_elect(broker, topic.topic, number) for number in topic.partitions]}
+        for topic in wanted
+    ]
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
+
+
+def _elect(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
+    try:
+        online_log(broker, topic, partition)
+        code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
+    except RequestError as error:
+        code, message = error_fields(error)
+        if code == ErrorCode.kafka_storage_error:
+            # No election can help: the only replica is the one that cannot be read.
+            code = int(ErrorCode.eligible_leaders_not_available)
+    return {"partition_id": partition, "error_code": code, "error_message": message}
+
+
+API = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2, handle=handle)

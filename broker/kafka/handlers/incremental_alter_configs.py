@@ -1,0 +1,61 @@
+"""IncrementalAlterConfigs (44): set or take back single settings, add to or remove from those that are lists (KIP-339)."""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError
+from broker.kafka.api import Api, Call
+from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
+from broker.kafka.config_resources import is_list
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+class Operation(IntEnum):
+    """Kafka's AlterConfigOp.OpType."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    return {"responses": alter(broker, call.body.resources, call.body.validate_only, _plan)}
+
+
+def _plan(resource: Any) -> Plan:
+    def plan(own: Mapping[str, str], in_force: Callable[[str], str]) -> Changes:
+        refuse_null(config for config in resource.configs if config.config_operation != Operation.DELETE)
+        return {config.name: _changed(config, own, in_force) for config in resource.configs}
+
+    return plan
+
+
+def _changed(config: Any, own: Mapping[str, str], in_force: Callable[[str], str]) -> str | None:
+    operation = config.config_operation
+    if operation == Operation.SET:
+        return str(config.value)
+    if operation == Operation.DELETE:
+        return None
+    if operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise RequestError(ErrorCode.invalid_request, f"There is no operation {operation}.")
+    # Where nothing is set yet, a list begins as what is in force: cleanup.policy + compact is "delete,compact".
+    present = _words(own[config.name] if config.name in own else in_force(config.name))
+    if not is_list(config.name):
+        raise RequestError(ErrorCode.invalid_config, f"{config.name} is no list: it can only be set.")
+    words = _words(config.value)
+    if operation == Operation.APPEND:
+        return ",".join(present + [word for word in words if word not in present])
+    return ",".join(word for word in present if word not in words)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+API = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,77 @@
+"""ListOffsets (2): where a partition begins and ends, and the first offset at or after a time.
+
+Not inline: a look-up by time may read an old segment from the disk.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.admin import check_leader_epoch, error_fields, online_log, repeated
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# What a client may ask for in place of a time, and the version that brought it.
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
+UNKNOWN = -1
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    """The isolation level (from version 2 on) changes nothing while there are no transactions: the last stable offset is
+    the high watermark."""
+    topics = call.body.topics
+    twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _answer(broker, call.api_version, topic.name, wanted, (topic.name, wanted.partition_index) in twice)
+                    for wanted in topic.partitions
+                ],
+            }
+            for topic in topics
+        ]
+    }
+
+
+def _answer(broker: "KafkaBroker", version: int, topic: str, wanted: Any, twice: bool) -> dict[str, Any]:
+    answer = {"partition_index": wanted.partition_index, "error_code": ErrorCode.none}
+    try:
+        if twice:
+            raise RequestError(ErrorCode.invalid_request, "Name each partition only once in a request.")
+        since = SINCE_VERSION.get(wanted.timestamp)
+        if wanted.timestamp < 0 and (since is None or version < since):
+            raise RequestError(ErrorCode.unsupported_version, f"{wanted.timestamp} means nothing in version {version}.")
+        log = online_log(broker, topic, wanted.partition_index)
+        check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
+        if wanted.timestamp == LATEST:
+            found = (log.high_watermark, UNKNOWN)
+        elif wanted.timestamp == EARLIEST:
+            found = (log.log_start_offset, UNKNOWN)
+        elif wanted.timestamp == MAX_TIMESTAMP:
+            found = log.max_timestamp_offset() or (UNKNOWN, UNKNOWN)
+        else:
+            found = log.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
+        offset, timestamp = found
+        answer |= {
+            "offset": offset,
+            "timestamp": timestamp,
+            "leader_epoch": log.leader_epoch if offset >= 0 else UNKNOWN,
+        }
+    except (RequestError, StorageError) as error:
+        answer |= {
+            "error_code": error_fields(error)[0],
+            "offset": UNKNOWN,
+            "timestamp": UNKNOWN,
+            "leader_epoch": UNKNOWN,
+        }
+    return answer
+
+
+API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=7, handle=handle)

@@ -1,0 +1,18 @@
+"""ListPartitionReassignments (46): with one node nothing ever moves, and the honest list is empty. Web UIs ask for it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(_broker: "KafkaBroker", _call: Call) -> Mapping[str, Any]:
+    return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
+
+
+API = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_version=0, handle=handle)
