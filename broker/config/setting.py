@@ -133,6 +133,8 @@ def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
     accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(info.plain_type, object)
     # bool is a kind of int to Python, and never to an operator.
     good = isinstance(value, accepted) and isinstance(value, bool) <= (info.plain_type is bool)
+    if good and info.plain_type is int:
+        good = abs(value) <= NEVER  # what the wire and the files have room for
     if good and info.choices:
         good = value in info.choices
     if good and info.least is not None:

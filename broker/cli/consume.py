@@ -1,0 +1,241 @@
+"""`broker consume`: the records of topics to standard output, a record a line.
+
+Alone (no group) it reads every partition from a chosen place; in a group it takes its share and commits what has been
+written out. Without --follow it ends where the partitions ended when it began.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from broker.cli.client import (
+    Moment,
+    bootstrap_option,
+    client_settings,
+    describe,
+    format_time,
+    plain_errors,
+    unescape,
+)
+from broker.errors import BrokerError
+
+# How long a poll waits: also how long Ctrl-C may take.
+_POLL_MS = 250
+_POLL_RECORDS = 5000
+
+
+@click.command()
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@bootstrap_option
+@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from where it has got to.")
+@click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
+)
+@click.option(
+    "--offset",
+    "-o",
+    metavar="WHERE",
+    help="beginning, end, an offset, or -N for the last N of each partition.  [default: beginning; a group: its own]",
+)
+@click.option("--from-time", "-t", type=Moment(), metavar="TIME", help="From this time on: 2026-11-20T14:00, or -10m.")
+@click.option("--follow", "-f", is_flag=True, help="Go on as records arrive, until Ctrl-C.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("--key-separator", "-K", metavar="TEXT", help=r"Print KEY<TEXT>VALUE; \t is a tab.")
+@click.option("--headers", is_flag=True, help="Print NAME=VALUE,... and a tab before each line.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with all there is to a record.")
+def command(
+    topics: tuple[str, ...],
+    bootstrap: str,
+    group: str | None,
+    partitions: tuple[int, ...],
+    offset: str | None,
+    from_time: int | None,
+    follow: bool,
+    max_messages: int | None,
+    key_separator: str | None,
+    headers: bool,
+    as_json: bool,
+) -> None:
+    """Print the records of TOPICs, one a line.
+
+    Reads from the beginning to the present end, unless told otherwise.
+    """
+    if offset is not None and from_time is not None:
+        raise click.UsageError("Use either --offset or --from-time.")
+    if group and (partitions or offset is not None or from_time is not None):
+        raise click.UsageError("A group decides about partitions and offsets: leave --group out, or the rest.")
+    place = _Place.parse(offset, from_time)
+    render = _json_line if as_json else _text_line(unescape(key_separator) if key_separator else None, headers)
+
+    with _consumer(bootstrap, group) as consumer:
+        share: _Assignment | _Share
+        if group:
+            share = _Share(consumer, topics)
+        else:
+            share = _Assignment(consumer, topics, partitions, place)
+        _copy(consumer, share, render, follow, max_messages)
+
+
+class _Place:
+    """Where to begin in a partition: an offset, so many before the end, or a time."""
+
+    def __init__(self, offset: int | None = None, last: int | None = None, timestamp_ms: int | None = None) -> None:
+        self.offset = offset
+        self.last = last
+        self.timestamp_ms = timestamp_ms
+
+    @classmethod
+    def parse(cls, offset: str | None, timestamp_ms: int | None) -> "_Place":
+        if timestamp_ms is not None:
+            return cls(timestamp_ms=timestamp_ms)
+        if offset in (None, "beginning", "earliest"):
+            return cls(offset=0)
+        if offset in ("end", "latest"):
+            return cls(last=0)
+        try:
+            number = int(offset)
+        except ValueError:
+            raise click.UsageError("Write --offset as beginning, end, a number, or -N for the last N.") from None
+        return cls(last=-number) if offset.startswith("-") else cls(offset=number)
+
+
+class _Assignment:
+    """All partitions, or the chosen ones, of the topics; no group."""
+
+    def __init__(self, consumer: Any, topics: tuple[str, ...], numbers: tuple[int, ...], place: _Place) -> None:
+        from kafka import TopicPartition
+
+        partitions = []
+        for topic in topics:
+            known = consumer.partitions_for_topic(topic)
+            if not known:
+                raise BrokerError(f"There is no topic {topic!r}: `broker topics list` shows what there is.")
+            for number in numbers or sorted(known):
+                if number not in known:
+                    raise BrokerError(f"Topic {topic!r} has no partition {number}: it has 0 to {max(known)}.")
+                partitions.append(TopicPartition(topic, number))
+        consumer.assign(partitions)
+        self._ends: dict[Any, int] = consumer.end_offsets(partitions)
+        self._consumer = consumer
+        begins = consumer.beginning_offsets(partitions)
+        times = {}
+        if place.timestamp_ms is not None:
+            times = consumer.offsets_for_times(dict.fromkeys(partitions, place.timestamp_ms))
+        for partition in partitions:
+            begin, end = begins[partition], self._ends[partition]
+            if place.timestamp_ms is not None:
+                found = times.get(partition)
+                start = found.offset if found is not None else end
+            elif place.last is not None:
+                start = end - place.last
+            else:
+                start = place.offset or 0
+            consumer.seek(partition, min(max(start, begin), end))
+
+    def at_end(self) -> bool:
+        return all(self._consumer.position(partition) >= end for partition, end in self._ends.items())
+
+    def commit(self) -> None:
+        """There is no group to commit for."""
+
+
+class _Share:
+    """Whatever the group assigns."""
+
+    def __init__(self, consumer: Any, topics: tuple[str, ...]) -> None:
+        self._consumer = consumer
+        self._ends: dict[Any, int] = {}
+        consumer.subscribe(list(topics))
+
+    def at_end(self) -> bool:
+        assigned = self._consumer.assignment()
+        missing = [partition for partition in assigned if partition not in self._ends]
+        if missing:
+            self._ends |= self._consumer.end_offsets(missing)
+        return bool(assigned) and all(self._consumer.position(p) >= self._ends[p] for p in assigned)
+
+    def commit(self) -> None:
+        self._consumer.commit()
+
+
+@contextmanager
+def _consumer(bootstrap: str, group: str | None) -> Iterator[Any]:
+    with plain_errors(bootstrap):
+        from kafka import KafkaConsumer
+
+        consumer = KafkaConsumer(
+            **client_settings(bootstrap, "consume"),
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+            max_poll_records=_POLL_RECORDS,
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close(autocommit=False, timeout_ms=2000)
+
+
+def _copy(
+    consumer: Any, share: _Assignment | _Share, render: Callable[[Any], bytes], follow: bool, limit: int | None
+) -> None:
+    out = sys.stdout.buffer
+    left = limit
+    while left is None or left > 0:
+        if not follow and share.at_end():
+            return
+        polled = consumer.poll(timeout_ms=_POLL_MS, max_records=min(left or _POLL_RECORDS, _POLL_RECORDS))
+        for records in polled.values():
+            out.write(b"".join(map(render, records)))
+            if left is not None:
+                left -= len(records)
+        if polled:
+            # Out first, committed then: what was committed has been printed.
+            out.flush()
+            _commit(share)
+
+
+def _commit(share: _Assignment | _Share) -> None:
+    from kafka import errors
+
+    try:
+        share.commit()
+    except errors.CommitFailedError as error:
+        # The group has moved on without us; another member prints these records again.
+        click.echo(f"broker: {describe(error)}", err=True)
+
+
+def _text_line(separator: bytes | None, headers: bool) -> Callable[[Any], bytes]:
+    def render(record: Any) -> bytes:
+        line: bytes = (record.value or b"") + b"\n"
+        if separator is not None:
+            line = (record.key or b"") + separator + line
+        if headers:
+            pairs = (name.encode() + b"=" + (value or b"") for name, value in record.headers)
+            line = b",".join(pairs) + b"\t" + line
+        return line
+
+    return render
+
+
+def _json_line(record: Any) -> bytes:
+    fields = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "time": format_time(record.timestamp),
+        "key": _json_text(record.key),
+        "value": _json_text(record.value),
+        "headers": [[name, _json_text(value)] for name, value in record.headers],
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _json_text(data: bytes | None) -> str | None:
+    # Bytes that are no UTF-8 come out as \xNN, so that nothing is lost and the line stays a line.
+    return None if data is None else data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,187 @@
+"""`broker serve`: settings, signals, the ready file; all else is the server's business.
+
+Runs on the main thread, which does nothing else while the broker serves: so a signal is handled at once.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.config import BrokerConfig, load
+from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.server import BrokerServer
+
+
+class _StopRequested(Exception):
+    """SIGTERM or SIGINT, while the broker serves."""
+
+
+@click.command()
+@click.option("--config", "config_file", metavar="FILE.toml", help="Settings. docs/OPERATIONS.md lists them all.")
+@click.option("--data-dir", metavar="DIR", help="Where topics are kept.  [default: broker-data]")
+@click.option(
+    "--listener",
+    "listeners",
+    metavar="URL",
+    multiple=True,
+    help="Where to listen, as scheme://host:port; may be given several times.  [default: kafka://127.0.0.1:9092]",
+)
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; wins over FILE.toml.")
+@click.option("--ready-file", metavar="PATH", help="JSON with the addresses, written when the broker serves.")
+def command(
+    config_file: str | None,
+    data_dir: str | None,
+    listeners: tuple[str, ...],
+    overrides: tuple[str, ...],
+    ready_file: str | None,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C, which end it in good order.
+
+    Without any option it serves Kafka's clients on 127.0.0.1:9092 and keeps its topics in ./broker-data. A wrong setting
+    ends it with status 2 and a sentence that says what to change.
+    """
+    config = read_config(config_file, data_dir, listeners, overrides)
+
+    from broker import log
+    from broker.server import BrokerServer
+
+    log.configure(config.logging_level, config.logging_format)
+    sys.setswitchinterval(config.switch_interval_us / 1e6)
+    _raise_descriptor_limit()
+    if ready_file:
+        _check_ready_file(ready_file)
+
+    events = log.get_logger("serve")
+    server = BrokerServer(config)
+    with _stop_signals() as signals:
+        server.start()
+        try:
+            if ready_file:
+                _write_ready_file(ready_file, server)
+            events.info("serving", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners)
+            signals.begin()
+            server.wait()
+        except _StopRequested:
+            events.info("stopping")
+        finally:
+            signals.end()
+            if ready_file:
+                _remove(ready_file)
+            server.stop(config.shutdown_timeout_ms / 1000)
+    events.info("stopped")
+
+
+def read_config(
+    config_file: str | None, data_dir: str | None, listeners: tuple[str, ...], overrides: tuple[str, ...]
+) -> BrokerConfig:
+    """Options of their own win over --set, which wins over the file."""
+    text = None
+    if config_file is not None:
+        try:
+            with open(config_file, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Name a TOML file that can be read with --config: {error}.") from error
+    settings: dict[str, Any] = {}
+    if data_dir is not None:
+        settings["data_dir"] = data_dir
+    if listeners:
+        settings["listeners"] = listeners
+    config = load(text, source=config_file or "", overrides=overrides, **settings)
+    expanded = os.path.expanduser(config.data_dir)
+    if expanded == config.data_dir:
+        return config
+    import attrs
+
+    return attrs.evolve(config, data_dir=expanded)
+
+
+class _Signals:
+    """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves, ignored while it stops.
+
+    A second SIGINT ends the process on the spot: whoever presses Ctrl-C twice means it, and the log survives it.
+    """
+
+    def __init__(self) -> None:
+        self._received = False
+        self._serving = False
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._received and number == signal.SIGINT:
+            os._exit(130)
+        again, self._received = self._received, True
+        if self._serving and not again:
+            raise _StopRequested
+
+    def begin(self) -> None:
+        self._serving = True
+        if self._received:
+            raise _StopRequested
+
+    def end(self) -> None:
+        self._serving = False
+
+
+@contextmanager
+def _stop_signals() -> "Iterator[_Signals]":
+    signals = _Signals()
+    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _write_ready_file(path: str, server: "BrokerServer") -> None:
+    import json
+
+    listeners: Mapping[str, str] = server.listeners
+    content = {"pid": os.getpid(), "listeners": dict(listeners), "started_ms": server.started_ms}
+    # Whoever waits for the file must never see half of it.
+    unfinished = f"{path}.{os.getpid()}"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(json.dumps(content) + "\n")
+    os.replace(unfinished, path)
+
+
+def _check_ready_file(path: str) -> None:
+    # One that an earlier broker left behind would say "ready" too early.
+    try:
+        _remove(path)
+        directory = os.path.dirname(os.path.abspath(path))
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(f"{directory} is not a directory that can be written to")
+    except OSError as error:
+        raise ConfigError(f"Choose another --ready-file: {error}.") from error
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except FileNotFoundError:
+        pass
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor, and many systems start with 1,024 while allowing far more."""
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            pass  # macOS says "unlimited" and refuses it; what was there before stays

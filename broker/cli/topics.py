@@ -1,0 +1,148 @@
+"""`broker topics`: create, list, describe, delete, over the wire, so it works with any Kafka broker."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from broker.cli.client import bootstrap_option, client_settings, describe, plain_errors
+from broker.cli.output import print_table
+from broker.errors import BrokerError
+
+
+@click.group()
+def command() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@command.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@bootstrap_option
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1), help="Partitions.  [default: the broker's num_partitions]"
+)
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each.  [default: the broker's own]")
+@click.option(
+    "--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="A setting, e.g. retention.ms=3600000."
+)
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+def create(
+    names: tuple[str, ...],
+    bootstrap: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create topics."""
+    settings = dict(_key_and_value(pair) for pair in configs)
+    wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
+    with _admin(bootstrap) as admin:
+        answer = admin.create_topics({name: dict(wanted) for name in names}, raise_errors=False)
+        _report(answer["topics"], "created", "TopicAlreadyExistsError" if if_not_exists else None)
+
+
+@command.command("list")
+@bootstrap_option
+@click.option("--internal", is_flag=True, help="Also those whose names begin with __.")
+def list_topics(bootstrap: str, internal: bool) -> None:
+    """List the topics, one a line."""
+    with _admin(bootstrap) as admin:
+        topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
+    rows = [
+        (topic["name"], len(topic["partitions"]))
+        for topic in topics
+        if internal or not (topic["is_internal"] or topic["name"].startswith("__"))
+    ]
+    print_table(["topic", "partitions"], rows)
+
+
+@command.command("describe")
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@bootstrap_option
+def describe_topics(names: tuple[str, ...], bootstrap: str) -> None:
+    """Show partitions, offsets and settings of topics (of all, if none is named)."""
+    from kafka import errors
+
+    with _admin(bootstrap) as admin:
+        topics = sorted(admin.describe_topics(list(names) or None), key=lambda topic: str(topic["name"]))
+        for topic in topics:
+            if topic["error_code"]:
+                raise BrokerError(f"{topic['name']}: {describe(errors.for_code(topic['error_code'])())}.")
+        first = True
+        for topic in topics:
+            if not first:
+                click.echo()
+            first = False
+            _describe_one(admin, topic)
+
+
+@command.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@bootstrap_option
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
+def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool) -> None:
+    """Delete topics and all that is in them."""
+    with _admin(bootstrap) as admin:
+        answer = admin.delete_topics(list(names), raise_errors=False)
+        _report(answer["topics"], "deleted", "UnknownTopicOrPartitionError" if if_exists else None)
+
+
+@contextmanager
+def _admin(bootstrap: str) -> Iterator[Any]:
+    with plain_errors(bootstrap):
+        from kafka import KafkaAdminClient
+
+        admin = KafkaAdminClient(**client_settings(bootstrap, "topics"))
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+
+def _report(results: list[dict[str, Any]], done: str, harmless: str | None) -> None:
+    """One line for each topic; the failed ones make one error at the end."""
+    from kafka import errors
+
+    failed = []
+    for result in results:
+        error = errors.for_code(result["error_code"])
+        if not result["error_code"]:
+            click.echo(f"{done} {result['name']}")
+        elif error.__name__ != harmless:
+            failed.append(f"{result['name']}: {result.get('error_message') or describe(error())}")
+    if failed:
+        raise BrokerError("; ".join(text.rstrip(".") for text in failed) + ".")
+
+
+def _key_and_value(pair: str) -> tuple[str, str]:
+    key, equals, value = pair.partition("=")
+    if not equals:
+        raise click.UsageError(f"Write --config {pair} as --config key=value.")
+    return key.strip(), value.strip()
+
+
+def _describe_one(admin: Any, topic: dict[str, Any]) -> None:
+    from kafka import OffsetSpec, TopicPartition
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    name = topic["name"]
+    partitions = sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"]))
+    keys = [TopicPartition(name, partition["partition_index"]) for partition in partitions]
+    earliest = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
+    latest = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
+    configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])["topic"][name]
+    settings = ", ".join(f"{key}={entry['value']}" for key, entry in sorted(configs.items())) or "all as the broker's"
+    click.echo(f"{name}: {len(partitions)} partitions; settings: {settings}")
+    rows = [
+        (
+            partition["partition_index"],
+            partition["leader_id"],
+            earliest[key].offset,
+            latest[key].offset,
+            latest[key].offset - earliest[key].offset,
+        )
+        for key, partition in zip(keys, partitions, strict=True)
+    ]
+    print_table(["partition", "leader", "earliest offset", "end offset", "records at most"], rows)

@@ -1,0 +1,216 @@
+"""The house has floors and imports only go down; only the runtime touches the world outside. Checked by reading every import.
+
+docs/ARCHITECTURE.md draws the floors. A folder or module that is on none of them fails the first test: say where it stands.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Unit -> floor. A unit is a folder or a module; units on the same floor do not know each other. The two `errors` and the
+# rest of floor 0 are the words that everybody above uses.
+FLOORS: dict[str, float] = {
+    "protocol": 0,
+    "protocol.kafka": 1,
+    "protocol.shuffle": 1,
+    "protocol.pulsar": 1,
+    "broker": 1.5,
+    "broker.errors": 1.5,
+    "broker.runtime": 2,
+    "broker.config": 2,
+    "broker.metrics": 2,
+    "broker.log": 2,
+    "broker.network": 3,
+    "broker.storage": 3,
+    "broker.kafka": 4,
+    "broker.shuffle": 4,
+    "broker.pulsar": 4,
+    "broker.admin": 4,
+    "broker.server": 5,
+    "broker.client": 5,
+    "broker.cli": 6,
+    "broker.spark": 6,
+}
+
+# What may be used although, or may not although, the floors alone say otherwise.
+CLIENT_MAY_USE = {
+    "protocol",
+    "protocol.kafka",
+    "protocol.shuffle",
+    "protocol.pulsar",
+    "broker.errors",
+    "broker.runtime",
+}
+ALSO = {
+    # A broker in a `with` block has to put one together.
+    "broker.client.embedded": {"broker.server", "broker.config", "broker.log"},
+}
+ONLY = {"broker.client": CLIENT_MAY_USE, "broker.spark": {"broker.client", "broker.errors"}}
+
+# Modules through which one reaches clocks, sockets, threads, processes, files, or chance.
+OUTSIDE = set(
+    "time sched socket socketserver ssl select selectors selectors2 asyncio signal threading _thread queue multiprocessing "
+    "concurrent subprocess os posix io_uring mmap fcntl resource pathlib glob shutil tempfile fileinput random secrets "
+    "sqlite3 ctypes http urllib".split()
+)
+# Who else may, and why. Nothing below `broker` is in here but the runtime.
+ALLOWED_OUTSIDE = {
+    "broker.runtime": OUTSIDE,
+    # Arguments, standard streams, signals and limits of the process, and what they name: a settings file, the ready file.
+    "broker.cli": {"os", "signal", "resource"},
+    # The catalogue's embedded default is SQLite; the simulator puts another one in its place.
+    "broker.storage.catalogue": {"sqlite3"},
+    # The temporary directory of a broker in a test.
+    "broker.client.embedded": {"tempfile", "shutil"},
+}
+# Calls that reach outside from modules that are harmless as such.
+OUTSIDE_CALLS = {"open", "uuid.uuid1", "uuid.uuid4", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+MAY_CALL = {"broker.runtime": OUTSIDE_CALLS, "broker.cli": {"open"}}
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Name and source of every module of the two packages."""
+    for package in ("broker", "protocol"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            yield name, path.read_text(encoding="utf-8")
+
+
+def unit_of(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:2]) if ".".join(parts[:2]) in FLOORS else parts[0]
+
+
+def allowance(table: dict[str, set[str]], module: str) -> set[str]:
+    return {
+        item for owner, items in table.items() if module == owner or module.startswith(owner + ".") for item in items
+    }
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every imported module, wherever the import stands. `from a import b` counts as a.b: b may be a module."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def calls(source: str) -> Iterator[str]:
+    """Dotted names that are called, their last two parts at most."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name):
+                yield function.id
+            elif isinstance(function, ast.Attribute):
+                owner = function.value
+                last = (
+                    owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+                )
+                yield f"{last}.{function.attr}"
+
+
+def upward_imports(module: str, source: str) -> list[str]:
+    unit = unit_of(module)
+    wrong = []
+    for target in imports(source):
+        if target.split(".")[0] not in ("broker", "protocol"):
+            continue
+        other = unit_of(target)
+        if other == unit or other in allowance(ALSO, module):
+            continue
+        if other not in ONLY.get(unit, {other}) or FLOORS[other] >= FLOORS[unit]:
+            wrong.append(f"{module} imports {target}")
+    return wrong
+
+
+def outside_contacts(module: str, source: str) -> list[str]:
+    wrong = [
+        f"{module} imports {target}"
+        for target in imports(source)
+        if target.split(".")[0] in OUTSIDE - allowance(ALLOWED_OUTSIDE, module)
+    ]
+    return wrong + [
+        f"{module} calls {name}()" for name in calls(source) if name in OUTSIDE_CALLS - allowance(MAY_CALL, module)
+    ]
+
+
+def test_every_folder_and_module_stands_on_a_floor() -> None:
+    units = {".".join(name.split(".")[:2]) for name, _ in modules()}
+    unplaced = {unit for unit in units if unit.startswith("broker") and unit not in FLOORS}
+    assert set() == unplaced
+
+
+def test_imports_only_go_down() -> None:
+    assert [] == [wrong for name, source in modules() for wrong in upward_imports(name, source)]
+
+
+def test_only_the_runtime_touches_the_world_outside() -> None:
+    assert [] == [wrong for name, source in modules() for wrong in outside_contacts(name, source)]
+
+
+def test_the_codecs_know_nothing_of_the_broker() -> None:
+    inward = [(n, t) for n, s in modules() if n.startswith("protocol") for t in imports(s) if t.startswith("broker")]
+    assert [] == inward
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [name for name, source in modules() if source.strip() and not ast.get_docstring(ast.parse(source))]
+    assert [] == silent
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("broker.storage.log", "from broker.kafka import api"),
+        ("broker.storage.log", "import broker.network.mute"),
+        ("broker.storage.log", "def f():\n    from broker.server import BrokerServer"),
+        ("broker.metrics", "from broker.runtime.threads import Lock"),
+        ("broker.client.input_gate", "from broker.storage.log import Log"),
+        ("broker.client.input_gate", "from broker.server import BrokerServer"),
+        ("broker.spark.sink", "from broker.runtime.clock import Clock"),
+        ("protocol.wire", "from protocol.kafka import records"),
+        ("protocol.kafka.records", "from protocol.pulsar import frames"),
+    ],
+)
+def test_an_import_that_goes_up_or_sideways_is_found(module: str, source: str) -> None:
+    assert 1 == len(upward_imports(module, source))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("broker.storage.log", "import time"),
+        ("broker.storage.log", "from os import path"),
+        ("broker.storage.log", "with open('x') as f: pass"),
+        ("broker.storage.log", "import sqlite3"),
+        ("broker.kafka.service", "import uuid\nuuid.uuid4()"),
+        ("broker.kafka.service", "import datetime\ndatetime.datetime.now()"),
+        ("broker.cli.serve", "import socket"),
+        ("protocol.wire", "import concurrent.futures"),
+    ],
+)
+def test_a_contact_with_the_outside_is_found(module: str, source: str) -> None:
+    assert 1 == len(outside_contacts(module, source))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("broker.client.embedded", "from broker.server import BrokerServer"),
+        (
+            "broker.network.processor",
+            "from broker.runtime.poller import Poller\nfrom protocol.errors import ProtocolError",
+        ),
+        ("broker.cli.serve", "import os, signal\nfrom broker.server import BrokerServer\nopen('x')"),
+        ("broker.runtime.net", "import socket, os"),
+    ],
+)
+def test_what_may_be_used_is_left_alone(module: str, source: str) -> None:
+    assert [] == upward_imports(module, source) + outside_contacts(module, source)

@@ -1,0 +1,85 @@
+"""Events: which are written, as what, and that writing one never fails."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from broker import log
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    before = (log._level, log._format)
+    yield
+    log._level, log._format = before
+    log._backend = None
+
+
+def test_an_event_is_a_line_of_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "auto")
+    log.get_logger("storage").info("topic created", topic="orders", odd=b"\xff")
+    event = json.loads(capsys.readouterr().err)
+    assert ("topic created", "storage", "info", "orders") == tuple(
+        event[k] for k in ("event", "part", "level", "topic")
+    )
+    assert "Z" == event["timestamp"][-1]
+
+
+def test_an_event_is_text_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", "text")
+    log.get_logger("storage").info("topic created", topic="orders")
+    line = capsys.readouterr().err
+    assert "topic created" in line
+    assert "topic=orders" in line
+    assert 1 == line.count("\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_error_comes_with_its_traceback(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info", form)
+    try:
+        raise ValueError("spoiled")
+    except ValueError as error:
+        log.get_logger("storage").error("append failed", exc_info=error)
+    written = capsys.readouterr().err
+    assert "Traceback" in written
+    assert "ValueError: spoiled" in written
+
+
+def test_events_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("warning", "json")
+    logger = log.get_logger("storage")
+    logger.debug("a")
+    logger.info("b")
+    logger.warning("c")
+    logger.error("d")
+    written = [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()]
+    assert ["c", "d"] == written
+
+
+def test_an_unconfigured_broker_speaks_only_when_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = log.get_logger("storage")
+    logger.info("topic created")
+    logger.warning("disk nearly full")
+    assert 1 == len(capsys.readouterr().err.splitlines())
+
+
+def test_standard_error_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed:
+        def write(self, text: str) -> int:
+            raise ValueError("I/O operation on closed file")
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    log.configure("info", "json")
+    log.get_logger("storage").error("append failed")
+
+
+def test_structlog_is_not_loaded_before_there_is_something_to_say() -> None:
+    code = "import sys, broker.log as l; l.get_logger('x').info('quiet'); sys.exit('structlog' in sys.modules)"
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
