@@ -1,0 +1,58 @@
+"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and who we are."""
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from broker.network.service import Peer
+from broker.network.timers import Timer
+from broker.runtime.clock import Clock
+from broker.runtime.entropy import Entropy
+from broker.storage.catalogue import Catalogue
+from broker.storage.flusher import Flusher
+from broker.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.kafka.api import Api
+    from broker.kafka.groups.coordinator import GroupCoordinator
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+@attrs.define(eq=False)
+class KafkaBroker:
+    """Made once by the assembly; its parts guard themselves."""
+
+    config: "BrokerConfig"
+    logs: LogManager
+    flusher: Flusher
+    catalogue: Catalogue
+    groups: "GroupCoordinator"
+    clock: Clock
+    timer: Timer
+    entropy: Entropy
+    cluster_id: str
+    apis: "dict[int, Api]"
+    # Set when the listeners are bound: what clients are told to connect to, per listener.
+    endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
+    # monotonic() s until which appends go to the handler pool, because one was slow.
+    appends_slow_until: float = 0.0
+    api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.api_ranges = {key: api.advertised for key, api in self.apis.items()}
+
+    @property
+    def node_id(self) -> int:
+        return self.config.node_id
+
+    def advertised(self, peer: Peer) -> tuple[str, int]:
+        """The address that this client is told to use: the advertised one, or else the very one that it reached us by.
+
+        The latter makes a broker on 0.0.0.0 usable from everywhere without configuration, except behind address translation.
+        """
+        host, port = self.endpoints.get(peer.listener, peer.local)
+        if host in _WILDCARDS:
+            host = peer.local[0]
+        return host, port

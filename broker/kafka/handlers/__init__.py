@@ -1,0 +1,16 @@
+"""One module an API. ``load`` finds them: a new file is a new API."""
+
+import importlib
+import pkgutil
+
+from broker.kafka.api import Api
+
+
+def load() -> dict[int, Api]:
+    """Every API of this package by its key."""
+    apis: dict[int, Api] = {}
+    for info in pkgutil.iter_modules(__path__):
+        api = importlib.import_module(f"{__name__}.{info.name}").API
+        assert api.key not in apis, f"two modules answer {api.key.name}"
+        apis[int(api.key)] = api
+    return dict(sorted(apis.items()))

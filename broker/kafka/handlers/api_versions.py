@@ -1,0 +1,30 @@
+"""ApiVersions: what this broker serves. The first request of every client, before anything else is agreed on."""
+
+from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.broker import KafkaBroker
+from broker.network.service import Outbox
+from protocol.kafka import api_versions
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+_MAX_VERSION = 4
+
+
+def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+    version = request.api_version
+    if not 0 <= version <= _MAX_VERSION:
+        # A newer client than we are: answer in the form that every client knows, so that it can try a lower version.
+        own = {int(ApiKey.API_VERSIONS): broker.api_ranges[ApiKey.API_VERSIONS]}
+        reply = api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)
+    else:
+        reply = api_versions.response(request.correlation_id, version, ErrorCode.none, broker.api_ranges)
+    outbox.send(request, [reply])
+
+
+API = Api(
+    key=ApiKey.API_VERSIONS,
+    min_version=0,
+    max_version=_MAX_VERSION,
+    handle_raw=_handle,
+    prepare=lambda broker, request: True,
+)

@@ -1,0 +1,160 @@
+"""Produce: append record batches to partitions.
+
+Runs on the connection's processor as long as appends go to the page cache quickly; ``acks=all`` then waits for the flusher
+without holding a thread. Batches are not opened: see ``broker.storage.log``.
+"""
+
+from collections.abc import Sequence
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.broker import KafkaBroker
+from broker.log import get_logger
+from broker.network.service import Outbox
+from broker.runtime.threads import Lock
+from broker.storage.log import Log
+from protocol.errors import ProtocolError
+from protocol.kafka import produce
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+log = get_logger("kafka")
+
+# After a slow append the next ones go to the handler pool for this long (s): the disk is busy writing back.
+_SLOW_FOR_S = 1.0
+
+
+def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
+    parsed = produce.parse_request(request.body, request.api_version)
+    if request.received_at < broker.appends_slow_until:
+        return False
+    partitions = broker.logs.partitions
+    for topic, partition, _ in parsed.partitions:
+        entry = partitions.get((topic, partition))
+        if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
+            return False  # the batch has to be decompressed
+    request.prepared = parsed
+    return True
+
+
+def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+    parsed = request.prepared
+    if parsed is None:
+        parsed = produce.parse_request(request.body, request.api_version)
+    acks = parsed.acks
+    if acks == 1 and len(parsed.partitions) == 1:  # the usual request, without the loop's book-keeping
+        topic, partition, records = parsed.partitions[0]
+        result = _append(broker, topic, partition, records, acks)[0]
+        outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
+        return
+    _Produce(broker, request, outbox, parsed).run()
+
+
+def _append(
+    broker: KafkaBroker, topic: str, partition: int, records: memoryview | None, acks: int
+) -> tuple[produce.PartitionResult, Log | None]:
+    """One partition's append; its result and, when it succeeded, the log to be flushed."""
+    target = broker.logs.partitions.get((topic, partition))
+    if target is None:
+        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition, -1, -1, -1, None), None
+    if acks not in (0, 1, -1):
+        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks, -1, -1, -1, None), None
+    if records is None or not len(records):
+        message = "a produce request without records"
+        return produce.PartitionResult(topic, partition, ErrorCode.invalid_record, -1, -1, -1, message), None
+    if acks == -1 and target.config.min_insync_replicas > 1:
+        message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
+        return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
+    try:
+        info = target.append(records, now_ms=broker.clock.time_ms())
+    except RequestError as error:
+        return produce.PartitionResult(
+            topic, partition, error.code, -1, -1, target.log_start_offset, error.message
+        ), None
+    except StorageError as error:
+        log.error("append_failed", topic=topic, partition=partition, error=str(error))
+        return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
+    if target.slow_until > broker.appends_slow_until:
+        broker.appends_slow_until = broker.clock.monotonic() + _SLOW_FOR_S
+    return (
+        produce.PartitionResult(
+            topic, partition, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset, None
+        ),
+        target,
+    )
+
+
+class _Produce:
+    """A request of several partitions, or one that waits for its fsync, or one that wants no answer."""
+
+    def __init__(
+        self, broker: KafkaBroker, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._outbox = outbox
+        self._parsed = parsed
+        self._results: list[produce.PartitionResult] = []
+        self._lock = Lock()
+        self._unflushed = 0
+
+    def run(self) -> None:
+        acks = self._parsed.acks
+        written: list[tuple[int, Log]] = []
+        for topic, partition, records in self._parsed.partitions:
+            result, target = _append(self._broker, topic, partition, records, acks)
+            if target is not None:
+                written.append((len(self._results), target))
+            self._results.append(result)
+        if acks == 0:
+            # The client hears nothing of errors but the end of its connection: it then asks for metadata again.
+            if any(result.error for result in self._results):
+                self._outbox.close(self._request)
+            else:
+                self._outbox.no_op(self._request)
+        elif acks == -1 and written:
+            self._await_flush(written)
+        else:
+            self._send()
+
+    def _await_flush(self, written: Sequence[tuple[int, Log]]) -> None:
+        self._unflushed = len(written)
+        for index, target in written:
+            self._broker.flusher.wait_durable(
+                target, target.log_end_offset, lambda error, index=index: self._flushed(index, error)
+            )
+
+    def _flushed(self, index: int, error: StorageError | None) -> None:
+        with self._lock:
+            if error is not None:
+                self._results[index] = self._results[index]._replace(
+                    error=ErrorCode.kafka_storage_error, base_offset=-1, message=str(error)
+                )
+            self._unflushed -= 1
+            if self._unflushed:
+                return
+        self._send()
+
+    def _send(self) -> None:
+        request = self._request
+        reply = produce.response(request.correlation_id, request.api_version, self._results, 0)
+        self._outbox.send(request, [reply])
+
+
+def _guarded(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+    try:
+        _handle(broker, request, outbox)
+    except ProtocolError as error:
+        log.info("protocol_error", peer=request.connection.peer.host, api="PRODUCE", error=str(error))
+        outbox.close(request)
+
+
+API = Api(
+    key=ApiKey.PRODUCE,
+    min_version=3,
+    max_version=9,
+    # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
+    advertised_min=0,
+    handle_raw=_guarded,
+    prepare=_prepare,
+)

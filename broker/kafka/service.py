@@ -1,0 +1,105 @@
+"""Kafka's protocol as a ``Service`` of the reactor: frames to requests, requests to their API's handler.
+
+``KafkaSession`` runs on processors, ``KafkaService.handle`` on a processor (inline) or a handler thread.
+"""
+
+import struct
+
+from broker.errors import RequestError
+from broker.kafka.api import Api, Call, KafkaRequest
+from broker.kafka.broker import KafkaBroker
+from broker.log import get_logger
+from broker.network.connection import Connection
+from broker.network.service import Outbox, Peer, Request
+from protocol.errors import ProtocolError
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.headers import parse_request_header
+
+log = get_logger("kafka")
+
+_LENGTH = struct.Struct(">i").unpack_from
+# The smallest request: key, version and correlation id.
+_SMALLEST = 8
+
+
+class KafkaSession:
+    """One Kafka connection. It has no state of its own: Kafka answers one request after the other."""
+
+    in_flight_max = 1
+
+    def __init__(self, apis: dict[int, Api]) -> None:
+        self._apis = apis
+
+    def frame_size(self, data: memoryview) -> int:
+        if len(data) < 4:
+            return 0
+        (length,) = _LENGTH(data)
+        if length < _SMALLEST:
+            raise ProtocolError(f"a request of {length} bytes")
+        return 4 + length  # type: ignore[no-any-return]
+
+    def receive(self, frame: memoryview) -> Request:
+        key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
+        api = self._apis.get(key)
+        if api is None:
+            raise ProtocolError(f"API key {key} is not served here")
+        if not api.min_version <= version <= api.max_version and key != ApiKey.API_VERSIONS:
+            raise ProtocolError(f"version {version} of {api.key.name} is not served here")
+        request = KafkaRequest()
+        request.api = api
+        request.api_version = version
+        request.correlation_id = correlation_id
+        request.client_id = client_id
+        request.body_offset = body_offset
+        request.prepared = None
+        return request
+
+
+class KafkaService:
+    """Kafka's API."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._apis = broker.apis
+
+    def connect(self, peer: Peer) -> KafkaSession:
+        return KafkaSession(self._apis)
+
+    def inline(self, request: Request) -> bool:
+        assert isinstance(request, KafkaRequest)
+        prepare = request.api.prepare
+        return prepare(self._broker, request) if prepare is not None else request.api.inline
+
+    def handle(self, request: Request, outbox: Outbox) -> None:
+        assert isinstance(request, KafkaRequest)
+        api = request.api
+        if api.handle_raw is not None:
+            api.handle_raw(self._broker, request, outbox)
+            return
+        assert api.handle is not None
+        try:
+            body = control.parse_request(api.key, request.api_version, request.body)
+        except ProtocolError as error:
+            # On a handler thread nobody else closes the connection for this.
+            log.info("protocol_error", peer=request.connection.peer.host, api=api.key.name, error=str(error))
+            outbox.close(request)
+            return
+        call = Call(request, outbox, body)
+        try:
+            fields = api.handle(self._broker, call)
+        except RequestError as error:
+            if api.on_error is None:
+                raise
+            fields = api.on_error(call, error)
+        if fields is not None:
+            call.reply(fields)
+
+    def writable(self, connection: Connection) -> None:
+        """Kafka never sends what was not asked for."""
+
+    def disconnected(self, connection: Connection) -> None:
+        parked = connection.data
+        if parked is not None:  # a fetch that waits for records
+            parked.abandon()
+            connection.data = None

@@ -1,0 +1,254 @@
+"""The assembly: builds every part from the configuration, starts them in order, stops them in the reverse order.
+
+This is the one place that knows all services. A ``BrokerServer`` belongs to the thread that made it.
+"""
+
+import base64
+from collections.abc import Callable
+
+from broker.config import BrokerConfig, Listener
+from broker.errors import BrokerError, ConfigError
+from broker.kafka import handlers
+from broker.kafka.broker import KafkaBroker
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.service import KafkaService
+from broker.log import get_logger
+from broker.network.quota import ConnectionQuotas
+from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
+from broker.runtime import Runtime, system_runtime
+from broker.runtime.threads import Body, Event, ThreadHandle
+from broker.storage.catalogue import Catalogue, SqliteCatalogue
+from broker.storage.config import StorageConfig
+from broker.storage.log_manager import LogManager
+
+log = get_logger("server")
+
+_INT_MAX = 2**31 - 1
+
+
+class BrokerServer:
+    """One broker: ``start``, then ``stop``. Raises ConfigError from ``start`` where a setting cannot be carried out."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime | None = None,
+        open_catalogue: Callable[[str], Catalogue] = SqliteCatalogue,
+    ) -> None:
+        """``runtime`` and ``open_catalogue`` (a path to a catalogue): the system's, unless this is a simulation."""
+        self.config = config
+        self.runtime = runtime if runtime is not None else system_runtime()
+        self.started_ms = 0
+        self.crash: BaseException | None = None
+        self._open_catalogue = open_catalogue
+        self._ended = Event()
+        self._threads: list[ThreadHandle] = []
+        self._catalogue: Catalogue | None = None
+        self._logs: LogManager | None = None
+        self._sockets: SocketServer | None = None
+        self._broker: KafkaBroker | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Bind, recover, serve. Nothing is left behind if it fails."""
+        try:
+            self._start()
+        except BaseException:
+            self._release()
+            raise
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Stop accepting, finish what is in flight (for ``timeout`` s at most, by default the setting's), fsync, let go.
+
+        True if everything in flight was finished.
+        """
+        if timeout is None:
+            timeout = self.config.shutdown_timeout_ms / 1000
+        finished = True
+        if self._sockets is not None and self.started_ms:
+            self._sockets.stop_accepting()
+            if self.crash is None:
+                self.kafka.groups.close()
+                self._answer_parked()
+                finished = self._sockets.drain(timeout)
+                if not finished:
+                    log.warning("requests_unfinished", timeout_s=timeout)
+        self._release()
+        self._ended.set()
+        return finished
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until the broker has stopped or crashed (True), or ``timeout`` s have passed (False)."""
+        return self._ended.wait(timeout)
+
+    def request_stop(self) -> None:
+        """From a signal handler or any thread: make ``wait`` return."""
+        self._ended.set()
+
+    # -- looking in ---------------------------------------------------------------------------------------------------
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """Where each listener is bound, as ``host:port``."""
+        assert self._sockets is not None
+        bound = {}
+        for listener in self._all_listeners():
+            host, port = self._sockets.address(listener.name)
+            bound[listener.name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return bound
+
+    @property
+    def kafka(self) -> KafkaBroker:
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def sockets(self) -> SocketServer:
+        assert self._sockets is not None
+        return self._sockets
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        config, runtime = self.config, self.runtime
+        for listener in self._all_listeners():
+            if listener.scheme != "kafka":
+                raise ConfigError(f"Take the listener {listener} out: this broker serves kafka:// listeners only.")
+        try:
+            runtime.disk.makedirs(config.data_dir)
+        except OSError as error:
+            raise ConfigError(
+                f"Choose another data_dir: {config.data_dir} cannot be made ({error.strerror or error})."
+            ) from None
+        self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
+        # Bound first: a port that is taken is known before a long recovery, and clients that come early wait in the backlog.
+        self._sockets.bind(
+            [
+                Binding(
+                    name=listener.name,
+                    scheme=listener.scheme,
+                    host=listener.host,
+                    port=listener.port,
+                    port_max=listener.port_max,
+                    frame_max=config.socket_request_max_bytes,
+                    control=listener is config.control_listener,
+                )
+                for listener in self._all_listeners()
+            ]
+        )
+        storage = StorageConfig.from_broker(config)
+        self._catalogue = self._open_catalogue(f"{config.data_dir}/catalogue.sqlite")
+        self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
+        self._logs.open()
+        groups = GroupCoordinator(runtime.clock, self._sockets.timer, self._catalogue, config)
+        self._logs.on_topic_deleted.append(groups.on_topic_deleted)
+        self._broker = KafkaBroker(
+            config=config,
+            logs=self._logs,
+            flusher=self._logs.flusher,
+            catalogue=self._catalogue,
+            groups=groups,
+            clock=runtime.clock,
+            timer=self._sockets.timer,
+            entropy=runtime.entropy,
+            cluster_id=self._cluster_id(self._catalogue),
+            apis=handlers.load(),
+            endpoints=self._endpoints(),
+        )
+        self._spawn("flusher", self._logs.flusher)
+        self._spawn("housekeeper", self._logs.housekeeper)
+        self._sockets.start({"kafka": KafkaService(self._broker)})
+        self.started_ms = runtime.clock.time_ms()
+
+    def _release(self) -> None:
+        """Let go of everything that was taken, in the reverse order."""
+        sockets = self._sockets
+        if sockets is not None:
+            sockets.unbind()
+            sockets.stop()
+        for thread in reversed(self._threads):
+            thread.stop(5.0)
+        self._threads = []
+        logs, self._logs = self._logs, None
+        if logs is not None:
+            try:
+                logs.close()
+            except (OSError, BrokerError) as error:
+                log.error("close_failed", error=str(error))
+        catalogue, self._catalogue = self._catalogue, None
+        if catalogue is not None:
+            catalogue.close()
+
+    def _spawn(self, name: str, body: Body) -> None:
+        self._threads.append(self.runtime.threads.spawn(name, body, self._crashed))
+
+    def _crashed(self, error: BaseException) -> None:
+        """A thread has ended by an exception: a bug of ours. Without it the broker would only half work, so it ends."""
+        log.error("thread_crashed", exc_info=error)
+        self.crash = error
+        self._ended.set()
+
+    def _answer_parked(self) -> None:
+        """Long polls are answered with what there is instead of being waited for."""
+        assert self._sockets is not None
+        for processor in self._sockets.processors:
+            for connection in tuple(processor.connections):
+                parked = connection.data
+                if parked is not None:
+                    self._sockets.outbox.call(connection, parked.give_up)
+
+    def _cluster_id(self, catalogue: Catalogue) -> str:
+        stored = catalogue.meta("cluster_id")
+        wanted = self.config.cluster_id
+        if stored is None:
+            # Kafka's form: 16 random bytes in 22 characters.
+            drawn = base64.urlsafe_b64encode(self.runtime.entropy.uuid().bytes).decode().rstrip("=")
+            stored = wanted or drawn
+            catalogue.set_meta("cluster_id", stored)
+        elif wanted is not None and wanted != stored:
+            raise ConfigError(
+                f"Set cluster_id to {stored!r} or leave it out: that is the cluster {self.config.data_dir} belongs to."
+            )
+        return stored
+
+    def _all_listeners(self) -> list[Listener]:
+        control = self.config.control_listener
+        return [*self.config.listeners, *([control] if control is not None else [])]
+
+    def _endpoints(self) -> dict[str, tuple[str, int]]:
+        assert self._sockets is not None
+        endpoints = {}
+        for listener in self._all_listeners():
+            advertised = self.config.advertised_address(listener.name)
+            host, port = self._sockets.address(listener.name)
+            # The name that was configured rather than what it resolved to: `localhost` stays `localhost`.
+            endpoints[listener.name] = advertised or (listener.host or host, port)
+        return endpoints
+
+    def _quotas(self) -> ConnectionQuotas:
+        config = self.config
+        rate = config.max_connection_creation_rate
+        return ConnectionQuotas(
+            max_connections=config.max_connections,
+            max_per_address=config.max_connections_per_ip,
+            per_address_overrides=dict(config.max_connections_per_ip_overrides),
+            max_per_second=0.0 if rate >= _INT_MAX else float(rate),
+        )
+
+    def _socket_settings(self) -> SocketServerSettings:
+        config = self.config
+        idle_ms = config.connections_max_idle_ms
+        memory = config.queued_max_request_bytes
+        return SocketServerSettings(
+            network_threads=config.network_threads,
+            io_threads=config.io_threads,
+            queued_max_requests=config.queued_max_requests,
+            queued_max_request_bytes=memory if memory > 0 else 2**62,
+            backlog=config.socket_listen_backlog_size,
+            send_buffer=config.socket_send_buffer_bytes,
+            receive_buffer=config.socket_receive_buffer_bytes,
+            idle_max_s=idle_ms / 1000 if idle_ms > 0 else float(2**62),
+            high_water_bytes=config.outgoing_high_water_bytes,
+            low_water_bytes=config.outgoing_low_water_bytes,
+        )
