@@ -34,6 +34,7 @@ FLOORS: dict[str, float] = {
     "broker.client": 5,
     "broker.cli": 6,
     "broker.spark": 6,
+    "broker.__main__": 7,
 }
 
 # What may be used although, or may not although, the floors alone say otherwise.

@@ -4,7 +4,6 @@ Alone (no group) it reads every partition from a chosen place; in a group it tak
 written out. Without --follow it ends where the partitions ended when it began.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from broker.cli.client import (
     plain_errors,
     unescape,
 )
+from broker.cli.output import json_line, json_text
 from broker.errors import BrokerError
 
 # How long a poll waits: also how long Ctrl-C may take.
@@ -229,13 +229,8 @@ def _json_line(record: Any) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "time": format_time(record.timestamp),
-        "key": _json_text(record.key),
-        "value": _json_text(record.value),
-        "headers": [[name, _json_text(value)] for name, value in record.headers],
+        "key": json_text(record.key),
+        "value": json_text(record.value),
+        "headers": [[name, json_text(value)] for name, value in record.headers],
     }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-
-
-def _json_text(data: bytes | None) -> str | None:
-    # Bytes that are no UTF-8 come out as \xNN, so that nothing is lost and the line stays a line.
-    return None if data is None else data.decode("utf-8", "backslashreplace")
+    return json_line(fields)

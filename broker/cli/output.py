@@ -1,7 +1,8 @@
-"""Tables: framed for people at a terminal, tab-separated for whatever else reads standard output."""
+"""What commands print: tables (framed for people at a terminal, tab-separated for programs), and records as JSON."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -16,10 +17,20 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*[""] * 0, title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numbers = bool(rows) and all(isinstance(row[index], int) for row in rows)
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*[str(cell) for cell in row])
     Console().print(table)
+
+
+def json_line(fields: Mapping[str, object]) -> bytes:
+    # Header names of Kafka are any bytes; what was no UTF-8 has come as surrogates, which cannot be written as they are.
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def json_text(data: bytes | None) -> str | None:
+    r"""Bytes for a JSON line; what is no UTF-8 comes out as \xNN, so that it can be seen."""
+    return None if data is None else data.decode("utf-8", "backslashreplace")

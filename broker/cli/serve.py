@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.config import BrokerConfig, load
-from broker.errors import ConfigError
+from broker.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,9 @@ def command(
             signals.end()
             if ready_file:
                 _remove(ready_file)
-            server.stop(config.shutdown_timeout_ms / 1000)
+            server.stop()
+    if server.crash is not None:
+        raise BrokerError("A thread ended by a bug, so the broker has stopped; the event before this one says where.")
     events.info("stopped")
 
 

@@ -1,0 +1,119 @@
+"""`broker inspect`: shows and verifies segment files where they lie. Needs no broker, writes nothing."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import click
+
+from broker.cli.client import format_time
+from broker.cli.output import json_line, json_text, print_table
+from broker.cli.segment_check import Segment, check_segment
+from broker.errors import BrokerError
+from protocol.kafka.records import BatchHeader, records
+
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
+# Of each segment: a file of zeros would fill the screen otherwise.
+_PROBLEMS_SHOWN = 20
+
+
+@click.command()
+@click.argument("path", metavar="DIR", type=click.Path(exists=True))
+@click.option("--batches", is_flag=True, help="Print the header of each record batch.")
+@click.option("--records", "with_records", is_flag=True, help="Print the records too, as JSON.")
+def command(path: str, batches: bool, with_records: bool) -> None:
+    """Show and verify segment files, offline.
+
+    DIR is a data directory, the directory of one partition, or one .log file. Checked are every batch (its header, its
+    checksum, the order of offsets; with --records every record) and that the indexes do not mislead. Exits with 1 if
+    anything is wrong. While a broker writes to DIR, the end of a log may look torn.
+    """
+    found: list[Segment] = []
+    for log_path in _segments(path):
+        if batches or with_records:
+            click.echo(f"{log_path}:")
+        found.append(check_segment(log_path, _Printer(with_records) if batches or with_records else None, with_records))
+    if not found:
+        raise BrokerError(f"There are no segment files (<20 digits>.log) in {path}.")
+    if not (batches or with_records):
+        _print_summary(path, found)
+    sys.stdout.flush()
+    damaged = [segment for segment in found if segment.problems]
+    for segment in damaged:
+        for problem in segment.problems[:_PROBLEMS_SHOWN]:
+            click.echo(f"{segment.path}: {problem}", err=True)
+        if len(segment.problems) > _PROBLEMS_SHOWN:
+            click.echo(f"{segment.path}: and {len(segment.problems) - _PROBLEMS_SHOWN} more like these", err=True)
+    if damaged:
+        raise BrokerError(f"Of {len(found)} segments {len(damaged)} cannot be trusted.")
+
+
+def _segments(path: str) -> Iterator[str]:
+    """Log files under ``path``, a partition after the other, oldest segment first."""
+    if os.path.isfile(path):
+        if not _is_segment(os.path.basename(path)):
+            raise BrokerError(f"{path} is no segment file: those are called <20 digits>.log.")
+        yield path
+        return
+    for directory, directories, files in os.walk(path):
+        directories.sort()
+        yield from (os.path.join(directory, name) for name in sorted(files) if _is_segment(name))
+
+
+def _is_segment(name: str) -> bool:
+    return len(name) == 24 and name.endswith(".log") and name[:20].isdigit()
+
+
+def _print_summary(root: str, found: list[Segment]) -> None:
+    rows = [
+        (
+            os.path.relpath(segment.path, root) if os.path.isdir(root) else segment.path,
+            segment.base_offset,
+            segment.next_offset,
+            segment.batches,
+            segment.records,
+            segment.size,
+            segment.index_entries,
+            segment.time_index_entries,
+            format_time(segment.max_timestamp),
+            f"{len(segment.problems)} problems" if segment.problems else "ok",
+        )
+        for segment in found
+    ]
+    columns = ("segment", "from", "to", "batches", "records", "bytes", "index", "time index", "newest", "")
+    print_table(columns, rows)
+
+
+class _Printer:
+    """Prints a batch header a line, and its records under it."""
+
+    def __init__(self, with_records: bool) -> None:
+        self._with_records = with_records
+
+    def __call__(self, header: BatchHeader, position: int, data: memoryview) -> None:
+        parts = [
+            f"offsets {header.base_offset}-{header.last_offset}",
+            f"at {position}",
+            f"{header.size} bytes",
+            f"{header.record_count} records",
+            f"{'append' if header.is_log_append_time else 'create'} time {format_time(header.max_timestamp)}",
+            f"codec {_CODECS[header.compression]}",
+            f"leader epoch {header.partition_leader_epoch}",
+        ]
+        if header.has_producer:
+            parts.append(f"producer {header.producer_id} epoch {header.producer_epoch} sequence {header.base_sequence}")
+        parts += [
+            word for word, so in (("transactional", header.is_transactional), ("control", header.is_control)) if so
+        ]
+        out = sys.stdout.buffer
+        out.write(f"  {', '.join(parts)}\n".encode())
+        if self._with_records:
+            for record in records(data):
+                fields = {
+                    "offset": record.offset,
+                    "time": format_time(record.timestamp),
+                    "key": json_text(record.key),
+                    "value": json_text(record.value),
+                    "headers": [[name, json_text(value)] for name, value in record.headers],
+                }
+                out.write(b"    " + json_line(fields))
