@@ -1,0 +1,324 @@
+"""Fetch, versions 4 to 12, by hand: the request in a few struct calls, the response as a list of parts.
+
+The encoder never sees a record. A partition brings the number of its records' bytes and the parts that hold them
+(buffers, or regions of a file that leave by sendfile), and finds them again in the list, between the bytes that Kafka
+puts around them. A request for one partition, what most clients send, has its own way through; so has its response.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.wire import Reader, Writer, encode_uvarint
+
+MIN_VERSION, MAX_VERSION = 4, 12
+
+_FLEXIBLE = 12
+_new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
+
+
+class FetchPartition(NamedTuple):
+    """What a version does not have is -1."""
+
+    topic: str
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    log_start_offset: int
+    max_bytes: int
+    last_fetched_epoch: int = -1
+
+
+class FetchRequest(NamedTuple):
+    """``forgotten`` are the (topic, partition) that a session drops. Without sessions: id 0, epoch -1."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchPartition]
+    forgotten: list[tuple[str, int]] = []  # noqa: RUF012  # no caller changes it
+    rack_id: str = ""
+    replica_id: int = -1
+    cluster_id: str | None = None
+
+
+class PartitionData(NamedTuple):
+    """``aborted`` are (producer id, first offset) of aborted transactions, None where nobody asked.
+
+    ``records_size`` counts the bytes of ``records_parts``; what the parts are is between the caller and its socket.
+    """
+
+    partition: int
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None
+    records_size: int
+    records_parts: Sequence[Any]
+
+
+# -- request ----------------------------------------------------------------------------------------------------
+
+# Up to the topic's name: replica, wait, min and max bytes, isolation level, (v7) session id and epoch, number of
+# topics, length of the name (one byte in v12).
+_HEAD_4 = struct.Struct(">iiiibih")
+_HEAD_7 = struct.Struct(">iiiibiiih")
+_HEAD_12 = struct.Struct(">iiiibiiBB")
+# After the name: number of partitions, then the partition: index, (v9) leader epoch, offset, (v12) last fetched epoch,
+# (v5) log start, max bytes. Then (v7) the number of forgotten topics and (v11) the length of the rack id. In v12 the
+# two tag sections of partition and topic stand before the forgotten topics, the request's after the rack.
+_PARTITION_4 = struct.Struct(">iiqi")
+_PARTITION_5 = struct.Struct(">iiqqi")
+_PARTITION_7 = struct.Struct(">iiqqii")
+_PARTITION_9 = struct.Struct(">iiiqqii")
+_PARTITION_11 = struct.Struct(">iiiqqiih")
+_PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
+
+
+def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
+    session_id, session_epoch, epoch, log_start, last_epoch = 0, -1, -1, -1, -1
+    forgotten = rest = 0
+    try:
+        if version == 12:
+            replica, wait, least, most, isolation, session_id, session_epoch, topics, size = _HEAD_12.unpack_from(
+                view, pos
+            )
+            name = pos + 27
+            end = name + size - 1
+            count, index, epoch, offset, last_epoch, log_start, size_max, tags, more_tags, forgotten, rack, rest = (
+                _PARTITION_12.unpack_from(view, end)
+            )
+            if not (topics == count == 2 and 0 < size < 128 and forgotten == rack == 1 and not tags and not more_tags):
+                return _parse_any(Reader(view, pos), version)
+        elif version >= 7:
+            replica, wait, least, most, isolation, session_id, session_epoch, topics, size = _HEAD_7.unpack_from(
+                view, pos
+            )
+            name = pos + 31
+            end = name + size
+            if version == 11:
+                count, index, epoch, offset, log_start, size_max, forgotten, rest = _PARTITION_11.unpack_from(view, end)
+            elif version >= 9:
+                count, index, epoch, offset, log_start, size_max, forgotten = _PARTITION_9.unpack_from(view, end)
+            else:
+                count, index, offset, log_start, size_max, forgotten = _PARTITION_7.unpack_from(view, end)
+            if not (topics == count == 1 and size >= 0 and forgotten == 0):
+                return _parse_any(Reader(view, pos), version)
+        else:
+            replica, wait, least, most, isolation, topics, size = _HEAD_4.unpack_from(view, pos)
+            name = pos + 23
+            end = name + size
+            if version >= 5:
+                count, index, offset, log_start, size_max = _PARTITION_5.unpack_from(view, end)
+            else:
+                count, index, offset, size_max = _PARTITION_4.unpack_from(view, end)
+            if not (topics == count == 1 and size >= 0):
+                return _parse_any(Reader(view, pos), version)
+        if rest == 0:  # no rack and no tags
+            topic = str(view[name:end], "utf-8")
+            partition = _new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch))
+            return _new(
+                FetchRequest,
+                (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None),
+            )
+    except (struct.error, UnicodeDecodeError):
+        pass  # the general way says what is wrong, or reads a request with no or several partitions
+    return _parse_any(Reader(view, pos), version)
+
+
+def _parse_any(reader: Reader, version: int) -> FetchRequest:
+    flexible = version >= _FLEXIBLE
+    replica, wait, least, most, isolation = reader.i32(), reader.i32(), reader.i32(), reader.i32(), reader.i8()
+    session_id, session_epoch = (reader.i32(), reader.i32()) if version >= 7 else (0, -1)
+    partitions: list[FetchPartition] = []
+    for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
+        topic = reader.compact_string() if flexible else reader.string()
+        for _ in range(reader.compact_array(16) if flexible else reader.array(16)):
+            index = reader.i32()
+            epoch = reader.i32() if version >= 9 else -1
+            offset = reader.i64()
+            last_epoch = reader.i32() if flexible else -1
+            log_start = reader.i64() if version >= 5 else -1
+            partitions.append(FetchPartition(topic, index, epoch, offset, log_start, reader.i32(), last_epoch))
+            if flexible:
+                reader.skip_tags()
+        if flexible:
+            reader.skip_tags()
+    forgotten = _read_forgotten(reader, flexible) if version >= 7 else []
+    rack_id = ""
+    if version >= 11:
+        rack_id = reader.compact_string() if flexible else reader.string()
+    cluster_id = _read_cluster_id(reader) if flexible else None
+    return FetchRequest(
+        wait, least, most, isolation, session_id, session_epoch, partitions, forgotten, rack_id, replica, cluster_id
+    )
+
+
+def _read_forgotten(reader: Reader, flexible: bool) -> list[tuple[str, int]]:
+    forgotten: list[tuple[str, int]] = []
+    for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
+        topic = reader.compact_string() if flexible else reader.string()
+        for _ in range(reader.compact_array(4) if flexible else reader.array(4)):
+            forgotten.append((topic, reader.i32()))
+        if flexible:
+            reader.skip_tags()
+    return forgotten
+
+
+def _read_cluster_id(reader: Reader) -> str | None:
+    cluster_id: str | None = None
+    for _ in range(reader.compact_tag_count()):
+        tag = reader.uvarint()
+        body = Reader(reader.take(reader.uvarint(), "a tagged field"))
+        if tag == 0:
+            cluster_id = body.compact_nullable_string()
+            if body.remaining:
+                raise ProtocolError("a cluster id that is not as long as it says")
+    return cluster_id
+
+
+# -- response ---------------------------------------------------------------------------------------------------
+
+# Frame length, correlation id, (v12) tags, throttle time, (v7) error and session id, one topic, length of its name.
+_PREFIX_4 = struct.Struct(">iiiih")
+_PREFIX_7 = struct.Struct(">iiihiih")
+_PREFIX_12 = struct.Struct(">iiBihiBB")
+# One partition without aborted transactions: count, index, error, high watermark, last stable offset, (v5) log start,
+# null for the transactions, (v11) no preferred replica, size of the records.
+_DATA_4 = struct.Struct(">iihqqii")
+_DATA_5 = struct.Struct(">iihqqqii")
+_DATA_11 = struct.Struct(">iihqqqiii")
+_DATA_12 = struct.Struct(">BihqqqBi")
+_THREE_TAGS = b"\0\0\0"
+
+
+def response_parts(
+    correlation_id: int,
+    version: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[str, Sequence[PartitionData]]],
+) -> list[Any]:
+    """The response frame as parts to send one after the other: bytes, and between them the partitions' own parts.
+
+    The first part begins with the length of the whole frame.
+    """
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        topic, ((partition, code, high, stable, start, aborted, size, parts),) = topics[0]
+        name = topic.encode()
+        length = len(name)
+        if aborted is None and length < 127:
+            if version == 12:
+                size_varint = encode_uvarint(size + 1)
+                total = length + size + len(size_varint) + 61
+                head = (
+                    _PREFIX_12.pack(total, correlation_id, 0, throttle_ms, error, session_id, 2, length + 1)
+                    + name
+                    + _DATA_12.pack(2, partition, code, high, stable, start, 0, -1)
+                    + size_varint
+                )
+                return [head, *parts, _THREE_TAGS] if size else [head + _THREE_TAGS]
+            if version >= 7:
+                prefix = _PREFIX_7.pack
+                if version == 11:
+                    head = prefix(length + size + 68, correlation_id, throttle_ms, error, session_id, 1, length)
+                    return [
+                        head + name + _DATA_11.pack(1, partition, code, high, stable, start, -1, -1, size),
+                        *parts,
+                    ]
+                head = prefix(length + size + 64, correlation_id, throttle_ms, error, session_id, 1, length)
+                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
+            if version >= 5:
+                head = _PREFIX_4.pack(length + size + 58, correlation_id, throttle_ms, 1, length)
+                return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
+            head = _PREFIX_4.pack(length + size + 50, correlation_id, throttle_ms, 1, length)
+            return [head + name + _DATA_4.pack(1, partition, code, high, stable, -1, size), *parts]
+    return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
+
+
+def _response_parts_any(
+    correlation_id: int,
+    version: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+    topics: Sequence[tuple[str, Sequence[PartitionData]]],
+) -> list[Any]:
+    flexible = version >= _FLEXIBLE
+    parts: list[Any] = []
+    total = 0  # without the four bytes of the length itself
+    out = Writer()
+    out.i32(correlation_id)
+    if flexible:
+        out.no_tags()
+    out.i32(throttle_ms)
+    if version >= 7:
+        out.i16(error)
+        out.i32(session_id)
+    _write_count(out, len(topics), flexible)
+    for topic, partitions in topics:
+        if flexible:
+            out.compact_string(topic)
+        else:
+            out.string(topic)
+        _write_count(out, len(partitions), flexible)
+        for data in partitions:
+            _write_partition(out, version, data)
+            if data.records_size:
+                total += len(out.data) + data.records_size
+                parts.append(bytes(out.data))
+                parts.extend(data.records_parts)
+                out = Writer()
+            if flexible:
+                out.no_tags()
+        if flexible:
+            out.no_tags()
+    if flexible:
+        out.no_tags()
+    if out.data:
+        total += len(out.data)
+        parts.append(bytes(out.data))
+    parts[0] = total.to_bytes(4, "big") + parts[0]
+    return parts
+
+
+def _write_count(out: Writer, count: int, flexible: bool) -> None:
+    if flexible:
+        out.compact_array(count)
+    else:
+        out.array(count)
+
+
+def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
+    """Everything of a partition up to its records."""
+    flexible = version >= _FLEXIBLE
+    out.i32(data.partition)
+    out.i16(data.error)
+    out.i64(data.high_watermark)
+    out.i64(data.last_stable_offset)
+    if version >= 5:
+        out.i64(data.log_start_offset)
+    if data.aborted is None:
+        out.raw(b"\0" if flexible else b"\xff\xff\xff\xff")
+    else:
+        _write_count(out, len(data.aborted), flexible)
+        for producer_id, first_offset in data.aborted:
+            out.i64(producer_id)
+            out.i64(first_offset)
+            if flexible:
+                out.no_tags()
+    if version >= 11:
+        out.i32(-1)  # preferred read replica: this node is the only one
+    if flexible:
+        out.uvarint(data.records_size + 1)
+    else:
+        out.i32(data.records_size)

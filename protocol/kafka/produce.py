@@ -1,0 +1,246 @@
+"""Produce, versions 3 to 9, by hand: the request is walked once, and its records stay where they lie in the frame.
+
+Nearly every request of a Kafka client carries one partition of one topic. That case is read by a handful of struct
+calls and answered from one template; everything else takes the general way below it. Both give the same result.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.wire import Reader, Writer
+
+MIN_VERSION, MAX_VERSION = 3, 9
+
+_FLEXIBLE = 9
+_new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
+
+
+class ProduceRequest(NamedTuple):
+    """``topics`` is flat: (topic, partition, records), a view into the request, None where null was sent."""
+
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None
+    topics: list[tuple[str, int, memoryview | None]]
+
+
+class PartitionResult(NamedTuple):
+    """What became of one partition's records. ``record_errors`` are (index in the batch, message); from v8 on."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+    record_errors: Sequence[tuple[int, str | None]] = ()
+
+
+# -- request ----------------------------------------------------------------------------------------------------
+
+# v3-v8 up to the topic's name: transactional id (null), acks, timeout, number of topics, length of the name.
+_HEAD = struct.Struct(">hhiih")
+# ... and after it: number of partitions, partition, length of the records.
+_PARTITION = struct.Struct(">iii")
+# The same for v9, where one byte holds each length as long as it is below 127.
+_HEAD_9 = struct.Struct(">BhiBB")
+_PARTITION_9 = struct.Struct(">Bi")
+
+
+def parse_request(view: memoryview, version: int, pos: int = 0) -> ProduceRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
+    try:
+        if version < _FLEXIBLE:
+            transactional_id, acks, timeout_ms, topics, size = _HEAD.unpack_from(view, pos)
+            if transactional_id == -1 and topics == 1 and size >= 0:
+                name = pos + 14
+                end = name + size
+                partitions, partition, size = _PARTITION.unpack_from(view, end)
+                start = end + 12
+                if partitions == 1 and 0 <= size <= len(view) - start:
+                    topic = (str(view[name:end], "utf-8"), partition, view[start : start + size])
+                    return _new(ProduceRequest, (acks, timeout_ms, None, [topic]))
+        else:
+            transactional_id, acks, timeout_ms, topics, size = _HEAD_9.unpack_from(view, pos)
+            if transactional_id == 0 and topics == 2 and 0 < size < 128:
+                name = pos + 9
+                end = name + size - 1
+                partitions, partition = _PARTITION_9.unpack_from(view, end)
+                start = end + 6
+                size = view[end + 5]
+                if size > 127:
+                    size += (view[start] << 7) - 128
+                    start += 1
+                    if size > 16383:
+                        size += (view[start] << 14) - 16384
+                        start += 1
+                after = start + size - 1
+                # Three tag sections end the partition, the topic and the request, in nearly every case empty.
+                if partitions == 2 and 0 < size < 2097152 and view[after : after + 3] == b"\0\0\0":
+                    topic = (str(view[name:end], "utf-8"), partition, view[start:after])
+                    return _new(ProduceRequest, (acks, timeout_ms, None, [topic]))
+    except (struct.error, IndexError, UnicodeDecodeError):
+        pass  # the general way says what is wrong
+    return _parse_any(Reader(view, pos), version)
+
+
+def _parse_any(reader: Reader, version: int) -> ProduceRequest:
+    flexible = version >= _FLEXIBLE
+    transactional_id = reader.compact_nullable_string() if flexible else reader.nullable_string()
+    acks = reader.i16()
+    timeout_ms = reader.i32()
+    found: list[tuple[str, int, memoryview | None]] = []
+    for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
+        topic = reader.compact_string() if flexible else reader.string()
+        for _ in range(reader.compact_array(6) if flexible else reader.array(8)):
+            partition = reader.i32()
+            records = reader.compact_nullable_bytes() if flexible else reader.nullable_bytes()
+            if flexible:
+                reader.skip_tags()
+            found.append((topic, partition, records))
+        if flexible:
+            reader.skip_tags()
+    if flexible:
+        reader.skip_tags()
+    return ProduceRequest(acks, timeout_ms, transactional_id, found)
+
+
+# -- response ---------------------------------------------------------------------------------------------------
+
+# Frame length, correlation id, one topic, length of its name; in v9 also the header's tags.
+_PREFIX = struct.Struct(">iiih")
+_PREFIX_9 = struct.Struct(">iiBBB")
+# One partition: count, index, error, base offset, append time, (v5) log start offset, (v8) no record errors and no
+# message; then the throttle time. v9 has three tag sections among these.
+_SUFFIX_3 = struct.Struct(">iihqqi")
+_SUFFIX_5 = struct.Struct(">iihqqqi")
+_SUFFIX_8 = struct.Struct(">iihqqqihi")
+_SUFFIX_9 = struct.Struct(">BihqqqBBBBiB")
+
+
+def response(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int = 0) -> bytes:
+    """The whole response frame. Partitions of one topic are put together, in the order in which they come."""
+    if len(results) == 1:
+        topic, partition, error, base_offset, append_time, start_offset, message, record_errors = results[0]
+        if message is None and not record_errors:
+            name = topic.encode()
+            size = len(name)
+            if version < 5:
+                return (
+                    _PREFIX.pack(size + 40, correlation_id, 1, size)
+                    + name
+                    + _SUFFIX_3.pack(1, partition, error, base_offset, append_time, throttle_ms)
+                )
+            if version < 8:
+                return (
+                    _PREFIX.pack(size + 48, correlation_id, 1, size)
+                    + name
+                    + _SUFFIX_5.pack(1, partition, error, base_offset, append_time, start_offset, throttle_ms)
+                )
+            if version < _FLEXIBLE:
+                return (
+                    _PREFIX.pack(size + 54, correlation_id, 1, size)
+                    + name
+                    + _SUFFIX_8.pack(1, partition, error, base_offset, append_time, start_offset, 0, -1, throttle_ms)
+                )
+            if size < 127:
+                return (
+                    _PREFIX_9.pack(size + 47, correlation_id, 0, 2, size + 1)
+                    + name
+                    + _SUFFIX_9.pack(
+                        2, partition, error, base_offset, append_time, start_offset, 1, 0, 0, 0, throttle_ms, 0
+                    )
+                )
+    return _response_any(correlation_id, version, results, throttle_ms)
+
+
+def _response_any(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int) -> bytes:
+    topics: dict[str, list[PartitionResult]] = {}
+    for result in results:
+        topics.setdefault(result.topic, []).append(result)
+    flexible = version >= _FLEXIBLE
+    out = Writer(bytearray(4))
+    out.i32(correlation_id)
+    if flexible:
+        out.no_tags()
+        out.compact_array(len(topics))
+    else:
+        out.array(len(topics))
+    for topic, partitions in topics.items():
+        if flexible:
+            out.compact_string(topic)
+            out.compact_array(len(partitions))
+        else:
+            out.string(topic)
+            out.array(len(partitions))
+        for result in partitions:
+            _write_partition(out, version, result)
+        if flexible:
+            out.no_tags()
+    out.i32(throttle_ms)
+    if flexible:
+        out.no_tags()
+    out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
+    return out.getvalue()
+
+
+def _write_partition(out: Writer, version: int, result: PartitionResult) -> None:
+    out.i32(result.partition)
+    out.i16(result.error)
+    out.i64(result.base_offset)
+    out.i64(result.log_append_time_ms)
+    if version >= 5:
+        out.i64(result.log_start_offset)
+    if version >= _FLEXIBLE:
+        out.compact_array(len(result.record_errors))
+        for index, message in result.record_errors:
+            out.i32(index)
+            out.compact_nullable_string(message)
+            out.no_tags()
+        out.compact_nullable_string(result.error_message)
+        out.no_tags()
+    elif version == 8:
+        out.array(len(result.record_errors))
+        for index, message in result.record_errors:
+            out.i32(index)
+            out.nullable_string(message)
+        out.nullable_string(result.error_message)
+
+
+def parse_response(frame: memoryview, version: int) -> tuple[int, list[PartitionResult]]:
+    """Correlation id and results of a whole response frame, as a client reads it. Raises ProtocolError."""
+    flexible = version >= _FLEXIBLE
+    reader = Reader(frame, 4)
+    correlation_id = reader.i32()
+    if flexible:
+        reader.skip_tags()
+    results: list[PartitionResult] = []
+    for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
+        topic = reader.compact_string() if flexible else reader.string()
+        for _ in range(reader.compact_array(22) if flexible else reader.array(22)):
+            results.append(_read_partition(reader, version, topic))
+        if flexible:
+            reader.skip_tags()
+    return correlation_id, results
+
+
+def _read_partition(reader: Reader, version: int, topic: str) -> PartitionResult:
+    flexible = version >= _FLEXIBLE
+    partition, error, base_offset, append_time = reader.i32(), reader.i16(), reader.i64(), reader.i64()
+    start_offset = reader.i64() if version >= 5 else -1
+    message: str | None = None
+    record_errors: list[tuple[int, str | None]] = []
+    if version >= 8:
+        for _ in range(reader.compact_array(6) if flexible else reader.array(6)):
+            index = reader.i32()
+            record_errors.append((index, reader.compact_nullable_string() if flexible else reader.nullable_string()))
+            if flexible:
+                reader.skip_tags()
+        message = reader.compact_nullable_string() if flexible else reader.nullable_string()
+    if flexible:
+        reader.skip_tags()
+    return PartitionResult(topic, partition, error, base_offset, append_time, start_offset, message, record_errors)
