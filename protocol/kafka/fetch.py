@@ -198,6 +198,12 @@ _DATA_5 = struct.Struct(">iihqqqii")
 _DATA_11 = struct.Struct(">iihqqqiii")
 _DATA_12 = struct.Struct(">BihqqqBi")
 _THREE_TAGS = b"\0\0\0"
+# The length that a frame states, but for the name, the records and, in v12, the varint of their size.
+_LENGTH_4 = _PREFIX_4.size + _DATA_4.size - 4
+_LENGTH_5 = _PREFIX_4.size + _DATA_5.size - 4
+_LENGTH_7 = _PREFIX_7.size + _DATA_5.size - 4
+_LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
+_LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
 
 
 def response_parts(
@@ -219,7 +225,7 @@ def response_parts(
         if aborted is None and length < 127:
             if version == 12:
                 size_varint = encode_uvarint(size + 1)
-                total = length + size + len(size_varint) + 61
+                total = length + size + len(size_varint) + _LENGTH_12
                 head = (
                     _PREFIX_12.pack(total, correlation_id, 0, throttle_ms, error, session_id, 2, length + 1)
                     + name
@@ -230,17 +236,17 @@ def response_parts(
             if version >= 7:
                 prefix = _PREFIX_7.pack
                 if version == 11:
-                    head = prefix(length + size + 68, correlation_id, throttle_ms, error, session_id, 1, length)
+                    head = prefix(length + size + _LENGTH_11, correlation_id, throttle_ms, error, session_id, 1, length)
                     return [
                         head + name + _DATA_11.pack(1, partition, code, high, stable, start, -1, -1, size),
                         *parts,
                     ]
-                head = prefix(length + size + 64, correlation_id, throttle_ms, error, session_id, 1, length)
+                head = prefix(length + size + _LENGTH_7, correlation_id, throttle_ms, error, session_id, 1, length)
                 return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
             if version >= 5:
-                head = _PREFIX_4.pack(length + size + 58, correlation_id, throttle_ms, 1, length)
+                head = _PREFIX_4.pack(length + size + _LENGTH_5, correlation_id, throttle_ms, 1, length)
                 return [head + name + _DATA_5.pack(1, partition, code, high, stable, start, -1, size), *parts]
-            head = _PREFIX_4.pack(length + size + 50, correlation_id, throttle_ms, 1, length)
+            head = _PREFIX_4.pack(length + size + _LENGTH_4, correlation_id, throttle_ms, 1, length)
             return [head + name + _DATA_4.pack(1, partition, code, high, stable, -1, size), *parts]
     return _response_parts_any(correlation_id, version, throttle_ms, error, session_id, topics)
 

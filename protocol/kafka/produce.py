@@ -80,7 +80,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> ProduceReques
                         start += 1
                 after = start + size - 1
                 # Three tag sections end the partition, the topic and the request, in nearly every case empty.
-                if partitions == 2 and 0 < size < 2097152 and view[after : after + 3] == b"\0\0\0":
+                if partitions == 2 and 0 < size < 2097152 and bytes(view[after : after + 3]) == b"\0\0\0":
                     topic = (str(view[name:end], "utf-8"), partition, view[start:after])
                     return _new(ProduceRequest, (acks, timeout_ms, None, [topic]))
     except (struct.error, IndexError, UnicodeDecodeError):
@@ -120,6 +120,11 @@ _SUFFIX_3 = struct.Struct(">iihqqi")
 _SUFFIX_5 = struct.Struct(">iihqqqi")
 _SUFFIX_8 = struct.Struct(">iihqqqihi")
 _SUFFIX_9 = struct.Struct(">BihqqqBBBBiB")
+# The length that a frame states, but for the name.
+_LENGTH_3 = _PREFIX.size + _SUFFIX_3.size - 4
+_LENGTH_5 = _PREFIX.size + _SUFFIX_5.size - 4
+_LENGTH_8 = _PREFIX.size + _SUFFIX_8.size - 4
+_LENGTH_9 = _PREFIX_9.size + _SUFFIX_9.size - 4
 
 
 def response(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int = 0) -> bytes:
@@ -131,25 +136,25 @@ def response(correlation_id: int, version: int, results: Sequence[PartitionResul
             size = len(name)
             if version < 5:
                 return (
-                    _PREFIX.pack(size + 40, correlation_id, 1, size)
+                    _PREFIX.pack(size + _LENGTH_3, correlation_id, 1, size)
                     + name
                     + _SUFFIX_3.pack(1, partition, error, base_offset, append_time, throttle_ms)
                 )
             if version < 8:
                 return (
-                    _PREFIX.pack(size + 48, correlation_id, 1, size)
+                    _PREFIX.pack(size + _LENGTH_5, correlation_id, 1, size)
                     + name
                     + _SUFFIX_5.pack(1, partition, error, base_offset, append_time, start_offset, throttle_ms)
                 )
             if version < _FLEXIBLE:
                 return (
-                    _PREFIX.pack(size + 54, correlation_id, 1, size)
+                    _PREFIX.pack(size + _LENGTH_8, correlation_id, 1, size)
                     + name
                     + _SUFFIX_8.pack(1, partition, error, base_offset, append_time, start_offset, 0, -1, throttle_ms)
                 )
             if size < 127:
                 return (
-                    _PREFIX_9.pack(size + 47, correlation_id, 0, 2, size + 1)
+                    _PREFIX_9.pack(size + _LENGTH_9, correlation_id, 0, 2, size + 1)
                     + name
                     + _SUFFIX_9.pack(
                         2, partition, error, base_offset, append_time, start_offset, 1, 0, 0, 0, throttle_ms, 0

@@ -166,7 +166,7 @@ def _read_uuid(reader: Reader) -> UUID | None:
 
 def _read_error_code(reader: Reader) -> ErrorCode:
     try:
-        return ErrorCode(reader.i16())  # type: ignore[call-arg]  # by value, though its members have two
+        return ErrorCode(reader.i16())
     except ValueError:
         return ErrorCode.unknown_server_error  # a code newer than we are, as Kafka's clients take it
 
