@@ -354,6 +354,11 @@ def encode_uvarint(value: int) -> bytes:
     """One unsigned varint by itself."""
     if value < 0x80:
         return bytes((value,))
-    writer = Writer()
-    writer.uvarint(value)
-    return bytes(writer.data)
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,68 @@
+"""ApiVersions, versions 0 to 4: what a client and a broker say to each other first.
+
+The response's header is always version 0, and a broker that does not know the request's version answers with the
+body of version 0 and error 35 (unsupported version), so that any client can read which version to ask for instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.wire import Reader, Writer
+
+MIN_VERSION, MAX_VERSION = 0, 4
+
+_FLEXIBLE = 3
+
+
+class ApiVersionsRequest(NamedTuple):
+    """Empty in versions before 3."""
+
+    client_software_name: str = ""
+    client_software_version: str = ""
+
+
+def parse_request(view: memoryview, version: int, pos: int = 0) -> ApiVersionsRequest:
+    """Who the client says it is. Never fails: the answer must reach a client whose request makes no sense here."""
+    if version < _FLEXIBLE:
+        return ApiVersionsRequest()
+    reader = Reader(view, pos)
+    try:
+        return ApiVersionsRequest(reader.compact_string(), reader.compact_string())
+    except ProtocolError:
+        return ApiVersionsRequest()
+
+
+def response(
+    correlation_id: int,
+    request_version: int,
+    error: int,
+    ranges: Mapping[int, tuple[int, int]],
+    throttle_ms: int = 0,
+) -> bytes:
+    """The whole response frame; ``ranges`` is api key -> (lowest, highest version).
+
+    For a request of a version not served, give version 0, error 35 and the range of ApiVersions alone.
+    """
+    flexible = request_version >= _FLEXIBLE
+    out = Writer(bytearray(4))
+    out.i32(correlation_id)
+    out.i16(error)
+    if flexible:
+        out.compact_array(len(ranges))
+    else:
+        out.array(len(ranges))
+    for key, (lowest, highest) in ranges.items():
+        out.i16(key)
+        out.i16(lowest)
+        out.i16(highest)
+        if flexible:
+            out.no_tags()
+    if request_version >= 1:
+        out.i32(throttle_ms)
+    if flexible:
+        out.no_tags()  # no features: none of theirs is finalized here
+    out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
+    return out.getvalue()

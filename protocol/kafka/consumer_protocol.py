@@ -1,0 +1,121 @@
+"""What the members of a consumer group tell each other through the broker: subscriptions and assignments.
+
+The broker passes these bytes on and does not look at them; our command line's consumer, the description of groups
+and OffsetDelete (is the topic subscribed?) do. Both begin with a version; as Kafka asks, one that is newer than we
+know is read as the newest that we know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.wire import BytesLike, Reader, Writer
+
+NEWEST_VERSION = 3
+
+
+class Subscription(NamedTuple):
+    """``owned`` is topic -> partitions (v1), ``generation`` of that ownership (v2), ``rack`` (v3)."""
+
+    version: int
+    topics: list[str]
+    user_data: bytes | None
+    owned: dict[str, list[int]]
+    generation: int
+    rack: str | None
+
+
+class Assignment(NamedTuple):
+    version: int
+    partitions: dict[str, list[int]]
+    user_data: bytes | None
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    *,
+    version: int = 1,
+    user_data: bytes | None = None,
+    owned: Mapping[str, Sequence[int]] | None = None,
+    generation: int = -1,
+    rack: str | None = None,
+) -> bytes:
+    """The metadata that a member joins its group with."""
+    names = list(topics)
+    out = Writer()
+    out.i16(version)
+    out.array(len(names))
+    for name in names:
+        out.string(name)
+    out.nullable_bytes(user_data)
+    if version >= 1:
+        _write_partitions(out, owned or {})
+    if version >= 2:
+        out.i32(generation)
+    if version >= 3:
+        out.nullable_string(rack)
+    return out.getvalue()
+
+
+def parse_subscription(data: BytesLike) -> Subscription:
+    """Raises ProtocolError."""
+    reader = Reader(data)
+    version = _read_version(reader)
+    topics = [reader.string() for _ in range(reader.array(2))]
+    user_data = _read_user_data(reader)
+    owned = _read_partitions(reader) if version >= 1 else {}
+    generation = reader.i32() if version >= 2 else -1
+    rack = reader.nullable_string() if version >= 3 else None
+    return Subscription(version, topics, user_data, owned, generation, rack)
+
+
+def encode_assignment(
+    partitions: Mapping[str, Sequence[int]], *, version: int = 1, user_data: bytes | None = None
+) -> bytes:
+    """What the leader assigns to one member."""
+    out = Writer()
+    out.i16(version)
+    _write_partitions(out, partitions)
+    out.nullable_bytes(user_data)
+    return out.getvalue()
+
+
+def parse_assignment(data: BytesLike) -> Assignment:
+    """A member without partitions may have been sent no bytes at all. Raises ProtocolError."""
+    if not len(data):
+        return Assignment(0, {}, None)
+    reader = Reader(data)
+    version = _read_version(reader)
+    partitions = _read_partitions(reader)
+    return Assignment(version, partitions, _read_user_data(reader))
+
+
+def _read_version(reader: Reader) -> int:
+    version = reader.i16()
+    if version < 0:
+        raise ProtocolError(f"consumer protocol version {version}")
+    return version
+
+
+def _read_user_data(reader: Reader) -> bytes | None:
+    data = reader.nullable_bytes()
+    return None if data is None else bytes(data)
+
+
+def _write_partitions(out: Writer, partitions: Mapping[str, Sequence[int]]) -> None:
+    out.array(len(partitions))
+    for topic, numbers in partitions.items():
+        out.string(topic)
+        out.array(len(numbers))
+        for number in numbers:
+            out.i32(number)
+
+
+def _read_partitions(reader: Reader) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for _ in range(reader.array(6)):
+        topic = reader.string()
+        found.setdefault(topic, []).extend([reader.i32() for _ in range(reader.array(4))])
+    return found

@@ -1,0 +1,173 @@
+"""Metadata, versions 0 to 9, by hand: clients ask for all topics again and again, and there may be thousands.
+
+The response is plain bytes that a broker may keep for as long as no topic changes, and send again through
+``frames.with_correlation_id``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from protocol.wire import Reader, Writer
+
+MIN_VERSION, MAX_VERSION = 0, 9
+
+_FLEXIBLE = 9
+
+# What Kafka answers where the client did not ask for its authorized operations.
+OPERATIONS_NOT_ASKED = -(2**31)
+
+
+class MetadataRequest(NamedTuple):
+    """``topics`` is None where the client asks for all of them, and empty where it asks for none."""
+
+    topics: list[str] | None
+    allow_auto_topic_creation: bool
+    include_cluster_authorized_operations: bool
+    include_topic_authorized_operations: bool
+
+
+class BrokerInfo(NamedTuple):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionMetadata(NamedTuple):
+    error: int
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline_replicas: Sequence[int] = ()
+
+
+class TopicMetadata(NamedTuple):
+    error: int
+    name: str
+    is_internal: bool = False
+    partitions: Sequence[PartitionMetadata] = ()
+    authorized_operations: int = OPERATIONS_NOT_ASKED
+
+
+def parse_request(view: memoryview, version: int, pos: int = 0) -> MetadataRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
+    reader = Reader(view, pos)
+    flexible = version >= _FLEXIBLE
+    topics: list[str] | None = None
+    count = reader.compact_nullable_array(2) if flexible else reader.nullable_array(2)
+    if count is not None:
+        topics = []
+        for _ in range(count):
+            topics.append(reader.compact_string() if flexible else reader.string())
+            if flexible:
+                reader.skip_tags()
+    if version == 0 and not topics:
+        topics = None  # v0 has no null: there an empty list asks for all
+    auto_create = reader.bool() if version >= 4 else True
+    cluster_operations = reader.bool() if version >= 8 else False
+    topic_operations = reader.bool() if version >= 8 else False
+    if flexible:
+        reader.skip_tags()
+    return MetadataRequest(topics, auto_create, cluster_operations, topic_operations)
+
+
+def response(
+    correlation_id: int,
+    version: int,
+    brokers: Sequence[BrokerInfo],
+    cluster_id: str | None,
+    controller_id: int,
+    topics: Sequence[TopicMetadata],
+    *,
+    throttle_ms: int = 0,
+    cluster_authorized_operations: int = OPERATIONS_NOT_ASKED,
+) -> bytes:
+    """The whole response frame."""
+    flexible = version >= _FLEXIBLE
+    out = Writer(bytearray(4))
+    out.i32(correlation_id)
+    if flexible:
+        out.no_tags()
+    if version >= 3:
+        out.i32(throttle_ms)
+    _write_count(out, len(brokers), flexible)
+    for broker in brokers:
+        _write_broker(out, version, broker)
+    if flexible:
+        out.compact_nullable_string(cluster_id)
+    elif version >= 2:
+        out.nullable_string(cluster_id)
+    if version >= 1:
+        out.i32(controller_id)
+    _write_count(out, len(topics), flexible)
+    for topic in topics:
+        _write_topic(out, version, topic)
+    if version >= 8:
+        out.i32(cluster_authorized_operations)
+    if flexible:
+        out.no_tags()
+    out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
+    return out.getvalue()
+
+
+def _write_count(out: Writer, count: int, flexible: bool) -> None:
+    if flexible:
+        out.compact_array(count)
+    else:
+        out.array(count)
+
+
+def _write_broker(out: Writer, version: int, broker: BrokerInfo) -> None:
+    out.i32(broker.node_id)
+    if version >= _FLEXIBLE:
+        out.compact_string(broker.host)
+        out.i32(broker.port)
+        out.compact_nullable_string(broker.rack)
+        out.no_tags()
+        return
+    out.string(broker.host)
+    out.i32(broker.port)
+    if version >= 1:
+        out.nullable_string(broker.rack)
+
+
+def _write_topic(out: Writer, version: int, topic: TopicMetadata) -> None:
+    flexible = version >= _FLEXIBLE
+    out.i16(topic.error)
+    if flexible:
+        out.compact_string(topic.name)
+    else:
+        out.string(topic.name)
+    if version >= 1:
+        out.bool(topic.is_internal)
+    _write_count(out, len(topic.partitions), flexible)
+    _write_partitions(out, version, topic.partitions)
+    if version >= 8:
+        out.i32(topic.authorized_operations)
+    if flexible:
+        out.no_tags()
+
+
+# Error, index, leader, (v7) leader epoch: the part of a partition whose size is fixed.
+_PARTITION_0 = struct.Struct(">hii")
+_PARTITION_7 = struct.Struct(">hiii")
+
+
+def _write_partitions(out: Writer, version: int, partitions: Iterable[PartitionMetadata]) -> None:
+    flexible = version >= _FLEXIBLE
+    data = out.data
+    for error, index, leader, epoch, replicas, isr, offline in partitions:
+        if version >= 7:
+            data += _PARTITION_7.pack(error, index, leader, epoch)
+        else:
+            data += _PARTITION_0.pack(error, index, leader)
+        for nodes in (replicas, isr, offline) if version >= 5 else (replicas, isr):
+            _write_count(out, len(nodes), flexible)
+            data += struct.pack(f">{len(nodes)}i", *nodes)
+        if flexible:
+            data.append(0)
