@@ -1,0 +1,88 @@
+"""A broker and a raw connection to it, to ask any served version of any API and to see the whole answer."""
+
+import itertools
+import socket
+import struct
+from types import TracebackType
+from typing import Any
+
+from broker.client import Broker
+from broker.kafka.api import Api
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.records import build_batch
+
+_LENGTH = struct.Struct(">i")
+_names = itertools.count()
+
+
+def versions(api: Api) -> range:
+    """All that are served."""
+    return range(api.min_version, api.max_version + 1)
+
+
+class Kafka:
+    """``with Kafka() as kafka``: a broker of its own, on disk, over a socket."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.broker = Broker(**settings)
+
+    def __enter__(self) -> "Kafka":
+        self.broker.start()
+        self.inside = self.broker.server.kafka
+        host, port = self.broker.bootstrap_servers.rsplit(":", 1)
+        self.address = host, int(port)
+        self._socket = socket.create_connection(self.address)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self.broker.stop()
+
+    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        """The parsed response. Fields that the version does not know are left out of the request."""
+        request = control.encode_request(key, version, 7, "test", fields)
+        self._socket.sendall(request)
+        frame = self._receive(_LENGTH.unpack(self._receive(4))[0])
+        correlation_id, response = control.parse_response(key, version, _LENGTH.pack(len(frame)) + frame)
+        assert correlation_id == 7
+        return response
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self._socket.recv(size - len(data))
+            assert piece, "the broker closed the connection"
+            data += piece
+        return data
+
+    def topic(self, partitions: int = 1, **configs: str) -> str:
+        """Make a topic of a name not used before; its name. Settings are written with underscores."""
+        name = f"topic-{next(_names)}"
+        self.inside.logs.create_topic(
+            name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+        )
+        return name
+
+    def fill(self, topic: str, *timestamps: int, partition: int = 0) -> None:
+        """One batch of one record for each timestamp."""
+        log = self.inside.logs.get(topic, partition)
+        assert log is not None
+        for timestamp in timestamps:
+            batch = build_batch([(b"key", b"value", [], timestamp)])
+            log.append(memoryview(batch), now_ms=max(timestamps))
+
+    def take_offline(self, topic: str, partition: int = 0) -> None:
+        """As if its disk had failed."""
+        from broker.errors import StorageError
+
+        log = self.inside.logs.get(topic, partition)
+        assert log is not None
+        log.offline = StorageError("the disk is gone")
+
+
+def get(message: Any, field: str, default: Any = None) -> Any:
+    """A field that only some versions have."""
+    return getattr(message, field, default)

@@ -1,0 +1,157 @@
+"""IncrementalAlterConfigs: single settings, and words of lists."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers.incremental_alter_configs import API
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.changing import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    broker_values,
+    change,
+    in_force,
+    own,
+)
+from tests.kafka.handlers.kafka_client import Kafka, versions
+
+all_versions = pytest.mark.parametrize("version", versions(API))
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+@all_versions
+def test_one_setting_changes_and_the_others_stay(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic(retention_ms="1000", segment_ms="5000")
+    result = change(kafka, TOPIC, topic, ("retention.ms", SET, "2000"), ("flush.ms", SET, "10"), version=version)
+    assert (ErrorCode.none, None) == (result.error_code, result.error_message)
+    assert {"retention.ms": "2000", "segment.ms": "5000", "flush.ms": "10"} == own(kafka, topic)
+    assert (2000, 10) == (in_force(kafka, topic).retention_ms, in_force(kafka, topic).flush_ms)
+
+
+@all_versions
+def test_a_setting_is_taken_back(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic(retention_ms="1000", segment_ms="5000")
+    result = change(kafka, TOPIC, topic, ("retention.ms", DELETE, None), ("flush.ms", DELETE, None), version=version)
+    assert result.error_code == ErrorCode.none
+    assert {"segment.ms": "5000"} == own(kafka, topic)
+    assert in_force(kafka, topic).retention_ms == 604_800_000
+
+
+@pytest.mark.parametrize(
+    ("before", "operation", "value", "after"),
+    [
+        ("compact", APPEND, "delete", "compact,delete"),
+        ("compact", APPEND, "compact", "compact"),
+        ("compact", APPEND, "delete,compact", "compact,delete"),
+        (None, APPEND, "compact", "delete,compact"),  # onto the default
+        ("compact,delete", SUBTRACT, "delete", "compact"),
+        ("compact", SUBTRACT, "delete", "compact"),
+        ("compact, delete", SUBTRACT, " delete ", "compact"),
+    ],
+)
+def test_words_are_added_to_a_list_and_taken_from_it(
+    kafka: Kafka, before: str | None, operation: int, value: str, after: str
+) -> None:
+    topic = kafka.topic(**({} if before is None else {"cleanup_policy": before}))
+    assert change(kafka, TOPIC, topic, ("cleanup.policy", operation, value)).error_code == ErrorCode.none
+    assert {"cleanup.policy": after} == own(kafka, topic)
+    assert in_force(kafka, topic).cleanup_policy == tuple(after.split(","))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ([("retention.ms", APPEND, "1")], ErrorCode.invalid_config),
+        ([("retention.ms", SUBTRACT, "1")], ErrorCode.invalid_config),
+        ([("no.such.setting", APPEND, "1")], ErrorCode.invalid_config),
+        ([("no.such.setting", SET, "1")], ErrorCode.invalid_config),
+        ([("retention.ms", SET, "soon")], ErrorCode.invalid_config),
+        ([("cleanup.policy", APPEND, "burn")], ErrorCode.invalid_config),
+        ([("retention.ms", SET, None)], ErrorCode.invalid_request),
+        ([("cleanup.policy", APPEND, None)], ErrorCode.invalid_request),
+        ([("retention.ms", 7, "1")], ErrorCode.invalid_request),
+        ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], ErrorCode.invalid_request),
+    ],
+    ids=str,
+)
+@all_versions
+def test_what_cannot_be_changes_nothing(
+    kafka: Kafka, version: int, changes: list[tuple[str, int, str | None]], code: ErrorCode
+) -> None:
+    topic = kafka.topic(segment_ms="5000")
+    result = change(kafka, TOPIC, topic, ("segment.ms", SET, "6000"), *changes, version=version)
+    assert code == result.error_code
+    assert result.error_message
+    assert {"segment.ms": "5000"} == own(kafka, topic)
+
+
+@all_versions
+def test_validate_only_changes_nothing(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    result = change(kafka, TOPIC, topic, ("retention.ms", SET, "1"), validate_only=True, version=version)
+    assert result.error_code == ErrorCode.none
+    assert own(kafka, topic) == {}
+    result = change(kafka, BROKER, "", ("log.retention.ms", SET, "1"), validate_only=True, version=version)
+    assert result.error_code == ErrorCode.none
+    assert broker_values(kafka, "") == {}
+
+
+def test_loggers_cannot_be_changed(kafka: Kafka) -> None:
+    assert change(kafka, BROKER_LOGGER, "1", ("root", SET, "DEBUG")).error_code == ErrorCode.invalid_request
+
+
+@pytest.fixture
+def fresh() -> Iterator[Kafka]:
+    with Kafka(log_retention_ms=9000) as kafka:
+        yield kafka
+
+
+def test_this_brokers_own_setting_wins_over_that_of_all(fresh: Kafka) -> None:
+    topic = fresh.topic()
+    name = "log.retention.ms"
+    assert broker_values(fresh, "1")[name] == ("9000", 4)
+    assert change(fresh, BROKER, "1", (name, SET, "1000")).error_code == ErrorCode.none
+    assert change(fresh, BROKER, "", (name, SET, "2000")).error_code == ErrorCode.none
+    assert (in_force(fresh, topic).retention_ms, broker_values(fresh, "1")[name]) == (1000, ("1000", 2))
+    change(fresh, BROKER, "1", (name, DELETE, None))
+    assert (in_force(fresh, topic).retention_ms, broker_values(fresh, "1")[name]) == (2000, ("2000", 3))
+    change(fresh, BROKER, "", (name, DELETE, None))
+    assert (in_force(fresh, topic).retention_ms, broker_values(fresh, "1")[name]) == (9000, ("9000", 4))
+
+
+def test_a_list_of_the_brokers_grows(fresh: Kafka) -> None:
+    topic = fresh.topic()
+    assert change(fresh, BROKER, "", ("log.cleanup.policy", APPEND, "compact")).error_code == ErrorCode.none
+    assert in_force(fresh, topic).cleanup_policy == ("delete", "compact")
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("num.io.threads", SET), ("num.io.threads", DELETE), ("no.such.setting", SET), ("no.such.setting", APPEND)],
+)
+def test_other_settings_of_the_broker_cannot_be_changed(kafka: Kafka, name: str, operation: int) -> None:
+    result = change(kafka, BROKER, "1", (name, operation, "4"))
+    assert result.error_code == ErrorCode.invalid_request
+    assert name in result.error_message
+
+
+def test_a_change_of_the_broker_is_in_force_after_a_restart(tmp_path: Any) -> None:
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        topic = kafka.topic()
+        change(kafka, BROKER, "", ("log.retention.ms", SET, "4321"))
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert in_force(kafka, topic).retention_ms == 4321
+        assert in_force(kafka, kafka.topic()).retention_ms == 4321
+        assert broker_values(kafka, "1")["log.retention.ms"] == ("4321", 3)

@@ -1,0 +1,146 @@
+"""ListOffsets: the ends of a partition, and offsets by time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers.list_offsets import API
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
+
+all_versions = pytest.mark.parametrize("version", versions(API))
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def ask(
+    kafka: Kafka,
+    topic: str,
+    timestamp: int,
+    *,
+    partition: int = 0,
+    version: int = API.max_version,
+    epoch: int = -1,
+    isolation_level: int = 0,
+) -> Any:
+    wanted = {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": epoch}
+    (answered,) = kafka.ask(
+        ApiKey.LIST_OFFSETS,
+        version,
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[{"name": topic, "partitions": [wanted]}],
+    ).topics
+    assert topic == answered.name
+    (result,) = answered.partitions
+    assert partition == result.partition_index
+    return result
+
+
+def found(result: Any) -> tuple[int, int]:
+    """(offset, timestamp), of an answer without error."""
+    assert result.error_code == ErrorCode.none
+    return result.offset, result.timestamp
+
+
+@all_versions
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_the_ends_of_a_partition(kafka: Kafka, version: int, isolation_level: int) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, *range(1000, 1010))
+    log = kafka.inside.logs.get(topic, 0)
+    assert log is not None
+    log.delete_records(3)
+    latest = ask(kafka, topic, LATEST, version=version, isolation_level=isolation_level)
+    earliest = ask(kafka, topic, EARLIEST, version=version, isolation_level=isolation_level)
+    assert ((10, -1), (3, -1)) == (found(latest), found(earliest))
+    assert get(latest, "leader_epoch", 0) == log.leader_epoch
+
+
+@all_versions
+def test_an_empty_partition_begins_and_ends_at_zero(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    assert found(ask(kafka, topic, EARLIEST, version=version)) == (0, -1)
+    assert found(ask(kafka, topic, LATEST, version=version)) == (0, -1)
+
+
+@all_versions
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [(0, (0, 1000)), (1000, (0, 1000)), (1001, (1, 2000)), (2000, (1, 2000)), (3000, (2, 3000)), (3001, (-1, -1))],
+)
+def test_the_first_record_at_or_after_a_time(
+    kafka: Kafka, version: int, timestamp: int, expected: tuple[int, int]
+) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, 1000, 2000, 3000)
+    result = ask(kafka, topic, timestamp, version=version)
+    assert expected == found(result)
+    assert get(result, "leader_epoch", -1) == (-1 if expected[0] < 0 or version < 4 else 0)
+
+
+def test_the_largest_timestamp_is_found_wherever_it_is(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    assert found(ask(kafka, topic, MAX_TIMESTAMP)) == (-1, -1)
+    kafka.fill(topic, 1000, 5000, 2000)
+    assert found(ask(kafka, topic, MAX_TIMESTAMP)) == (1, 5000)
+
+
+@all_versions
+@pytest.mark.parametrize("special", [-3, -4, -5, -6])
+def test_a_special_time_that_a_version_does_not_have_is_refused(kafka: Kafka, version: int, special: int) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, 1000)
+    result = ask(kafka, topic, special, version=version)
+    if special == MAX_TIMESTAMP and version >= 7:
+        assert found(result) == (0, 1000)
+    else:
+        assert (ErrorCode.unsupported_version, -1, -1) == (result.error_code, result.offset, result.timestamp)
+
+
+@all_versions
+def test_an_unknown_partition_is_said_to_be_so(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    for name, partition in ((topic, 1), (topic, -1), ("nowhere", 0)):
+        result = ask(kafka, name, LATEST, partition=partition, version=version)
+        assert result.error_code == ErrorCode.unknown_topic_or_partition
+
+
+@pytest.mark.parametrize("version", range(4, API.max_version + 1))
+def test_the_leader_epoch_that_the_client_knows_is_checked(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    log = kafka.inside.logs.get(topic, 0)
+    assert log is not None
+    log.leader_epoch = 3
+    errors = [ask(kafka, topic, LATEST, version=version, epoch=epoch).error_code for epoch in (-1, 2, 3, 4)]
+    assert [
+        ErrorCode.none,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.none,
+        ErrorCode.unknown_leader_epoch,
+    ] == errors
+
+
+@all_versions
+def test_a_partition_whose_disk_failed_says_so(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    kafka.take_offline(topic)
+    assert ask(kafka, topic, LATEST, version=version).error_code == ErrorCode.kafka_storage_error
+
+
+def test_a_partition_named_twice_is_refused_both_times(kafka: Kafka) -> None:
+    topic = kafka.topic(partitions=2)
+    wanted = [{"partition_index": index, "timestamp": LATEST} for index in (0, 0, 1)]
+    (answered,) = kafka.ask(
+        ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": topic, "partitions": wanted}]
+    ).topics
+    assert [ErrorCode.invalid_request, ErrorCode.invalid_request, ErrorCode.none] == [
+        result.error_code for result in answered.partitions
+    ]
