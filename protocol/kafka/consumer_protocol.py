@@ -43,6 +43,7 @@ def encode_subscription(
     rack: str | None = None,
 ) -> bytes:
     """The metadata that a member joins its group with."""
+    assert 0 <= version <= NEWEST_VERSION
     names = list(topics)
     out = Writer()
     out.i16(version)
@@ -75,6 +76,7 @@ def encode_assignment(
     partitions: Mapping[str, Sequence[int]], *, version: int = 1, user_data: bytes | None = None
 ) -> bytes:
     """What the leader assigns to one member."""
+    assert 0 <= version <= NEWEST_VERSION
     out = Writer()
     out.i16(version)
     _write_partitions(out, partitions)

@@ -16,7 +16,9 @@ from protocol.errors import ProtocolError
 from protocol.frames import LENGTH
 from protocol.kafka.api_keys import response_header_version
 from protocol.kafka.headers import request_header, response_header
-from protocol.kafka.schema import Read, Write, field_specs, milliseconds, reader_of, writer_of
+from protocol.kafka.schema import Message, field_specs, milliseconds
+from protocol.kafka.schema_reader import Read, reader_of
+from protocol.kafka.schema_writer import Write, writer_of
 from protocol.wire import BytesLike, Reader
 
 __all__ = ["encode_request", "encode_response", "milliseconds", "parse_request", "parse_response"]
@@ -89,7 +91,7 @@ def _response_writer(api_key: int, version: int) -> Write:
     return _writer(_response_class, api_key, version)
 
 
-LoadClass = Callable[[int, int], type[Any]]
+LoadClass = Callable[[int, int], Message]
 
 
 def _reader(load: LoadClass, api_key: int, version: int) -> Read:
@@ -113,7 +115,7 @@ def _some_version_has(load: LoadClass, api_key: int, path: tuple[str, ...]) -> b
     return any(_has(load(api_key, version), path) for version in sorted(_versions(api_key), reverse=True))
 
 
-def _has(cls: type[Any], path: tuple[str, ...]) -> bool:
+def _has(cls: Message, path: tuple[str, ...]) -> bool:
     for spec in field_specs(cls):
         if spec.name == path[0]:
             return len(path) == 1 or (spec.entity is not None and _has(spec.entity, path[1:]))
@@ -126,7 +128,7 @@ def _versions(api_key: int) -> Collection[int]:
     return schema_name_map[api_key_map[api_key]].keys()
 
 
-def _request_class(api_key: int, version: int) -> type[Any]:
+def _request_class(api_key: int, version: int) -> Message:
     from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema
 
     try:
@@ -135,7 +137,7 @@ def _request_class(api_key: int, version: int) -> type[Any]:
         raise LookupError(f"API {api_key} has no version {version}") from None
 
 
-def _response_class(api_key: int, version: int) -> type[Any]:
+def _response_class(api_key: int, version: int) -> Message:
     from kio.index import UnknownAPIKey, UnknownEntity, load_response_schema
 
     try:
