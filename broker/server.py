@@ -69,7 +69,7 @@ class BrokerServer:
         if self._sockets is not None and self.started_ms:
             self._sockets.stop_accepting()
             if self.crash is None:
-                self.kafka.groups.close()
+                self.kafka.groups.shut_down()
                 self._answer_parked()
                 finished = self._sockets.drain(timeout)
                 if not finished:
@@ -139,8 +139,8 @@ class BrokerServer:
         )
         storage = StorageConfig.from_broker(config)
         self._catalogue = self._open_catalogue(f"{config.data_dir}/catalogue.sqlite")
-        self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
-        self._logs.open()
+        logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
+        logs.open()
         groups = GroupCoordinator(runtime.clock, self._sockets.timer, self._catalogue, config)
         self._logs.on_topic_deleted.append(groups.on_topic_deleted)
         self._broker = KafkaBroker(
@@ -156,7 +156,9 @@ class BrokerServer:
             apis=handlers.load(),
             endpoints=self._endpoints(),
         )
+        groups.open(lambda topic: logs.topic(topic) is not None)
         self._spawn("flusher", self._logs.flusher)
+        self._spawn("catalogue-writer", groups.writer)
         self._spawn("housekeeper", self._logs.housekeeper)
         self._sockets.start({"kafka": KafkaService(self._broker)})
         self.started_ms = runtime.clock.time_ms()
@@ -170,6 +172,8 @@ class BrokerServer:
         for thread in reversed(self._threads):
             thread.stop(5.0)
         self._threads = []
+        if self._broker is not None:
+            self._broker.groups.close()
         logs, self._logs = self._logs, None
         if logs is not None:
             try:

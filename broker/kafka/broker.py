@@ -1,6 +1,6 @@
 """What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and who we are."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -38,6 +38,8 @@ class KafkaBroker:
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
+    # Metadata answers by what was asked: (generation of the topics, response frame).
+    metadata_cache: dict[tuple[Any, ...], tuple[int, bytes]] = attrs.Factory(dict)
     api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -42,7 +42,7 @@ class Poller(Protocol):
         """Registrations that are ready, each with its events; waits at most ``timeout`` s (None: until something is)."""
 
     def wakeup(self) -> None:
-        """From any thread: end the current ``poll``. Does nothing while the owner is busy (not armed): it will look by itself."""
+        """From any thread: end the current ``poll``, or make the next one not wait. Costs a system call only if the owner waits."""
 
     def close(self) -> None: ...
 
@@ -103,6 +103,7 @@ class SelectorPoller:
         self._alarm = _Alarm()
         self._selector.register(self._alarm, READ, None)
         self._armed = False
+        self._woken = False
         self._closed = False
         self.register = self._selector.register
         self.modify = self._selector.modify
@@ -112,8 +113,11 @@ class SelectorPoller:
         self._armed = True
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
+        if self._woken:  # before it was armed: nobody rang
+            timeout = 0.0
         ready: list[tuple[Ready, int]] = self._selector.select(timeout)
         self._armed = False
+        self._woken = False
         for index, (key, _) in enumerate(ready):
             if key.data is None:
                 self._alarm.silence()
@@ -122,7 +126,9 @@ class SelectorPoller:
         return ready
 
     def wakeup(self) -> None:
-        # Rings once per wait: whoever finds it disarmed knows that the owner has yet to look at its queues.
+        # Rings once per wait. Whoever finds it disarmed leaves a note that the next wait must not be one: the note is
+        # written before `_armed` is read here, and read after `_armed` is written there, so one of the two sees the other.
+        self._woken = True
         if self._armed:
             self._armed = False
             if not self._closed:

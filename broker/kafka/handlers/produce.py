@@ -5,6 +5,7 @@ without holding a thread. Batches are not opened: see ``broker.storage.log``.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
@@ -29,7 +30,7 @@ def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
     if request.received_at < broker.appends_slow_until:
         return False
     partitions = broker.logs.partitions
-    for topic, partition, _ in parsed.partitions:
+    for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
             return False  # the batch has to be decompressed
@@ -42,8 +43,8 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
     if parsed is None:
         parsed = produce.parse_request(request.body, request.api_version)
     acks = parsed.acks
-    if acks == 1 and len(parsed.partitions) == 1:  # the usual request, without the loop's book-keeping
-        topic, partition, records = parsed.partitions[0]
+    if acks == 1 and len(parsed.topics) == 1:  # the usual request, without the loop's book-keeping
+        topic, partition, records = parsed.topics[0]
         result = _append(broker, topic, partition, records, acks)[0]
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
@@ -56,9 +57,9 @@ def _append(
     """One partition's append; its result and, when it succeeded, the log to be flushed."""
     target = broker.logs.partitions.get((topic, partition))
     if target is None:
-        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition, -1, -1, -1, None), None
+        return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
     if acks not in (0, 1, -1):
-        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks, -1, -1, -1, None), None
+        return produce.PartitionResult(topic, partition, ErrorCode.invalid_required_acks), None
     if records is None or not len(records):
         message = "a produce request without records"
         return produce.PartitionResult(topic, partition, ErrorCode.invalid_record, -1, -1, -1, message), None
@@ -101,7 +102,7 @@ class _Produce:
     def run(self) -> None:
         acks = self._parsed.acks
         written: list[tuple[int, Log]] = []
-        for topic, partition, records in self._parsed.partitions:
+        for topic, partition, records in self._parsed.topics:
             result, target = _append(self._broker, topic, partition, records, acks)
             if target is not None:
                 written.append((len(self._results), target))
@@ -120,15 +121,13 @@ class _Produce:
     def _await_flush(self, written: Sequence[tuple[int, Log]]) -> None:
         self._unflushed = len(written)
         for index, target in written:
-            self._broker.flusher.wait_durable(
-                target, target.log_end_offset, lambda error, index=index: self._flushed(index, error)
-            )
+            self._broker.flusher.wait_durable(target, target.log_end_offset, partial(self._flushed, index))
 
     def _flushed(self, index: int, error: StorageError | None) -> None:
         with self._lock:
             if error is not None:
                 self._results[index] = self._results[index]._replace(
-                    error=ErrorCode.kafka_storage_error, base_offset=-1, message=str(error)
+                    error=ErrorCode.kafka_storage_error, base_offset=-1, error_message=str(error)
                 )
             self._unflushed -= 1
             if self._unflushed:
