@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from broker.errors import BrokerError
+from broker.config.listener import parse_address
+from broker.errors import BrokerError, ConfigError
 from broker.runtime.clock import SystemClock
 
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -29,8 +30,21 @@ def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
         default="localhost:9092",
         show_default=True,
         envvar="BROKER_BOOTSTRAP_SERVERS",
+        callback=_check_addresses,
         help="The broker to talk to (or BROKER_BOOTSTRAP_SERVERS).",
     )(function)
+
+
+def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """``host:port``, several with commas between; the port may be left out."""
+    addresses = []
+    for address in value.split(","):
+        try:
+            host, port = parse_address(address if re.search(r":\d+$", address) else f"{address}:9092", "-b")
+        except ConfigError as error:
+            raise click.BadParameter(f"write {address!r} as host:port.") from error
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return ",".join(addresses)
 
 
 def client_settings(bootstrap: str, command: str) -> dict[str, Any]:
@@ -39,8 +53,6 @@ def client_settings(bootstrap: str, command: str) -> dict[str, Any]:
         "bootstrap_servers": bootstrap.split(","),
         "client_id": f"broker-{command}",
         "bootstrap_timeout_ms": _BOOTSTRAP_TIMEOUT_MS,
-        # Nobody reads the client's own metrics here, and they cost time on every record.
-        "metrics_enabled": False,
     }
 
 
@@ -55,9 +67,11 @@ def plain_errors(bootstrap: str) -> Iterator[None]:
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     try:
         yield
-    except (errors.NoBrokersAvailable, errors.KafkaConnectionError, errors.NodeNotReadyError) as error:
+    except (errors.KafkaConnectionError, errors.NodeNotReadyError) as error:
         raise unreachable(bootstrap) from error
     except errors.KafkaTimeoutError as error:
+        if "bootstrap" in str(error):
+            raise unreachable(bootstrap) from error
         raise BrokerError(f"The broker at {bootstrap} did not answer in time: {describe(error)}.") from error
     except errors.KafkaError as error:
         raise BrokerError(f"The broker at {bootstrap} answered: {describe(error)}.") from error

@@ -169,6 +169,8 @@ def _consumer(bootstrap: str, group: str | None) -> Iterator[Any]:
 
         consumer = KafkaConsumer(
             **client_settings(bootstrap, "consume"),
+            # Nobody reads the client's own metrics here, and they cost time on every record.
+            metrics_enabled=False,
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,

@@ -1,0 +1,129 @@
+"""Writes the parts of the documents that are made from code: `make docs`. With --check: only says whether they are up to date.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; all around it is written by hand.
+tests/test_docs.py runs the check.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from broker.config import BrokerConfig, setting_infos
+from broker.kafka import handlers
+from broker.storage.log_config import SETTINGS
+
+DOCS = Path(__file__).parent
+_PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
+_NEVER = 2**63 - 1
+_INT_MAX = 2**31 - 1
+
+
+def broker_settings() -> str:
+    """A table for each group of settings, in the order in which an operator meets them."""
+    infos = setting_infos(BrokerConfig)
+    parts = []
+    for section in dict.fromkeys(info.section for info in infos):
+        rows = [
+            (
+                f"`{info.name}`",
+                f"`{info.kafka}`" if info.kafka else "-",
+                info.unit,
+                _default(info.default),
+                _choices(info.doc, info.choices),
+                info.reason,
+            )
+            for info in infos
+            if info.section == section
+        ]
+        columns = ("setting", "Kafka's name", "unit", "default", "what it does", "why this default")
+        parts.append(f"### {section}\n\n{_table(columns, rows)}")
+    return "\n".join(parts)
+
+
+def topic_settings() -> str:
+    rows = [
+        (
+            f"`{setting.name}`",
+            setting.kind,
+            _default(setting.parse(setting.default)),
+            f"`{setting.synonym.replace('.', '_')}`" if setting.synonym else "-",
+            _choices(setting.doc, setting.choices),
+        )
+        for setting in SETTINGS
+    ]
+    return _table(("setting", "type", "Kafka's default", "taken from the broker's", "what it does"), rows)
+
+
+def kafka_apis() -> str:
+    rows = [
+        (key, _words(api.key.name), f"{api.min_version} - {api.max_version}", " - ".join(map(str, api.advertised)))
+        for key, api in handlers.load().items()
+    ]
+    return _table(("key", "API", "versions served", "versions advertised"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "broker-settings": broker_settings,
+    "topic-settings": topic_settings,
+    "kafka-apis": kafka_apis,
+}
+
+
+def render(document: str) -> str:
+    """``document`` with all its generated parts as they are now."""
+    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n{part[4]}", document)
+
+
+def outdated() -> list[Path]:
+    return [path for path in sorted(DOCS.glob("*.md")) if render(path.read_text("utf-8")) != path.read_text("utf-8")]
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    lines = [list(columns)]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _choices(doc: str, choices: Iterable[str]) -> str:
+    listed = ", ".join(f"`{choice}`" for choice in choices)
+    return f"{doc} One of {listed}." if listed else doc
+
+
+def _default(value: Any) -> str:
+    if hasattr(value, "factory"):
+        value = value.factory()
+    if value is None or value in ({}, ()):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    if isinstance(value, (int, float)):
+        if value in (_NEVER, _INT_MAX) or value > 1e300:
+            return f"{value:g} (no bound)" if isinstance(value, float) else f"{value} (no bound)"
+        return str(value)
+    return f"`{value}`"
+
+
+def _words(name: str) -> str:
+    """FETCH_SNAPSHOT -> FetchSnapshot, as Kafka writes it."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def main() -> int:
+    stale = outdated()
+    if "--check" in sys.argv:
+        for path in stale:
+            print(f"{path.name} is not up to date: run `make docs`")
+        return bool(stale)
+    for path in stale:
+        path.write_text(render(path.read_text("utf-8")), "utf-8")
+        print(f"wrote {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""What documents say about settings and APIs is made from the code; here it is checked that somebody has made it again."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_parts_are_up_to_date(generate: ModuleType) -> None:
+    assert [] == [path.name for path in generate.outdated()], "run `make docs`"
+
+
+def test_every_broker_setting_is_in_the_operators_handbook() -> None:
+    from broker.config import BrokerConfig, setting_infos
+
+    text = (DOCS / "OPERATIONS.md").read_text("utf-8")
+    assert [] == [info.name for info in setting_infos(BrokerConfig) if f"`{info.name}`" not in text]
+
+
+def test_a_stale_part_is_noticed(generate: ModuleType) -> None:
+    document = "# Settings\n<!-- generated: topic-settings -->\nlong ago\n<!-- end -->\nby hand\n"
+    rendered = generate.render(document)
+    assert "long ago" not in rendered
+    assert "| `cleanup.policy` |" in rendered
+    assert rendered.endswith("<!-- end -->\nby hand\n")
+    assert rendered == generate.render(rendered)
