@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
 from broker.kafka import handlers
+from broker.network.mute import TABLE
 from broker.storage.log_config import SETTINGS
 
 DOCS = Path(__file__).parent
@@ -58,16 +59,28 @@ def topic_settings() -> str:
 
 def kafka_apis() -> str:
     rows = [
-        (key, _words(api.key.name), f"{api.min_version} - {api.max_version}", " - ".join(map(str, api.advertised)))
+        (
+            key,
+            _words(api.key.name),
+            f"{api.min_version} - {api.max_version}",
+            " - ".join(map(str, api.advertised)),
+            "processor, when it cannot block" if api.prepare else "processor" if api.inline else "handler pool",
+        )
         for key, api in handlers.load().items()
     ]
-    return _table(("key", "API", "versions served", "versions advertised"), rows)
+    return _table(("key", "API", "versions served", "versions advertised", "handled on"), rows)
+
+
+def mute_states() -> str:
+    rows = [(f"`{before.name}`", f"`{event.name}`", f"`{after.name}`") for (before, event), after in TABLE.items()]
+    return _table(("state", "event", "next state"), rows)
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "broker-settings": broker_settings,
     "topic-settings": topic_settings,
     "kafka-apis": kafka_apis,
+    "mute-states": mute_states,
 }
 
 
