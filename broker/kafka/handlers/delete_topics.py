@@ -7,6 +7,7 @@ from uuid import UUID
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, repeated
 from broker.kafka.api import Api, Call
+from broker.storage.log_manager import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -18,21 +19,25 @@ Wanted = tuple[str | None, UUID | None]
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     wanted = list(_wanted(call.body))
-    twice = repeated(name for name, _ in wanted if name is not None) | repeated(
-        tid for _, tid in wanted if tid is not None
-    )
-    responses, answered = [], set[Any]()
-    for name, topic_id in wanted:
-        key = name if name is not None else topic_id
-        if key in twice:
-            if key in answered:
-                continue
-            answered.add(key)
+    if not broker.config.delete_topic_enable:
+        # Code 73 came with version 3; older clients would not know it.
+        code = ErrorCode.topic_deletion_disabled if call.api_version >= 3 else ErrorCode.invalid_request
+        error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
+        return {"responses": [_result(*key, error) for key in wanted]}
+    found = [_find(broker, name, topic_id) for name, topic_id in wanted]
+    # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
+    twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
+    responses: dict[Any, dict[str, Any]] = {}
+    for key, info in zip(wanted, found, strict=True):
+        identity = info.name if isinstance(info, TopicInfo) else key
+        if identity in twice:
             error = RequestError(ErrorCode.invalid_request, "Name each topic only once in a request.")
-            responses.append(_result(name, topic_id, error))
+            responses[identity] = _result(*key, error)
+        elif isinstance(info, RequestError):
+            responses[identity] = _result(*key, info)
         else:
-            responses.append(_delete(broker, call, name, topic_id))
-    return {"responses": responses}
+            responses[identity] = _delete(broker, info)
+    return {"responses": list(responses.values())}
 
 
 def _wanted(request: Any) -> Iterator[Wanted]:
@@ -44,28 +49,22 @@ def _wanted(request: Any) -> Iterator[Wanted]:
             yield topic.name, topic.topic_id
 
 
-def _delete(broker: "KafkaBroker", call: Call, name: str | None, topic_id: UUID | None) -> dict[str, Any]:
+def _find(broker: "KafkaBroker", name: str | None, topic_id: UUID | None) -> TopicInfo | RequestError:
+    if (name is None) == (topic_id is None):
+        return RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id, and not both.")
+    if name is not None:
+        info = broker.logs.topic(name)
+        return info or RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+    info = next((info for info in broker.logs.topics() if info.topic_id == topic_id), None)
+    return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
+
+
+def _delete(broker: "KafkaBroker", info: TopicInfo) -> dict[str, Any]:
     try:
-        if not broker.config.delete_topic_enable:
-            # Code 73 came with version 3; older clients would not know it.
-            code = ErrorCode.topic_deletion_disabled if call.api_version >= 3 else ErrorCode.invalid_request
-            raise RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
-        if name is not None and topic_id is not None:
-            raise RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id, not both.")
-        if name is not None:
-            info = broker.logs.topic(name)
-            if info is None:
-                raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-        else:
-            if topic_id is None:
-                raise RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id.")
-            info = next((info for info in broker.logs.topics() if info.topic_id == topic_id), None)
-            if info is None:
-                raise RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
         broker.logs.delete_topic(info.name)
-        return _result(info.name, info.topic_id)
     except (RequestError, StorageError) as error:
-        return _result(name, topic_id, error)
+        return _result(info.name, info.topic_id, error)
+    return _result(info.name, info.topic_id)
 
 
 def _result(
