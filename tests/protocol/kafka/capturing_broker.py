@@ -1,0 +1,87 @@
+"""A broker of the codecs alone: it answers a producer just enough to be sent batches, and keeps them.
+
+One connection at a time per thread, blocking: what a client needs to send what it would send to Kafka.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from protocol.frames import split_frames
+from protocol.kafka import api_versions, metadata, produce
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.headers import parse_request_header
+
+# librdkafka takes FindCoordinator (10) as the sign of a broker that knows lz4, and Fetch 10 as that of one with zstd.
+RANGES = {0: (0, 9), 1: (4, 12), 3: (0, 9), 10: (0, 4), 18: (0, 4)}
+
+
+class CapturingBroker:
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.batches: list[bytes] = []
+        self._connections: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        waiting = b""
+        while True:
+            try:
+                data = connection.recv(65536)
+            except OSError:
+                return
+            if not data:
+                return
+            waiting += data
+            frames, used = split_frames(waiting)
+            for frame in frames:
+                connection.sendall(self._answer(frame))
+            waiting = waiting[used:]
+
+    def _answer(self, frame: memoryview) -> bytes:
+        header = parse_request_header(frame)
+        key, version, number = header.api_key, header.api_version, header.correlation_id
+        if key == ApiKey.API_VERSIONS:
+            return api_versions.response(number, version, 0, RANGES)
+        if key == ApiKey.METADATA:
+            brokers = [metadata.BrokerInfo(1, "127.0.0.1", self.port)]
+            names = metadata.parse_request(frame, version, header.body_offset).topics or []
+            partition = metadata.PartitionMetadata(0, 0, 1, 0, [1], [1])
+            topics = [metadata.TopicMetadata(0, name, False, [partition]) for name in names]
+            return metadata.response(number, version, brokers, "cluster", 1, topics)
+        assert key == ApiKey.PRODUCE
+        results = []
+        for topic, partition_index, records in produce.parse_request(frame, version, header.body_offset).topics:
+            assert records is not None
+            self.batches.append(bytes(records))
+            results.append(produce.PartitionResult(topic, partition_index, 0, 0))
+        return produce.response(number, version, results)
+
+    def close(self) -> None:
+        # accept() on a closed descriptor may go on waiting; shutdown wakes it.
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        for open_socket in (self._listener, *self._connections):
+            open_socket.close()
+
+
+@contextmanager
+def capturing_broker() -> Iterator[CapturingBroker]:
+    broker = CapturingBroker()
+    try:
+        yield broker
+    finally:
+        broker.close()
