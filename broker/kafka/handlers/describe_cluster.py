@@ -40,4 +40,4 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=1, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_CLUSTER, min_version=0, max_version=1, handle=handle, inline=True)

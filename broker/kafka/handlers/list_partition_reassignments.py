@@ -15,4 +15,4 @@ def handle(_broker: "KafkaBroker", _call: Call) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 
-API = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_version=0, handle=handle)
+API = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_version=0, handle=handle, inline=True)

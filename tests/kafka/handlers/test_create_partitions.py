@@ -67,9 +67,10 @@ def test_validate_only_adds_nothing(kafka: Kafka, version: int) -> None:
 
 @all_versions
 @pytest.mark.parametrize("count", [3, 2, 0, -1])
-def test_a_count_that_is_no_increase_is_refused(kafka: Kafka, version: int, count: int) -> None:
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_count_that_is_no_increase_is_refused(kafka: Kafka, version: int, count: int, validate_only: bool) -> None:
     name = kafka.topic(partitions=3)
-    (result,) = grow(kafka, (name, count), version=version)
+    (result,) = grow(kafka, (name, count), version=version, validate_only=validate_only)
     assert result.error_code == ErrorCode.invalid_partitions
     assert "3 partition(s)" in result.error_message
     assert partitions(kafka, name) == 3
