@@ -140,6 +140,10 @@ def test_a_lying_length_allocates_nothing() -> None:
         tracemalloc.stop()
 
 
+def test_any_byte_but_zero_is_true() -> None:
+    assert [Reader(bytes([byte])).bool() for byte in (0, 1, 2, 255)] == [False, True, True, True]
+
+
 def test_bytes_come_back_as_views_of_the_input() -> None:
     data = bytearray(b"\x00\x00\x00\x02ab")
     view = Reader(data).bytes()

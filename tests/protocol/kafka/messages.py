@@ -51,6 +51,7 @@ SERVED: dict[ApiKey, range] = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: range(2),
     ApiKey.DESCRIBE_TRANSACTIONS: range(1),
     ApiKey.DESCRIBE_QUORUM: range(3),
+    ApiKey.FETCH_SNAPSHOT: range(2),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: range(2),
     ApiKey.SHARE_FETCH: range(1, 3),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: range(1),

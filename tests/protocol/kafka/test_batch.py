@@ -70,7 +70,7 @@ def test_batches_follow_each_other() -> None:
     found = list(batches(memoryview(ONE + two)))
     assert [(0, 5), (len(ONE), 6)] == [(pos, header.base_offset) for pos, header in found]
     assert list(batches(b"")) == []
-    for size in range(1, len(ONE)):
+    for size in range(1, len(two)):
         with pytest.raises(ProtocolError):
             list(batches(ONE + two[:size]))
 

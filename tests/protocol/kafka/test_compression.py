@@ -107,6 +107,12 @@ def test_a_size_that_lies_allocates_nothing(codec: int, packed: bytes) -> None:
         tracemalloc.stop()
 
 
+def test_snappy_that_claims_more_than_it_could_hold_is_not_tried() -> None:
+    # What cramjam allocates for it shows in no Python tool.
+    with pytest.raises(ProtocolError, match="claims to be 1048576"):
+        decompress(SNAPPY, b"\x80\x80\x40" + bytes(20), 1 << 20)
+
+
 def test_raw_snappy_is_taken_as_librdkafka_writes_it() -> None:
     assert decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw raw raw")), 100) == b"raw raw raw"
 

@@ -215,6 +215,14 @@ def test_a_tagged_field_must_be_as_long_as_it_says() -> None:
         control.parse_request(ApiKey.FETCH, 12, body[:-3] + b"\x03\x02cd")
 
 
+def test_a_tagged_structure_that_is_not_there_is_an_empty_one() -> None:
+    frame = control.encode_response(ApiKey.FETCH_SNAPSHOT, 1, 1, {"topics": [{"partitions": [{}]}]})
+    cls = schema_of(RESPONSE, ApiKey.FETCH_SNAPSHOT, 1)
+    _, message = control.parse_response(ApiKey.FETCH_SNAPSHOT, 1, frame)
+    assert message.topics[0].partitions[0].current_leader.leader_id == 0
+    assert message == read_by_kio(cls, body_of(RESPONSE, ApiKey.FETCH_SNAPSHOT, 1, frame))
+
+
 def test_using_it_imports_no_hypothesis_and_no_asyncio() -> None:
     """kio would bring both along: 30 MB of a broker that means to be small."""
     code = (

@@ -88,6 +88,7 @@ ONE = bytes(build_batch([(b"k", b"v", [("h", b"x")], 0)]))[HEADER_SIZE:]
         (b"\x01" + ONE[1:], 1),  # a record of -1 bytes
         (b"\xfe\xff\xff\xff\x0f" + ONE[1:], 1),  # of 2 GiB
         (bytes([ONE[0] + 2]) + ONE[1:] + b"\x00", 1),  # longer than its fields
+        (bytes([ONE[0] + 2]) + ONE[1:] + ONE, 2),  # and into the next one
         (ONE[:4] + b"\x7e" + ONE[5:], 1),  # a key that goes past the record
         (ONE[:8] + b"\x7e" + ONE[9:], 1),  # as many headers as the record has no room for
         (ONE[:8] + b"\x01" + ONE[9:], 1),  # -1 headers
@@ -99,6 +100,11 @@ def test_records_that_lie_about_themselves_are_refused(body: bytes, count: int) 
     assert list(records(with_body(ONE, 1))) == [Record(0, -1, b"k", b"v", [("h", b"x")])]
     with pytest.raises(ProtocolError):
         list(records(with_body(body, count)))
+
+
+def test_a_count_that_lies_is_refused_before_the_first_record() -> None:
+    with pytest.raises(ProtocolError, match="2147483647 records"):
+        records(with_body(ONE, 2**31 - 1))
 
 
 @given(RECORDS, CODECS, st.data())
