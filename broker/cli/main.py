@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _say(error: Exception) -> None:
-    click.echo(f"broker: {error}", err=True)
+    click.echo(f"broker: {str(error).rstrip('.')}.", err=True)
 
 
 def _forget_output() -> None:

@@ -96,7 +96,10 @@ def command(
                         value = None
                     if key is None and value is None:
                         raise BrokerError(f"Line {sent.lines + 1} is empty: with --tombstones a record needs a key.")
-                    future = producer.send(topic, value, key, list(pairs), partition)
+                    try:
+                        future = producer.send(topic, value, key, list(pairs), partition)
+                    except ValueError as error:  # what the client itself can see to be wrong
+                        raise BrokerError(str(error)) from error
                     sent.add(future, len(line))
                     advance(len(line) + 1)
                 producer.flush(timeout=_DELIVERY_TIMEOUT_MS / 1000)

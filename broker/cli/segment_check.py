@@ -18,6 +18,8 @@ from protocol.kafka.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check
 _WINDOW_BYTES = 4 * 1024 * 1024
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+# Indexes hold offsets as 32 bits from the segment's first one.
+_RELATIVE_MAX = 2**31 - 1
 _LENGTH = struct.Struct(">qi")
 
 # Called for each sound batch with its header, its position, and its bytes.
@@ -92,7 +94,7 @@ def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, m
             header = read_header(window, at)
         except ProtocolError as error:
             rest = segment.size - position
-            if not window.tobytes().strip(b"\0") and _all_zero(file, position, segment.size):
+            if _all_zero(file, position, segment.size):
                 return  # space that was reserved and has not been used
             if size is None or size > rest:
                 what = f"the last {rest} bytes are no whole batch (a broker cuts them off when it starts)"
@@ -110,9 +112,13 @@ def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, m
             segment.problems.append(f"corrupt at {position} (offset {header.base_offset}): {error}")
             sound = False
         if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
-            segment.problems.append(
-                f"corrupt at {position}: offset {header.base_offset} where {segment.next_offset} or more was expected"
-            )
+            expected = f"{segment.next_offset} or more"
+        elif header.last_offset - segment.base_offset > _RELATIVE_MAX:
+            expected = f"{segment.base_offset + _RELATIVE_MAX} or less"
+        else:
+            expected = ""
+        if expected:
+            segment.problems.append(f"corrupt at {position}: offset {header.base_offset} where {expected} was expected")
             sound = False
         if sound:
             yield position, header, data

@@ -111,7 +111,8 @@ def _report(results: list[dict[str, Any]], done: str, harmless: str | None) -> N
         if not result["error_code"]:
             click.echo(f"{done} {result['name']}")
         elif error.__name__ != harmless:
-            failed.append(f"{result['name']}: {result.get('error_message') or describe(error())}")
+            said = result.get("error_message") or describe(error())
+            failed.append(said if result["name"] in said else f"{result['name']}: {said}")
     if failed:
         raise BrokerError("; ".join(text.rstrip(".") for text in failed) + ".")
 

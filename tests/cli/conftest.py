@@ -1,0 +1,94 @@
+"""The commands are run as a user runs them: as processes, against a real broker."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from broker.client import Broker
+
+Result = subprocess.CompletedProcess[bytes]
+Run = Callable[..., Result]
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "broker", *arguments]
+
+
+@pytest.fixture
+def environment(session_broker: Broker) -> dict[str, str]:
+    """That of a user who has said where the broker is."""
+    return {**os.environ, "BROKER_BOOTSTRAP_SERVERS": session_broker.bootstrap_servers}
+
+
+@pytest.fixture
+def run(environment: dict[str, str]) -> Run:
+    """Runs a command to its end; raises if it ends with another status than ``fails``."""
+    return partial(_run, environment)
+
+
+@pytest.fixture
+def run_alone() -> Run:
+    """The same where there is no broker."""
+    return partial(_run, dict(os.environ))
+
+
+def _run(environment: dict[str, str], *arguments: str, stdin: bytes = b"", fails: int = 0) -> Result:
+    result = subprocess.run(
+        command_line(*arguments), input=stdin, capture_output=True, env=environment, check=False, timeout=60
+    )
+    assert fails == result.returncode, result.stderr.decode()
+    assert b"Traceback" not in result.stderr, result.stderr.decode()
+    return result
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+class Serving:
+    """A `broker serve` of a test's own."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", ready_file: Path) -> None:
+        self.process = process
+        self.ready_file = ready_file
+
+    def wait_until_ready(self) -> None:
+        import time
+
+        while not self.ready_file.exists():
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended with {self.process.returncode}: {self.process.stderr.read().decode()}")  # type: ignore[union-attr]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    """Starts brokers, on a free port and in a directory of its own unless told otherwise; ends what is left of them."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def serve(*arguments: str, data_dir: str = "data", wait: bool = True) -> Serving:
+        ready_file = tmp_path / f"ready-{len(started)}.json"
+        options = ["--data-dir", str(tmp_path / data_dir), "--ready-file", str(ready_file)]
+        if "--listener" not in arguments:
+            options += ["--listener", "kafka://127.0.0.1:0"]
+        process = subprocess.Popen(
+            command_line("serve", *options, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        serving = Serving(process, ready_file)
+        if wait:
+            serving.wait_until_ready()
+        return serving
+
+    yield serve
+    for process in started:
+        process.kill()
+        process.communicate()

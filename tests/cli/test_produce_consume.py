@@ -1,0 +1,188 @@
+"""`broker produce` and `broker consume`: lines in, the same lines out, and a good end to everything that can go wrong."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, command_line
+
+
+def lines(output: bytes) -> list[str]:
+    return output.decode().splitlines()
+
+
+def test_lines_go_in_and_come_out(run: Run, topic: str) -> None:
+    told = run("produce", topic, stdin="one\n\nthree, with ünïcode\nno newline at the end".encode()).stderr
+    assert f"4 records sent to {topic}\n" == told.decode()
+    assert "one\n\nthree, with ünïcode\nno newline at the end\n" == run("consume", topic).stdout.decode()
+
+
+def test_bytes_that_are_no_text_come_out_as_they_went_in(run: Run, topic: str) -> None:
+    every = bytes(value for value in range(256) if value != 10)
+    run("produce", topic, stdin=every + b"\n")
+    assert every + b"\n" == run("consume", topic).stdout
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(run: Run, topic: str, codec: str) -> None:
+    text = b"".join(b"line %d of many that look alike\n" % number for number in range(500))
+    run("produce", topic, "-z", codec, stdin=text)
+    assert text == run("consume", topic).stdout
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acknowledgement(run: Run, topic: str, acks: str) -> None:
+    run("topics", "create", topic)
+    run("produce", topic, "--acks", acks, stdin=b"one\ntwo\n")
+    assert b"one\ntwo\n" == run("consume", topic).stdout
+
+
+def test_keys_headers_and_partitions(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "-p", "2")
+    run("produce", topic, "-p", "1", "-K", r"\t", "-H", "source=shop", "-H", "empty=", stdin=b"a\t1\nb\t2\t3\n")
+    assert b"a=1\nb=2\t3\n" == run("consume", topic, "-p", "1", "-K", "=").stdout
+    assert b"source=shop,empty=\t1\nsource=shop,empty=\t2\t3\n" == run("consume", topic, "--headers").stdout
+    assert b"" == run("consume", topic, "-p", "0").stdout
+    first = json.loads(lines(run("consume", topic, "--json").stdout)[0])
+    assert {"topic", "partition", "offset", "time", "key", "value", "headers"} == set(first)
+    assert (1, 0, "a", "1", [["source", "shop"], ["empty", ""]]) == tuple(
+        first[name] for name in ("partition", "offset", "key", "value", "headers")
+    )
+
+
+def test_an_empty_value_can_be_a_tombstone(run: Run, topic: str) -> None:
+    run("produce", topic, "-K", ":", "-Z", stdin=b"a:1\na:\n")
+    assert ["1", None] == [json.loads(line)["value"] for line in lines(run("consume", topic, "--json").stdout)]
+
+
+def test_where_to_begin_and_when_to_stop(run: Run, topic: str) -> None:
+    run("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(10)))
+    assert ["7", "8", "9"] == lines(run("consume", topic, "--offset", "7").stdout)
+    assert ["8", "9"] == lines(run("consume", topic, "-o", "-2").stdout)
+    assert [] == lines(run("consume", topic, "-o", "end").stdout)
+    assert ["0", "1", "2"] == lines(run("consume", topic, "-n", "3").stdout)
+    assert ["4"] == lines(run("consume", topic, "-o", "4", "-n", "1").stdout)
+    # Before the first and past the last offset are the first and the last.
+    assert 10 == len(lines(run("consume", topic, "-o", "-100").stdout))
+    assert [] == lines(run("consume", topic, "-o", "100").stdout)
+
+
+def test_from_a_time_on(run: Run, topic: str) -> None:
+    run("produce", topic, stdin=b"one\n")
+    time = json.loads(lines(run("consume", topic, "--json").stdout)[0])["time"]
+    assert ["one"] == lines(run("consume", topic, "--from-time", time).stdout)
+    assert ["one"] == lines(run("consume", topic, "--from-time", "-1h").stdout)
+    assert [] == lines(run("consume", topic, "--from-time", "2100-01-01T00:00").stdout)
+    assert b"-10m" in run("consume", topic, "--from-time", "noon", fails=2).stderr
+
+
+def test_a_group_goes_on_where_it_has_stopped(run: Run, topic: str) -> None:
+    run("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(5)))
+    assert ["0", "1"] == lines(run("consume", topic, "-g", topic, "-n", "2").stdout)
+    assert ["2", "3", "4"] == lines(run("consume", topic, "-g", topic).stdout)
+    assert [] == lines(run("consume", topic, "-g", topic).stdout)
+    assert b"--group" in run("consume", topic, "-g", topic, "-o", "1", fails=2).stderr
+
+
+def test_following_goes_on_until_it_is_interrupted(run: Run, topic: str, environment: dict[str, str]) -> None:
+    run("produce", topic, stdin=b"one\n")
+    follower = subprocess.Popen(
+        command_line("consume", topic, "--follow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert follower.stdout is not None
+    assert b"one\n" == follower.stdout.readline()
+    run("produce", topic, stdin=b"two\n")
+    assert b"two\n" == follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    out, errors = follower.communicate(timeout=30)
+    assert (130, b"", b"") == (follower.returncode, out, errors)
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(run: Run, topic: str, environment: dict[str, str]) -> None:
+    run("produce", topic, stdin=b"".join(b"%0999d\n" % number for number in range(5000)))
+    consumer = subprocess.Popen(
+        command_line("consume", topic), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    assert 1000 == len(consumer.stdout.readline())
+    consumer.stdout.close()
+    errors = consumer.stderr.read()
+    consumer.stderr.close()
+    assert (0, b"") == (consumer.wait(timeout=30), errors)
+
+
+def test_an_interrupted_producer_ends_without_a_traceback(run: Run, topic: str, environment: dict[str, str]) -> None:
+    producer = subprocess.Popen(
+        command_line("produce", topic), stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert producer.stdin is not None
+    producer.stdin.write(b"one\n")
+    producer.stdin.flush()
+    # It is at work when its line has arrived: lines leave at once, not at the end of input.
+    arrived = run("consume", topic, "--follow", "-n", "1", stdin=b"") if _wait_for_topic(run, topic) else None
+    assert arrived is not None
+    assert b"one\n" == arrived.stdout
+    producer.send_signal(signal.SIGINT)
+    _, errors = producer.communicate(timeout=30)
+    assert (130, b"") == (producer.returncode, errors)
+
+
+def _wait_for_topic(run: Run, topic: str) -> bool:
+    while topic not in run("topics", "list").stdout.decode():
+        pass
+    return True
+
+
+def test_a_line_that_is_not_taken_is_named(run: Run, topic: str) -> None:
+    run("topics", "create", topic, "-c", "max.message.bytes=1000")
+    told = run("produce", topic, stdin=b"small\n" + b"x" * 2000 + b"\n", fails=1).stderr.decode()
+    assert "Line" in told
+    assert "too large" in told
+    assert 1 == told.count("\n")
+
+
+def test_a_line_without_a_key_is_named(run: Run, topic: str) -> None:
+    assert b"Line 2 has no key" in run("produce", topic, "-K", ":", stdin=b"a:1\nb\n", fails=1).stderr
+    assert b"Line 1 is empty" in run("produce", topic, "-Z", stdin=b"\n", fails=1).stderr
+
+
+def test_topics_and_partitions_that_are_not_there_are_named(run: Run, topic: str) -> None:
+    assert f"There is no topic '{topic}'" in run("consume", topic, fails=1).stderr.decode()
+    run("topics", "create", topic, "-p", "2")
+    assert b"no partition 2: it has 0 to 1" in run("consume", topic, "-p", "2", fails=1).stderr
+    assert b"illegal" in run("produce", "no spaces please", stdin=b"x\n", fails=1).stderr.lower()
+
+
+def test_many_lines_arrive_in_order(run: Run, topic: str, tmp_path: Path) -> None:
+    text = b"".join(b"%d\n" % number for number in range(100_000))
+    assert b"100000 records" in run("produce", topic, "--acks", "1", stdin=text).stderr
+    assert text == run("consume", topic).stdout
+
+
+def test_a_file_and_a_terminal_get_a_progress_bar(topic: str, environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"".join(b"%d\n" % number for number in range(50_000)))
+    control, terminal = pty.openpty()
+    with (tmp_path / "lines").open("rb") as source:
+        producer = subprocess.Popen(
+            command_line("produce", topic), stdin=source, stderr=terminal, env={**environment, "TERM": "xterm-256color"}
+        )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(control, 65536)
+        except OSError:  # Linux's way of saying that the other side has closed
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(control)
+    assert 0 == producer.wait(timeout=30), shown
+    assert "━".encode() in shown
+    assert f"50000 records sent to {topic}" in shown.decode()

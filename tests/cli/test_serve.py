@@ -1,0 +1,154 @@
+"""`broker serve` as an operator meets it: ready file, signals, statuses, sentences."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+
+from tests.cli.conftest import Run, Serving
+
+Serve = Callable[..., Serving]
+
+
+def end(serving: Serving, number: int = signal.SIGTERM) -> tuple[int, str]:
+    """Status and standard error."""
+    serving.process.send_signal(number)
+    _, errors = serving.process.communicate(timeout=30)
+    return serving.process.returncode, errors.decode()
+
+
+def refusal(serving: Serving) -> str:
+    """The one sentence of a broker that will not start."""
+    _, errors = serving.process.communicate(timeout=30)
+    assert 2 == serving.process.returncode, errors.decode()
+    lines = errors.decode().splitlines()
+    assert 1 == len(lines), errors.decode()
+    assert lines[0].startswith("broker: ")
+    assert lines[0].endswith(".")
+    return lines[0]
+
+
+def test_the_ready_file_says_where_clients_can_connect(serve: Serve) -> None:
+    serving = serve()
+    ready = json.loads(serving.ready_file.read_text())
+    assert {"pid", "listeners", "started_ms"} == set(ready)
+    assert serving.process.pid == ready["pid"]
+    admin = KafkaAdminClient(bootstrap_servers=ready["listeners"]["kafka"])
+    assert [] == admin.list_topics()
+    admin.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order(serve: Serve, number: int) -> None:
+    serving = serve()
+    status, errors = end(serving, number)
+    assert 0 == status, errors
+    events = [json.loads(line)["event"] for line in errors.splitlines()]
+    assert ["serving", "stopping", "stopped"] == [
+        event for event in events if event in ("serving", "stopping", "stopped")
+    ]
+    assert not serving.ready_file.exists()
+
+
+def test_topics_are_there_after_a_restart(serve: Serve) -> None:
+    for expected in ([], ["orders"]):
+        serving = serve()
+        address = json.loads(serving.ready_file.read_text())["listeners"]["kafka"]
+        admin = KafkaAdminClient(bootstrap_servers=address)
+        assert expected == admin.list_topics()
+        if not expected:
+            admin.create_topics(["orders"])
+        admin.close()
+        assert 0 == end(serving)[0]
+
+
+def test_settings_come_from_the_file_and_from_the_command_line(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text('node_id = 5\ncluster_id = "from-the-file"\nlogging_level = "error"')
+    serving = serve("--config", str(tmp_path / "broker.toml"), "--set", "node_id=7")
+    address = json.loads(serving.ready_file.read_text())["listeners"]["kafka"]
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    cluster = admin.describe_cluster()
+    admin.close()
+    assert ("from-the-file", [7]) == (cluster["cluster_id"], [broker["broker_id"] for broker in cluster["brokers"]])
+    assert (0, "") == end(serving)
+
+
+def test_a_wrong_setting_is_refused_with_what_to_change(serve: Serve) -> None:
+    assert "did you mean 'network_threads'" in refusal(serve("--set", "network_thread=3", wait=False))
+
+
+def test_a_missing_settings_file_is_refused(serve: Serve) -> None:
+    assert "--config" in refusal(serve("--config", "/nowhere/broker.toml", wait=False))
+
+
+def test_a_listener_that_no_service_speaks_is_refused(serve: Serve) -> None:
+    assert "kafka://" in refusal(serve("--listener", "carrier-pigeon://127.0.0.1:1", wait=False))
+
+
+def test_a_ready_file_that_cannot_be_written_is_refused(serve: Serve) -> None:
+    assert "--ready-file" in refusal(serve("--ready-file", "/nowhere/ready.json", wait=False))
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(serve: Serve) -> None:
+    first = serve()
+    assert "data" in refusal(serve(wait=False))
+    assert first.process.poll() is None
+
+
+def test_a_port_in_use_is_refused_and_a_range_goes_on_to_the_next(serve: Serve) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert str(port) in refusal(serve("--listener", f"kafka://127.0.0.1:{port}", wait=False))
+        serving = serve("--listener", f"kafka://127.0.0.1:{port}-{port + 50}")
+        address = json.loads(serving.ready_file.read_text())["listeners"]["kafka"]
+    assert port < int(address.rpartition(":")[2]) <= port + 50
+
+
+def test_two_listeners_advertise_two_addresses(serve: Serve, run: Run) -> None:
+    serving = serve(
+        *("--listener", "kafka://127.0.0.1:0"),
+        *("--listener", "kafka://127.0.0.1:0?name=inside&advertised=broker:19092"),
+    )
+    listeners = json.loads(serving.ready_file.read_text())["listeners"]
+    assert {"kafka", "inside"} == set(listeners)
+    for name, address in listeners.items():
+        assert b"answers" in run("health", address).stdout, name
+
+
+def test_health_asks_a_running_broker(run: Run, environment: dict[str, str]) -> None:
+    assert b"Kafka APIs" in run("health", environment["BROKER_BOOTSTRAP_SERVERS"]).stdout
+
+
+def test_health_fails_where_nothing_or_something_else_answers(run: Run) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        assert b"does not answer" in run("health", address, fails=1).stderr
+        other.listen()
+        assert b"does not answer" in run("health", address, "--timeout", "0.2", fails=1).stderr
+    assert b"host:port" in run("health", "localhost", fails=2).stderr
+
+
+def test_serving_does_not_load_what_only_other_commands_need() -> None:
+    code = (
+        "import sys, broker.cli.main, broker.cli.serve, broker.server;"
+        "sys.exit(' '.join({'kafka', 'rich', 'prometheus_client', 'structlog', 'asyncio'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"" == result.stderr.strip()
+
+
+def test_help_names_every_command_and_a_mistyped_one_is_corrected(run: Run) -> None:
+    shown = run("--help").stdout.decode()
+    for command in ("serve", "topics", "produce", "consume", "inspect", "health"):
+        assert f"  {command} " in shown
+    assert b"did you mean 'serve'?" in run("sevre", fails=2).stderr
+    assert run("--version").stdout.startswith(b"reactor-broker ")
