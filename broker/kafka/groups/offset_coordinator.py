@@ -1,0 +1,206 @@
+"""What clients ask of committed offsets, and when these are forgotten: too old, or their topic is gone.
+
+Part of the ``GroupCoordinator``. Any thread may call any method; commits and deletions are answered by callback when they are
+durable, on the catalogue writer's thread.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import attrs
+
+from broker.errors import StorageError
+from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, retention_of
+from broker.kafka.groups.registry import Entry, Registry, error_of, log_failure, send
+from broker.kafka.groups.subscription import CONSUMER
+from broker.kafka.groups.values import GroupState
+from broker.network.timers import TimerHandle
+from broker.storage.catalogue import Catalogue
+from protocol.kafka.errors import ErrorCode
+
+Errors = dict[Partition, ErrorCode]
+# A topic's partitions with what is committed for each, if anything.
+FetchedTopic = tuple[str, list[tuple[int, CommittedOffset | None]]]
+
+
+@attrs.frozen
+class Committer:
+    """Who commits: a member in a generation, or (generation -1) a consumer that is no member."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+
+
+class OffsetCoordinator:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._sweep: TimerHandle | None = None
+
+    def commit(self, group_id: str, committer: Committer, offsets: Offsets, reply: Callable[[Errors], None]) -> None:
+        """``reply`` gets an error code for each partition, when the commit is durable or refused."""
+        registry = self._registry
+        error = registry.refusal(group_id, may_be_empty=True)
+        entry = registry.get(group_id)
+        if not error and entry is None:
+            if committer.generation < 0:
+                entry = registry.get_or_create(group_id)  # from now on a group of which only offsets are known
+            else:
+                error = ErrorCode.illegal_generation
+        if error or entry is None:
+            reply(dict.fromkeys(offsets, error))
+            return
+        longest = registry.config.offset_metadata_max_bytes
+        fitting = {key: committed for key, committed in offsets.items() if len(committed.metadata) <= longest}
+        with entry.lock:
+            error = entry.group.check_commit(
+                committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
+            )
+            registry.arm(entry)
+            if not error and fitting:
+                entry.offsets.stage(fitting)
+                # Under the lock, so that commits of one partition are written in the order in which they were staged.
+                done = partial(self._committed, entry, offsets, fitting, reply)
+                registry.writer.commit(group_id, fitting, done)
+                return
+        reply(dict.fromkeys(offsets, error or ErrorCode.offset_metadata_too_large))
+
+    def _committed(
+        self,
+        entry: Entry,
+        offsets: Offsets,
+        written: Offsets,
+        reply: Callable[[Errors], None],
+        failure: StorageError | None,
+    ) -> None:
+        log_failure(failure)
+        with entry.lock:
+            if failure is None:
+                entry.offsets.publish(written)
+            else:
+                entry.offsets.unstage(written)
+        outcome = error_of(failure)
+        errors = {key: outcome if key in written else ErrorCode.offset_metadata_too_large for key in offsets}
+        send([partial(reply, errors)])
+
+    def fetch(
+        self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
+    ) -> tuple[ErrorCode, list[FetchedTopic]]:
+        """What is committed for these (topic, partitions), or (None) for all that have something. Any group, in any state."""
+        error = self._registry.refusal(group_id, may_be_empty=True)
+        if error:
+            return error, []
+        entry = self._registry.get(group_id)
+        if entry is None:
+            return ErrorCode.none, [(topic, [(one, None) for one in partitions]) for topic, partitions in wanted or ()]
+        with entry.lock:
+            if wanted is None:
+                return ErrorCode.none, [(topic, list(partitions.items())) for topic, partitions in entry.offsets]
+            get = entry.offsets.get
+            return ErrorCode.none, [
+                (topic, [(one, get(topic, one)) for one in partitions]) for topic, partitions in wanted
+            ]
+
+    def delete(
+        self, group_id: str, partitions: Sequence[Partition], reply: Callable[[ErrorCode, Errors], None]
+    ) -> None:
+        """``reply`` gets the error of the whole request, or else one for each partition."""
+        registry = self._registry
+        error = registry.refusal(group_id)
+        entry = registry.get(group_id)
+        if error or entry is None:
+            reply(error or ErrorCode.group_id_not_found, {})
+            return
+        errors: Errors = {}
+        with entry.lock:
+            group = entry.group
+            if group.state is GroupState.DEAD:
+                error = ErrorCode.group_id_not_found
+            elif group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
+                error = ErrorCode.non_empty_group  # nobody can tell what its members read
+            else:
+                errors = {key: self._refusal_to_delete(entry, key[0]) for key in partitions}
+                removed = [key for key, refused in errors.items() if not refused]
+                if removed:
+                    entry.offsets.remove(removed)
+                    done = partial(_deleted, removed, errors, reply)
+                    registry.writer.change(partial(_delete_offsets, group_id, removed), done)
+                    registry.bury_if_finished(entry)
+                    return
+        reply(error, errors)
+
+    @staticmethod
+    def _refusal_to_delete(entry: Entry, topic: str) -> ErrorCode:
+        if entry.group.state is GroupState.EMPTY:
+            return ErrorCode.none
+        topics = entry.group.topics
+        subscribed = topics is None or topic in topics
+        return ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
+
+    # Forgetting -------------------------------------------------------------------------------------------------------
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """Its offsets go with it, in every group. Returns before that is durable; ``Registry.load`` does the rest."""
+        registry = self._registry
+        any_removed = False
+        for entry in registry.entries():
+            with entry.lock:
+                if entry.offsets.remove_topic(topic):
+                    any_removed = True
+                    registry.bury_if_finished(entry)
+        if any_removed:
+            registry.writer.change(partial(_delete_topic_offsets, topic), log_failure)
+
+    def start_sweeping(self) -> None:
+        registry = self._registry
+        deadline = registry.clock.monotonic() + registry.config.offsets_retention_check_interval_ms / 1000
+        # The timer's thread must not walk all groups: the writer's does.
+        self._sweep = registry.timer.at(deadline, partial(registry.writer.change, _nothing, self._swept))
+
+    def stop_sweeping(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _swept(self, failure: StorageError | None) -> None:
+        self.sweep()
+        if self._registry.active:
+            self.start_sweeping()
+
+    def sweep(self) -> None:
+        """Forget what is too old, and groups of which nothing is left."""
+        registry = self._registry
+        now_ms = registry.clock.time_ms()
+        retention_ms = registry.config.offsets_retention_minutes * 60_000
+        for entry in registry.entries():
+            with entry.lock:
+                group = entry.group
+                retention = retention_of(group, entry.empty_since_ms, now_ms, retention_ms)
+                expired = [] if retention is None else entry.offsets.expired(retention)
+                if expired:
+                    entry.offsets.remove(expired)
+                    registry.writer.change(partial(_delete_offsets, group.group_id, expired), log_failure)
+                registry.bury_if_finished(entry)
+
+
+def _deleted(
+    removed: list[Partition],
+    errors: Errors,
+    reply: Callable[[ErrorCode, Errors], None],
+    failure: StorageError | None,
+) -> None:
+    log_failure(failure)
+    if failure is not None:
+        errors |= dict.fromkeys(removed, error_of(failure))
+    send([partial(reply, ErrorCode.none, errors)])
+
+
+def _delete_offsets(group_id: str, partitions: list[Partition], catalogue: Catalogue) -> None:
+    catalogue.delete_offsets(group_id, partitions)
+
+
+def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
+    catalogue.delete_topic_offsets(topic)
+
+
+def _nothing(catalogue: Catalogue) -> None:
+    """Nothing to write: only a turn on the writer's thread."""

@@ -1,0 +1,123 @@
+"""How far one group has read: its committed offsets, and which of them are too old.
+
+Pure; whoever holds the group's lock uses it. A commit is staged first and counts (is fetched) once it is durable.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import attrs
+
+from broker.kafka.groups.rebalance import EMPTY, STABLE, Rebalance
+from broker.kafka.groups.subscription import CONSUMER
+
+NEVER = -1
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int  # wall clock
+    expire_ms: int = NEVER  # given by the client, in versions that can
+
+
+Partition = tuple[str, int]
+Offsets = dict[Partition, CommittedOffset]
+
+
+@attrs.frozen
+class Retention:
+    """Which offsets may be forgotten at ``now_ms``."""
+
+    now_ms: int
+    retention_ms: int
+    # Kept whatever their age: somebody reads these.
+    topics: frozenset[str] = frozenset()
+    # When the group became empty, if that is what counts.
+    empty_since_ms: int = 0
+
+    def is_over(self, topic: str, committed: CommittedOffset) -> bool:
+        if topic in self.topics:
+            return False
+        if committed.expire_ms != NEVER:
+            return self.now_ms >= committed.expire_ms
+        # Kafka counts from the group's becoming empty alone, and so drops what an operator has set on a group that has
+        # been empty for long.
+        since_ms = max(committed.commit_ms, self.empty_since_ms)
+        return self.now_ms - since_ms >= self.retention_ms
+
+
+def retention_of(group: Rebalance, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
+    """The rule that applies to a group in its present state (KIP-211); None: nothing of it may be forgotten."""
+    if group.protocol_type is None:
+        return Retention(now_ms, retention_ms)  # offsets only
+    if group.state is EMPTY:
+        return Retention(now_ms, retention_ms, empty_since_ms=empty_since_ms)
+    if group.state is STABLE and group.protocol_type == CONSUMER and group.topics is not None:
+        return Retention(now_ms, retention_ms, topics=group.topics)
+    return None
+
+
+class GroupOffsets:
+    """The offsets of one group, by topic and partition."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[int, CommittedOffset]] = {}
+        self._staged: Offsets = {}
+
+    def __bool__(self) -> bool:
+        """True if there is anything, durable or on its way."""
+        return bool(self._topics or self._staged)
+
+    def load(self, topic: str, partition: int, committed: CommittedOffset) -> None:
+        self._topics.setdefault(topic, {})[partition] = committed
+
+    def stage(self, offsets: Offsets) -> None:
+        """These are being written."""
+        self._staged.update(offsets)
+
+    def publish(self, offsets: Offsets) -> None:
+        """These, staged before, are durable. What was removed since stays removed."""
+        for key, committed in offsets.items():
+            if key in self._staged:
+                self.load(*key, committed)
+        self.unstage(offsets)
+
+    def unstage(self, offsets: Offsets) -> None:
+        """These are not being written any more."""
+        for key, committed in offsets.items():
+            if self._staged.get(key) is committed:  # else a later commit of the same partition is on its way
+                del self._staged[key]
+
+    def get(self, topic: str, partition: int) -> CommittedOffset | None:
+        partitions = self._topics.get(topic)
+        return None if partitions is None else partitions.get(partition)
+
+    def __iter__(self) -> Iterator[tuple[str, dict[int, CommittedOffset]]]:
+        return iter(self._topics.items())
+
+    def remove(self, keys: Iterable[Partition]) -> None:
+        for topic, partition in keys:
+            self._staged.pop((topic, partition), None)
+            partitions = self._topics.get(topic)
+            if partitions is not None:
+                partitions.pop(partition, None)
+                if not partitions:
+                    del self._topics[topic]
+
+    def remove_topic(self, topic: str) -> bool:
+        """True if there was anything of it."""
+        staged = [key for key in self._staged if key[0] == topic]
+        for key in staged:
+            del self._staged[key]
+        return self._topics.pop(topic, None) is not None or bool(staged)
+
+    def expired(self, retention: Retention) -> list[Partition]:
+        """What is too old. A partition with a commit on its way is not."""
+        return [
+            (topic, partition)
+            for topic, partitions in self._topics.items()
+            for partition, committed in partitions.items()
+            if (topic, partition) not in self._staged and retention.is_over(topic, committed)
+        ]

@@ -1,0 +1,221 @@
+"""All groups of this broker, each with its lock, its timer and its way into the catalogue.
+
+Carries out what a group asks for (``settle``): starts timers, has generations saved, hands answers to whoever holds no lock
+any more. Decides nothing. Any thread may call any method; nothing under a lock waits.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
+
+import attrs
+
+from broker.config import BrokerConfig
+from broker.errors import StorageError
+from broker.kafka.groups import snapshots
+from broker.kafka.groups.catalogue_writer import CatalogueWriter
+from broker.kafka.groups.group import Group, GroupLimits
+from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
+from broker.kafka.groups.values import GroupState, Save
+from broker.log import get_logger
+from broker.network.timers import Timer, TimerHandle
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.storage.catalogue import Catalogue
+from protocol.kafka.errors import ErrorCode
+
+log = get_logger("groups")
+
+# An answer that is ready to leave.
+Send = Callable[[], None]
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One group. All of it is guarded by ``lock``."""
+
+    group: Group
+    offsets: GroupOffsets = attrs.Factory(GroupOffsets)
+    lock: Lock = attrs.Factory(Lock)
+    empty_since_ms: int = 0  # wall clock; means something while the group is empty
+    timer: TimerHandle | None = None
+    armed_for: float = inf  # what `timer` waits for
+
+
+class Registry:
+    def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
+        self.clock = clock
+        self.timer = timer
+        self.config = config
+        self.writer = CatalogueWriter(catalogue)
+        self._catalogue = catalogue
+        self._limits = GroupLimits(config.group_max_size, config.group_initial_rebalance_delay_ms)
+        self.active = False
+        self._entries: dict[str, Entry] = {}
+        self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock, never the other way round
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    def load(self, topic_exists: Callable[[str], bool]) -> None:
+        """Read the catalogue. Offsets of topics that are no more are dropped."""
+        now = self.clock.monotonic()
+        for group_id, stored in self._catalogue.load_groups():
+            try:
+                kept = snapshots.decode(group_id, stored)
+            except StorageError as error:
+                log.error("group unreadable", group=group_id, error=str(error))
+                continue  # its members join anew, and its offsets are not in there
+            group = Group.restore(group_id, self._limits, kept.snapshot, now)
+            self._entries[group_id] = Entry(group, empty_since_ms=kept.since_ms)
+        gone: set[str] = set()
+        for (
+            group_id,
+            topic,
+            partition,
+            offset,
+            leader_epoch,
+            metadata,
+            commit_ms,
+            expire_ms,
+        ) in self._catalogue.load_offsets():
+            if topic_exists(topic):
+                committed = CommittedOffset(offset, leader_epoch, metadata or "", commit_ms, expire_ms)
+                self.get_or_create(group_id).offsets.load(topic, partition, committed)
+            else:
+                gone.add(topic)  # the broker stopped in the middle of deleting it
+        for topic in gone:
+            self.writer.change(partial(_delete_topic_offsets, topic), log_failure)
+        for entry in self.entries():
+            with entry.lock:
+                self.arm(entry)
+        self.active = True
+
+    def shut_down(self) -> None:
+        """Refuse requests from now on, and let go of whoever is parked."""
+        self.active = False
+        for entry in self.entries():
+            with entry.lock:
+                entry.group.shut_down()
+                if entry.timer is not None:
+                    entry.timer.cancel()
+                answers = self.settle(entry)
+            send(answers)
+
+    # Finding ----------------------------------------------------------------------------------------------------------
+
+    def refusal(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
+        """Why no request of that group can be served; ``none`` if it can. Kafka allows "" where only offsets matter."""
+        if not group_id and not may_be_empty:
+            return ErrorCode.invalid_group_id
+        return ErrorCode.none if self.active else ErrorCode.coordinator_not_available
+
+    def get(self, group_id: str) -> Entry | None:
+        return self._entries.get(group_id)
+
+    def get_or_create(self, group_id: str) -> Entry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.setdefault(group_id, Entry(Group(group_id, self._limits)))
+        return entry
+
+    def entries(self) -> list[Entry]:
+        with self._lock:
+            return list(self._entries.values())
+
+    # With the entry's lock held ---------------------------------------------------------------------------------------
+
+    def settle(self, entry: Entry) -> list[Send]:
+        """Do what the group asks for. Returns the answers: ``send`` them after the lock is released."""
+        answers: list[Send] = []
+        for effect in entry.group.take_effects():
+            if isinstance(effect, Save):
+                self._save(entry, effect)
+            else:
+                answers.append(partial(effect.to, effect.result))  # type: ignore[arg-type]
+        self.arm(entry)
+        return answers
+
+    def arm(self, entry: Entry) -> None:
+        """Have the group woken in time. Deadlines that moved back are found out when the timer fires."""
+        wake = entry.group.wake
+        if wake < entry.armed_for:
+            if entry.timer is not None:
+                entry.timer.cancel()
+            entry.armed_for = wake
+            entry.timer = self.timer.at(wake, partial(self._on_timer, entry))
+
+    def bury_if_finished(self, entry: Entry) -> None:
+        """A group without members and offsets ends, unless somebody is about to join it."""
+        group = entry.group
+        if group.state is GroupState.EMPTY and not entry.offsets and not group.has_pending_members:
+            group.delete()
+            self.bury(entry, log_failure)
+
+    def bury(self, entry: Entry, done: Callable[[StorageError | None], None]) -> None:
+        """The group is dead: forget it. ``done`` is told when the catalogue has."""
+        group_id = entry.group.group_id
+        if entry.timer is not None:
+            entry.timer.cancel()
+        with self._lock:
+            if self._entries.get(group_id) is entry:
+                del self._entries[group_id]
+        self.writer.change(partial(_delete_group, group_id), done)
+
+    def _save(self, entry: Entry, save: Save) -> None:
+        now_ms = self.clock.time_ms()
+        if not save.snapshot.members:
+            entry.empty_since_ms = now_ms
+        group_id = entry.group.group_id
+        self.writer.change(partial(_save_group, group_id, save, now_ms), partial(self._saved, entry, save))
+
+    # Later ------------------------------------------------------------------------------------------------------------
+
+    def _saved(self, entry: Entry, save: Save, failure: StorageError | None) -> None:
+        """On the writer's thread."""
+        log_failure(failure)
+        with entry.lock:
+            entry.group.saved(save, error_of(failure), self.clock.monotonic())
+            answers = self.settle(entry)
+        send(answers)
+
+    def _on_timer(self, entry: Entry) -> None:
+        """On the timer's thread. A timer that was cancelled too late finds nothing due."""
+        with entry.lock:
+            entry.timer = None
+            entry.armed_for = inf
+            entry.group.expire(self.clock.monotonic())
+            answers = self.settle(entry)
+        send(answers)
+
+
+def send(answers: Sequence[Send]) -> None:
+    """With no lock held. One that cannot be sent must not keep the others waiting, nor stop the thread."""
+    for answer in answers:
+        try:
+            answer()
+        except Exception as error:
+            log.error("answer failed", error=repr(error))
+
+
+def error_of(failure: StorageError | None) -> ErrorCode:
+    """Kafka's answer where its log cannot be written: the client looks for the coordinator again and tries again."""
+    return ErrorCode.none if failure is None else ErrorCode.not_coordinator
+
+
+def log_failure(failure: StorageError | None) -> None:
+    if failure is not None:
+        log.error("group change not durable", error=str(failure))
+
+
+def _save_group(group_id: str, save: Save, now_ms: int, catalogue: Catalogue) -> None:
+    catalogue.save_group(group_id, snapshots.encode(save.snapshot, now_ms))
+
+
+def _delete_group(group_id: str, catalogue: Catalogue) -> None:
+    catalogue.delete_offsets(group_id, None)
+    catalogue.delete_group(group_id)
+
+
+def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
+    catalogue.delete_topic_offsets(topic)

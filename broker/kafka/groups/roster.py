@@ -1,0 +1,134 @@
+"""The members of one group: dynamic and static, which of them leads, and which protocol they vote for.
+
+Pure bookkeeping of a ``Group``; whoever holds the group's lock uses it. It knows no states, deadlines or replies.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import attrs
+
+from broker.kafka.groups.values import MemberSnapshot, Protocols
+
+
+@attrs.define(eq=False)
+class Member:
+    """One member of a group."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    # Not yet in any generation: it may not know its member id, so it cannot send heartbeats.
+    is_new: bool = False
+    # Monotonic seconds at which it is given up; None while nobody counts.
+    deadline: float | None = None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Its metadata for that protocol; nothing if it does not know the protocol."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The first of its protocols that is a candidate."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def snapshot(self, assignment: bytes) -> MemberSnapshot:
+        return MemberSnapshot(
+            self.member_id,
+            self.group_instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.protocols,
+            assignment,
+        )
+
+
+class Roster:
+    """Members by id, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}  # group instance id -> member id
+        self._supported: Counter[str] = Counter()  # protocol -> members that support it
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._members[member_id]
+
+    def static_member_id(self, group_instance_id: str) -> str | None:
+        """The member id that this instance has now."""
+        return self._static.get(group_instance_id)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of its members'; 0 without any."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def add(self, member: Member) -> None:
+        """The first one to come leads."""
+        assert member.member_id not in self._members, member.member_id
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self._static, member.group_instance_id
+            self._static[member.group_instance_id] = member.member_id
+        self._members[member.member_id] = member
+        self._count(member.protocols, 1)
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> None:
+        """Remove it if it is there. If it led, the one that has been here longest leads."""
+        member = self._members.pop(member_id, None)
+        if member is None:
+            return
+        self._count(member.protocols, -1)
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self._members), None)
+
+    def replace(self, old_member_id: str, new_member_id: str) -> Member:
+        """A static member comes back under a new member id: all else, leadership too, stays."""
+        member = self._members.pop(old_member_id)
+        assert member.group_instance_id is not None
+        member.member_id = new_member_id
+        self._members[new_member_id] = member
+        self._static[member.group_instance_id] = new_member_id
+        if self.leader == old_member_id:
+            self.leader = new_member_id
+        return member
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        self._count(member.protocols, -1)
+        member.protocols = protocols
+        self._count(protocols, 1)
+
+    def supports_one_of(self, protocols: Protocols) -> bool:
+        """True if every member supports at least one of these, the same one."""
+        return any(self._supported[name] == len(self._members) for name, _ in protocols)
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its protocols that all members support; most votes win, then the earliest vote."""
+        candidates = {name for name, members in self._supported.items() if members == len(self._members)}
+        votes = Counter(member.vote(candidates) for member in self)
+        return votes.most_common(1)[0][0]
+
+    def _count(self, protocols: Protocols, change: int) -> None:
+        for name in {name for name, _ in protocols}:  # a protocol that is named twice counts once
+            self._supported[name] += change
+            if not self._supported[name]:
+                del self._supported[name]

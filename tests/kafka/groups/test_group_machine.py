@@ -1,0 +1,286 @@
+"""Any order of joins, syncs, heartbeats, leaves, failures, waits, slow or failing saves and restarts keeps the promises."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.kafka.groups.group import Group, GroupLimits
+from broker.kafka.groups.values import GroupState, JoinResult, SyncResult
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.driver import GroupDriver, Parked
+
+PROTOCOLS = [
+    (("range", b"a"),),
+    (("range", b"b"),),
+    (("range", b"a"), ("sticky", b"a")),
+    (("sticky", b"a"), ("range", b"a")),
+]
+# Most joins are of the first kind, so that groups become stable at all.
+protocols = st.sampled_from([PROTOCOLS[2]] * 6 + PROTOCOLS)
+
+
+class Client:
+    """A consumer: what it was told last, and what it waits for."""
+
+    def __init__(self, name: str, instance: str | None) -> None:
+        self.name = name
+        self.instance = instance
+        self.member_id = ""
+        self.generation = -1
+        self.synced = False
+        self.is_leader = False
+        self.members: tuple[str, ...] = ()
+        self.join: Parked | None = None
+        self.sync: Parked | None = None
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Clients of two kinds around one group. Everything random comes from hypothesis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start(GroupLimits())
+        self.clients = [Client(f"dynamic-{n}", None) for n in range(3)]
+        self.clients += [Client(f"static-{n}", f"pod-{n}") for n in range(2)]
+        self.requests: list[Parked] = []
+        self.highest_generation = 0
+        # What each generation's leader has assigned, by what a member is known as. Reset by a restart, which may
+        # forget the last generations and count them again.
+        self.assigned: dict[int, dict[str, bytes]] = {}
+        self.owners: dict[tuple[int, bytes], str] = {}
+        self.leaders: dict[int, str] = {}
+
+    client = st.integers(0, 4)
+
+    def start(self, limits: GroupLimits) -> None:
+        self.limits = limits
+        self.driver = GroupDriver(limits)
+        self.driver.save_at_once = False
+
+    @initialize(
+        max_size=st.sampled_from([3, 100]),
+        delay_ms=st.sampled_from([0, 0, 3_000]),
+        first=st.lists(client, min_size=0, max_size=5, unique=True),
+    )
+    def a_group_begins(self, max_size: int, delay_ms: int, first: list[int]) -> None:
+        self.start(GroupLimits(max_size, delay_ms))
+        for _ in range(6):  # enough rounds for these to become stable
+            if first:
+                self.clients_go_on(first, PROTOCOLS[2])
+            self.driver.wait(delay_ms / 1000)
+            self.saves_end_well()
+
+    def known_as(self, client: Client) -> str:
+        return client.instance or client.member_id
+
+    # What good clients do -------------------------------------------------------------------------------------------
+
+    @rule(order=st.lists(client, min_size=1, max_size=8), protocols=protocols)
+    def clients_go_on(self, order: list[int], protocols: Any) -> None:
+        for index in order:
+            self.see_answers()
+            client = self.clients[index]
+            if client.join is not None or client.sync is not None:
+                continue
+            if client.generation < 0:
+                self.a_client_joins(index, protocols, 30_000, client.instance is None)
+            elif not client.synced:
+                self.a_client_syncs(index, True)
+            elif self.driver.heartbeat(client.member_id, client.generation, instance=client.instance):
+                self.a_client_joins(index, protocols, 30_000, True)
+
+    @precondition(lambda self: self.driver.saves)
+    @rule()
+    def saves_end_well(self) -> None:
+        while self.driver.saves:
+            self.driver.finish_save()
+
+    # What any client may do -------------------------------------------------------------------------------------------
+
+    @rule(index=client, protocols=protocols, session_ms=st.sampled_from([6_000, 30_000]), keep_id=st.booleans())
+    def a_client_joins(self, index: int, protocols: Any, session_ms: int, keep_id: bool) -> None:
+        client = self.clients[index]
+        member_id = client.member_id if keep_id or client.instance is None else ""
+        parked = self.driver.join(member_id, instance=client.instance, protocols=protocols, session_ms=session_ms)
+        self.requests.append(parked)
+        client.join, client.sync = parked, None
+
+    @rule(index=client)
+    def a_client_starts_anew(self, index: int) -> None:
+        old = self.clients[index]
+        self.clients[index] = Client(old.name, old.instance)
+
+    @rule(index=client, names_all=st.booleans())
+    def a_client_syncs(self, index: int, names_all: bool) -> None:
+        client = self.clients[index]
+        assignments: dict[str, bytes] = {}
+        if client.is_leader:
+            named = client.members if names_all else client.members[1:]
+            assignments = {member: f"{n} of {client.generation}".encode() for n, member in enumerate(named)}
+        before = len(self.driver.saves)
+        parked = self.driver.sync(client.member_id, client.generation, assignments, instance=client.instance)
+        if len(self.driver.saves) > before:
+            instances = {
+                member.member_id: member.group_instance_id or member.member_id for member in self.driver.group.roster
+            }
+            self.assigned[client.generation] = {instances[one]: value for one, value in assignments.items()}
+        self.requests.append(parked)
+        client.sync = parked
+
+    @rule(index=client)
+    def a_client_sends_a_heartbeat(self, index: int) -> None:
+        client = self.clients[index]
+        error = self.driver.heartbeat(client.member_id, client.generation, instance=client.instance)
+        self.check_generation(client, error)
+
+    @rule(index=client)
+    def a_client_commits(self, index: int) -> None:
+        client = self.clients[index]
+        error = self.driver.commit(client.member_id, client.generation, instance=client.instance)
+        if client.generation >= 0:
+            self.check_generation(client, error)
+
+    @rule(index=client)
+    def a_client_leaves(self, index: int) -> None:
+        client = self.clients[index]
+        self.driver.leave(client.member_id, instance=client.instance)
+
+    # What happens -----------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 1.0, 1.0, 3.0, 5.9, 30.0, 61.0, 301.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.driver.wait(seconds)
+
+    @precondition(lambda self: self.driver.saves)
+    @rule(fails=st.sampled_from([False, False, False, True]))
+    def a_save_ends(self, fails: bool) -> None:
+        then = self.driver.saves[0].then
+        self.driver.finish_save(ErrorCode.not_coordinator if fails else ErrorCode.none)
+        if fails and hasattr(then, "assignments") and self.driver.group.generation == then.generation:
+            self.assigned.pop(then.generation, None)
+
+    @rule()
+    def the_broker_restarts(self) -> None:
+        group = self.driver.group
+        group.shut_down()
+        self.driver._settle()
+        self.see_answers()
+        assert all(not request.is_parked for request in self.requests)
+        self.driver.saves.clear()  # the machine stopped before they were written
+        if self.driver.saved:
+            snapshot = self.driver.saved[-1].snapshot
+            group = Group.restore("g", self.limits, snapshot, self.driver.now)
+            for generation in [one for one in self.assigned if one > snapshot.generation]:
+                del self.assigned[generation]
+        else:
+            group = Group("g", self.limits)
+            self.assigned.clear()
+        self.highest_generation = group.generation
+        self.owners.clear()
+        self.leaders.clear()
+        self.driver.group = group
+
+    # What must hold ---------------------------------------------------------------------------------------------------
+
+    def check_generation(self, client: Client, error: ErrorCode) -> None:
+        group = self.driver.group
+        if error in (ErrorCode.none, ErrorCode.rebalance_in_progress):
+            assert client.member_id in group.roster
+            assert client.generation == group.generation
+
+    @invariant()
+    def answers_agree(self) -> None:
+        self.see_answers()
+
+    def see_answers(self) -> None:
+        for client in self.clients:
+            if client.join is not None and client.join.answers:
+                self.see_join(client, client.join.result)
+                client.join = None
+            if client.sync is not None and client.sync.answers:
+                self.see_sync(client, client.sync.result)
+                client.sync = None
+
+    def see_join(self, client: Client, result: JoinResult) -> None:
+        if result.error == ErrorCode.none:
+            client.member_id, client.generation = result.member_id, result.generation
+            client.synced = False
+            client.is_leader = result.leader == result.member_id and not result.skip_assignment
+            client.members = tuple(member.member_id for member in result.members)
+            if client.is_leader:
+                assert client.member_id in client.members
+                known = self.known_as(client)
+                assert self.leaders.setdefault(result.generation, known) == known, "two leaders of one generation"
+        elif result.error == ErrorCode.member_id_required:
+            client.member_id = result.member_id
+        elif result.error in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            client.member_id, client.generation = "", -1
+
+    def see_sync(self, client: Client, result: SyncResult) -> None:
+        if result.error:
+            client.generation = -1
+            return
+        client.synced = True
+        known = self.known_as(client)
+        assert result.assignment == self.assigned[client.generation].get(known, b"")
+        if result.assignment:
+            owner = self.owners.setdefault((client.generation, result.assignment), known)
+            assert owner == known, "two owners in one generation"
+
+    @invariant()
+    def generations_never_decrease(self) -> None:
+        assert self.driver.group.generation >= self.highest_generation
+        self.highest_generation = self.driver.group.generation
+
+    @invariant()
+    def there_is_a_leader_if_there_are_members(self) -> None:
+        roster = self.driver.group.roster
+        assert (roster.leader in roster) if len(roster) else roster.leader is None
+
+    @invariant()
+    def every_request_is_parked_or_answered_once(self) -> None:
+        group = self.driver.group
+        parked = {id(one) for one in [*group._joining.values(), *group._syncing.values()]}
+        assert parked == {id(one) for one in self.requests if one.is_parked}
+        assert all(len(one.answers) <= 1 for one in self.requests)
+        self.requests = [one for one in self.requests if one.is_parked]
+
+    @invariant()
+    def only_members_are_parked_and_only_where_they_may_be(self) -> None:
+        group = self.driver.group
+        members = {member.member_id for member in group.roster}
+        assert members >= group._joining.keys() | group._syncing.keys() | group._not_synced
+        assert not members & group._pending.keys()
+        assert not group._joining or group.state in (GroupState.PREPARING_REBALANCE, GroupState.STABLE)
+        assert not group._syncing or group.state is GroupState.COMPLETING_REBALANCE
+        assert not members or group.state is not GroupState.EMPTY
+
+    @invariant()
+    def somebody_looks_after_every_member(self) -> None:
+        group = self.driver.group
+        for member in group.roster:
+            parked = member.member_id in group._joining or member.member_id in group._syncing
+            assert member.deadline is not None or parked
+        assert group.wake <= group._next_deadline()
+
+    @invariant()
+    def a_stable_group_has_the_assignment_of_its_leader(self) -> None:
+        group = self.driver.group
+        if group.state is GroupState.STABLE:
+            expected = self.assigned[group.generation]
+            for member in group.roster:
+                known = member.group_instance_id or member.member_id
+                assert member.assignment == expected.get(known, b"")
+
+    def teardown(self) -> None:
+        """Once faults stop, everybody who is parked is answered."""
+        self.driver.save_at_once = True
+        self.driver._settle()
+        self.driver.wait(1_000)
+        assert [one for one in self.requests if one.is_parked] == []
+
+
+GroupMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
+TestGroupMachine = GroupMachine.TestCase

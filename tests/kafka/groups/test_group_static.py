@@ -1,0 +1,257 @@
+"""Static members (KIP-345): they come back under a new member id and keep their place."""
+
+import pytest
+
+from broker.kafka.groups.group import Group, GroupLimits
+from broker.kafka.groups.values import GroupState
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.driver import REBALANCE_MS, SESSION_MS, GroupDriver, Parked
+
+LONG = 1_800_000
+
+
+@pytest.fixture
+def group() -> GroupDriver:
+    return GroupDriver()
+
+
+def stable_pair(group: GroupDriver) -> tuple[str, str]:
+    """Static members pod-0, which leads, and pod-1, stable in generation 2."""
+    (first,) = [group.join(instance="pod-0", session_ms=LONG)]
+    second = group.join(instance="pod-1", session_ms=LONG)
+    first = group.join(first.member_id, instance="pod-0", session_ms=LONG)
+    ids = first.member_id, second.member_id
+    group.sync(ids[0], assignments={one: f"for {one}".encode() for one in ids})
+    group.sync(ids[1])
+    assert (group.group.state, group.group.generation, group.group.roster.leader) == (GroupState.STABLE, 2, ids[0])
+    return ids
+
+
+def back(group: GroupDriver, instance: str, **how: object) -> Parked:
+    return group.join(instance=instance, session_ms=LONG, **how)  # type: ignore[arg-type]
+
+
+def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    again = back(group, "pod-1")
+    assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
+    assert again.member_id != follower
+    assert group.sync(again.member_id, instance="pod-1").result.assignment == f"for {follower}".encode()
+    assert group.heartbeat(leader) == ErrorCode.none
+
+
+def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    again = back(group, "pod-0")
+    assert again.result.skip_assignment
+    assert again.result.leader == again.member_id != leader
+    assert {member.group_instance_id for member in again.result.members} == {"pod-0", "pod-1"}
+    assert group.join(follower, instance="pod-1").result.leader == again.member_id
+
+
+def test_before_version_9_a_static_leader_that_comes_back_is_told_that_another_one_leads(group: GroupDriver) -> None:
+    leader, _ = stable_pair(group)
+    again = back(group, "pod-0", version=8)
+    assert (again.result.leader, again.result.skip_assignment, again.result.members) == (leader, False, ())
+
+
+def test_the_new_id_is_told_once_it_is_durable(group: GroupDriver) -> None:
+    stable_pair(group)
+    group.save_at_once = False
+    again = back(group, "pod-1")
+    assert again.is_parked
+    group.finish_save()
+    assert again.error == ErrorCode.none
+    assert again.member_id in {member.member_id for member in group.saved[-1].snapshot.members}
+
+
+def test_if_the_new_id_cannot_be_saved_the_old_one_holds(group: GroupDriver) -> None:
+    _, follower = stable_pair(group)
+    group.save_at_once = False
+    again = back(group, "pod-1")
+    group.finish_save(ErrorCode.not_coordinator)
+    assert (again.error, again.member_id) == (ErrorCode.not_coordinator, "")
+    assert group.heartbeat(follower, instance="pod-1") == ErrorCode.none
+
+
+def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_along(group: GroupDriver) -> None:
+    leader, _ = stable_pair(group)
+    group.save_at_once = False
+    again = back(group, "pod-1")
+    led = group.join(leader, instance="pod-0")
+    assert (led.result.generation, again.result.generation) == (3, 3)
+    group.finish_save()
+    assert again.result.generation == 3
+
+
+def test_who_still_uses_the_old_id_is_fenced(group: GroupDriver) -> None:
+    _, old = stable_pair(group)
+    back(group, "pod-1")
+    assert group.heartbeat(old, instance="pod-1") == ErrorCode.fenced_instance_id
+    assert group.sync(old, instance="pod-1").error == ErrorCode.fenced_instance_id
+    assert group.join(old, instance="pod-1").error == ErrorCode.fenced_instance_id
+    assert group.leave(old, instance="pod-1") == ErrorCode.fenced_instance_id
+    assert group.commit(old, 2, instance="pod-1") == ErrorCode.fenced_instance_id
+    assert group.heartbeat(old) == ErrorCode.unknown_member_id
+
+
+def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: GroupDriver) -> None:
+    leader, _ = stable_pair(group)
+    parked = group.join(leader, instance="pod-0")
+    again = back(group, "pod-0")
+    assert (parked.error, parked.member_id) == (ErrorCode.fenced_instance_id, leader)
+    assert again.is_parked
+
+
+def test_who_waits_in_sync_under_the_old_id_is_fenced_at_once(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    group.join(leader, instance="pod-0")
+    group.join(follower, instance="pod-1")
+    parked = group.sync(follower, instance="pod-1")
+    back(group, "pod-1")
+    assert parked.error == ErrorCode.fenced_instance_id
+
+
+def test_an_instance_that_never_joined_is_unknown(group: GroupDriver) -> None:
+    leader, _ = stable_pair(group)
+    assert group.heartbeat(leader, instance="pod-9") == ErrorCode.unknown_member_id
+    assert group.join(leader, instance="pod-9").error == ErrorCode.unknown_member_id
+
+
+def test_a_member_that_was_told_its_id_cannot_come_back_as_a_static_one(group: GroupDriver) -> None:
+    pending = group.join()
+    assert group.join(pending.member_id, instance="pod-0").error == ErrorCode.unknown_member_id
+
+
+def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalance(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    group.join(leader, instance="pod-0")
+    group.join(follower, instance="pod-1")
+    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    again = back(group, "pod-1")
+    assert again.is_parked
+    assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
+
+
+def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance(group: GroupDriver) -> None:
+    both = (("range", b"r"), ("sticky", b"s"))
+    only = group.join(instance="pod-0", protocols=both)
+    group.sync(only.member_id, assignments={only.member_id: b"all"})
+    again = group.join(instance="pod-0", protocols=both[::-1])
+    assert (again.result.generation, again.result.protocol_name) == (2, "sticky")
+
+
+def test_static_members_stay_through_a_rebalance_that_they_missed(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    again = group.join(leader, instance="pod-0")
+    group.wait(REBALANCE_MS / 1000)
+    assert again.error == ErrorCode.none
+    assert follower in {member.member_id for member in again.result.members}
+
+
+def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: GroupDriver) -> None:
+    (a,) = [group.join(instance="pod-0", session_ms=LONG)]
+    group.sync(a.member_id, assignments={a.member_id: b"all"})
+    group.join_new()
+    group.leave("client-2")
+    group.wait(10 * REBALANCE_MS / 1000)
+    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.join(a.member_id, instance="pod-0", session_ms=LONG).error == ErrorCode.none
+
+
+def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(group: GroupDriver) -> None:
+    joined = group.join(instance="pod-0", session_ms=LONG, rebalance_ms=5)
+    group.sync(joined.member_id, assignments={joined.member_id: b"all"})
+    group.join_new(rebalance_ms=0)
+    group.leave("client-2")
+    assert group.group.state is GroupState.PREPARING_REBALANCE
+    group.wait(0.9)
+    assert group.group.wake >= group.now + 0.1
+
+
+def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: GroupDriver) -> None:
+    joined = group.join(instance="pod-0")
+    group.sync(joined.member_id, assignments={joined.member_id: b"all"})
+    group.wait(SESSION_MS / 1000)
+    assert group.group.state is GroupState.EMPTY
+    assert back(group, "pod-0").result.generation == 3
+
+
+def test_an_operator_removes_a_static_member_by_its_instance(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    assert group.leave("", instance="pod-1") == ErrorCode.none
+    assert group.heartbeat(follower) == ErrorCode.unknown_member_id
+    assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
+
+
+def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    joins = (
+        group.join(leader, instance="pod-0", session_ms=LONG),
+        group.join(follower, instance="pod-1", session_ms=LONG),
+    )
+    group.sync(leader, assignments={join.member_id: b"" for join in joins})
+    again = back(group, "pod-1")  # before it had synced
+    assert group.sync(again.member_id, instance="pod-1").error == ErrorCode.none
+    group.wait(2 * REBALANCE_MS / 1000)
+    assert (group.group.state, group.group.generation) == (GroupState.STABLE, 3)
+
+
+def test_after_a_restart_static_members_are_known_by_their_instance(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    after = GroupDriver(group=Group.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
+    after._ids = iter(range(100, 200))  # type: ignore[assignment]
+    assert after.heartbeat(leader, 2, instance="pod-0") == ErrorCode.none
+    again = back(after, "pod-1")
+    assert (again.error, again.result.generation) == (ErrorCode.none, 2)
+    assert after.sync(again.member_id, instance="pod-1").result.assignment == f"for {follower}".encode()
+
+
+def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generation(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    again = group.join(follower, instance="pod-1", protocols=(("range", b"new"),), session_ms=LONG)
+    group.wait(REBALANCE_MS / 1000)
+    assert again.result.leader == follower
+    assert leader in {member.member_id for member in again.result.members}
+
+
+def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(group: GroupDriver) -> None:
+    leader, _ = stable_pair(group)
+    group.save_at_once = False
+    again = back(group, "pod-1")
+    newcomer = group.join_new()
+    group.finish_save()
+    assert again.is_parked
+    group.join(leader, instance="pod-0", session_ms=LONG)
+    assert (again.result.generation, newcomer.result.generation) == (3, 3)
+
+
+def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: GroupDriver) -> None:
+    stable_pair(group)
+    group.save_at_once = False
+    first, second = back(group, "pod-1"), back(group, "pod-1")
+    assert first.error == ErrorCode.fenced_instance_id
+    group.finish_save()
+    assert second.is_parked
+    group.finish_save()
+    assert second.error == ErrorCode.none
+
+
+def test_a_static_member_that_came_back_and_never_syncs_is_out(group: GroupDriver) -> None:
+    leader, follower = stable_pair(group)
+    group.join(leader, instance="pod-0", session_ms=LONG)
+    group.join(follower, instance="pod-1", session_ms=LONG)
+    group.sync(leader, assignments={leader: b"all"})
+    again = back(group, "pod-1")
+    group.wait(REBALANCE_MS / 1000)
+    assert again.member_id not in group.group.roster
+    assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
+
+
+def test_if_the_new_id_cannot_be_saved_the_old_protocols_hold_as_well(group: GroupDriver) -> None:
+    _, follower = stable_pair(group)
+    group.save_at_once = False
+    back(group, "pod-1", protocols=(("range", b"new"),))
+    group.finish_save(ErrorCode.not_coordinator)
+    assert group.join(follower, instance="pod-1").error == ErrorCode.none
+    assert group.group.state is GroupState.STABLE

@@ -1,0 +1,196 @@
+"""From the leader's assignment to everybody's, and what goes wrong on the way."""
+
+import pytest
+
+from broker.kafka.groups.values import GroupState
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.driver import REBALANCE_MS, GroupDriver
+
+
+@pytest.fixture
+def group() -> GroupDriver:
+    return GroupDriver()
+
+
+def two_joined(group: GroupDriver) -> tuple[str, str]:
+    """Leader and follower of generation 2, neither of which has synced."""
+    (leader,) = group.stable()
+    follower = group.join_new()
+    group.join(leader)
+    return leader, follower.member_id
+
+
+def test_every_member_gets_what_the_leader_assigned_to_it(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    waiting = group.sync(follower)
+    assert waiting.is_parked
+    led = group.sync(leader, assignments={leader: b"0,1", follower: b"2"})
+    assert (led.result.assignment, waiting.result.assignment) == (b"0,1", b"2")
+    assert (led.result.protocol_type, led.result.protocol_name) == ("consumer", "range")
+    assert group.group.state is GroupState.STABLE
+
+
+def test_a_member_that_the_leader_left_out_gets_nothing(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.sync(leader, assignments={leader: b"0,1,2"})
+    late = group.sync(follower)
+    assert (late.error, late.result.assignment) == (ErrorCode.none, b"")
+
+
+def test_assignments_for_strangers_are_ignored(group: GroupDriver) -> None:
+    leader, _ = two_joined(group)
+    group.sync(leader, assignments={leader: b"0", "stranger": b"1"})
+    assert [member.member_id for member in group.saved[-1].snapshot.members if member.assignment] == [leader]
+
+
+def test_what_a_follower_assigns_counts_for_nothing(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    waiting = group.sync(follower, assignments={leader: b"", follower: b"all"})
+    group.sync(leader, assignments={leader: b"0", follower: b"1"})
+    assert waiting.result.assignment == b"1"
+
+
+def test_an_assignment_is_handed_out_once_it_is_durable(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.save_at_once = False
+    syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
+    assert all(sync.is_parked for sync in syncs)
+    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    kept = {member.member_id: member.assignment for member in group.saves[0].snapshot.members}
+    assert kept == {leader: b"0", follower: b"1"}
+    group.finish_save()
+    assert [sync.result.assignment for sync in syncs] == [b"1", b"0"]
+
+
+def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.save_at_once = False
+    syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
+    group.finish_save(ErrorCode.not_coordinator)
+    assert [sync.error for sync in syncs] == [ErrorCode.not_coordinator] * 2
+    assert group.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.save_at_once = False
+    sync = group.sync(leader, assignments={leader: b"0", follower: b"1"})
+    newcomer = group.join_new()
+    assert sync.error == ErrorCode.rebalance_in_progress
+    group.finish_save()
+    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert newcomer.is_parked
+
+
+def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.save_at_once = False
+    group.sync(leader, assignments={leader: b"0", follower: b"1"})
+    group.join_new(rebalance_ms=1)
+    for member in (leader, follower):
+        group.join(member)
+    assert (group.group.state, group.group.generation) == (GroupState.COMPLETING_REBALANCE, 3)
+    group.finish_save()
+    assert group.group.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_a_second_sync_of_the_leader_does_not_assign_again(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.save_at_once = False
+    first = group.sync(leader, assignments={leader: b"0", follower: b"1"})
+    second = group.sync(leader, assignments={leader: b"1", follower: b"0"})
+    assert len(group.saves) == 1
+    group.finish_save()
+    assert first.error == ErrorCode.rebalance_in_progress
+    assert second.result.assignment == b"0"
+
+
+def test_in_a_stable_group_a_sync_is_answered_at_once(group: GroupDriver) -> None:
+    (leader,) = group.stable()
+    assert group.sync(leader).result.assignment == f"for {leader}".encode()
+
+
+def test_a_sync_during_a_rebalance_sends_the_member_to_join(group: GroupDriver) -> None:
+    leader, _ = group.stable(2)
+    group.join_new()
+    assert group.sync(leader).error == ErrorCode.rebalance_in_progress
+
+
+def test_who_waits_in_sync_when_a_rebalance_begins_is_sent_to_join(group: GroupDriver) -> None:
+    _, follower = two_joined(group)
+    waiting = group.sync(follower)
+    group.join_new()
+    assert waiting.error == ErrorCode.rebalance_in_progress
+
+
+def test_a_sync_of_another_generation_is_refused(group: GroupDriver) -> None:
+    (leader,) = group.stable()
+    assert group.sync(leader, generation=0).error == ErrorCode.illegal_generation
+    assert group.sync(leader, generation=2).error == ErrorCode.illegal_generation
+
+
+def test_a_sync_of_a_stranger_is_refused(group: GroupDriver) -> None:
+    group.stable()
+    assert group.sync("who-1").error == ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol_name", "error"),
+    [
+        ("consumer", "range", ErrorCode.none),
+        ("connect", "range", ErrorCode.inconsistent_group_protocol),
+        ("consumer", "sticky", ErrorCode.inconsistent_group_protocol),
+    ],
+)
+def test_a_sync_that_names_its_protocol_names_the_right_one(
+    group: GroupDriver, protocol_type: str, protocol_name: str, error: ErrorCode
+) -> None:
+    (leader,) = group.stable()
+    assert group.sync(leader, protocol_type=protocol_type, protocol_name=protocol_name).error == error
+
+
+def test_who_has_not_synced_within_the_rebalance_timeout_is_out(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    waiting = group.sync(leader, assignments={leader: b"0"})
+    assert waiting.error == ErrorCode.none
+    while group.now < REBALANCE_MS / 1000:
+        assert group.heartbeat(leader) == group.heartbeat(follower) == ErrorCode.none
+        group.wait(5)
+    assert group.heartbeat(follower) == ErrorCode.unknown_member_id
+    assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
+    assert group.join(leader).result.generation == 3
+
+
+def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    waiting = group.sync(follower)
+    while waiting.is_parked:
+        assert group.heartbeat(leader) == ErrorCode.none
+        group.wait(5)
+    assert waiting.error == ErrorCode.rebalance_in_progress
+    again = group.join(follower)
+    assert (again.error, again.result.leader) == (ErrorCode.none, follower)
+
+
+def test_when_all_have_synced_the_rebalance_timeout_means_nothing_any_more(group: GroupDriver) -> None:
+    leader, follower = two_joined(group)
+    group.sync(leader, assignments={leader: b"0"})
+    group.sync(follower)
+    for _ in range(30):
+        group.wait(5)
+        assert group.heartbeat(leader) == group.heartbeat(follower) == ErrorCode.none
+    assert group.group.generation == 2
+
+
+def test_a_member_that_leaves_while_it_waits_in_sync_is_answered(group: GroupDriver) -> None:
+    _, follower = two_joined(group)
+    waiting = group.sync(follower)
+    assert group.leave(follower) == ErrorCode.none
+    assert waiting.error == ErrorCode.unknown_member_id
+
+
+def test_a_second_sync_of_a_member_ends_the_first(group: GroupDriver) -> None:
+    _, follower = two_joined(group)
+    first, second = group.sync(follower), group.sync(follower)
+    assert first.error == ErrorCode.rebalance_in_progress
+    assert second.is_parked
