@@ -1,6 +1,8 @@
 """Settings: how they are read, what wins, and that a wrong one is answered with a sentence that says what to change."""
 
+import re
 import string
+from pathlib import Path
 
 import attrs
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, Listener, load, parse_listener, setting_infos
 from broker.errors import ConfigError
+from broker.storage.log_config import SETTINGS
 
 
 def sentence(error: ConfigError) -> str:
@@ -239,6 +242,30 @@ def test_units_come_last_in_names() -> None:
     for info in setting_infos(BrokerConfig):
         if info.unit == "ms":
             assert info.name.endswith("_ms"), info.name
+
+
+def test_every_setting_does_something() -> None:
+    root = Path(__file__).parent.parent / "broker"
+    sources = [path.read_text("utf-8") for path in root.rglob("*.py") if path.parent.name != "config"]
+    topic_defaults = {setting.synonym.replace(".", "_") for setting in SETTINGS if setting.synonym}
+    # Read through BrokerConfig.advertised_address; and one whose only possible value says that there is one node.
+    elsewhere = {"advertised_listeners", "default_replication_factor"}
+    used = topic_defaults | elsewhere
+    idle = [
+        info.name
+        for info in setting_infos(BrokerConfig)
+        if info.name not in used and not any(re.search(rf"\b{info.name}\b", source) for source in sources)
+    ]
+    assert [] == idle
+
+
+def test_the_brokers_bounds_are_not_wider_than_a_topics() -> None:
+    broker = {info.name: info for info in setting_infos(BrokerConfig)}
+    for setting in SETTINGS:
+        if setting.synonym is not None and setting.minimum is not None:
+            least = broker[setting.synonym.replace(".", "_")].least
+            assert least is not None, setting.synonym
+            assert least >= setting.minimum, setting.synonym
 
 
 def test_every_default_is_within_its_own_bounds_and_can_be_written_on_the_command_line() -> None:

@@ -185,16 +185,8 @@ class CleanerSettings:
     """Compaction."""
 
     log_cleaner_enable: bool = setting(True, doc="Compact topics whose policy says so.", reason=KAFKA)
-    log_cleaner_threads: int = setting(1, unit="threads", least=0, doc="Threads that compact.", reason=KAFKA)
     log_cleaner_dedupe_buffer_size: int = setting(
         128 * 1024 * 1024, unit="bytes", least=1024 * 1024, doc="Memory for the keys of one compaction.", reason=KAFKA
-    )
-    log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308,
-        unit="bytes/s",
-        least=1,
-        doc="How fast compaction may read and write.",
-        reason="Kafka's default: no bound.",
     )
     log_cleaner_backoff_ms: int = setting(
         15_000, least=0, doc="How often to look for partitions to compact.", reason=KAFKA
