@@ -1,204 +1,615 @@
-"""One topic partition (thin first version: one segment file, positions in memory)."""
+"""One topic partition: a row of segments, of which the last one grows.
 
+Any thread may call. ``append`` and everything that changes the row of segments hold ``lock``, for as long as one write to
+the page cache takes; reading takes no lock (``reading.py``): it works on what ``append`` has published, which never changes
+afterwards. fsync holds ``_sync_lock`` only. Lock order: ``files_lock``
+or ``_sync_lock``, ``lock``, then those of indexes and open files.
+
+What it promises: a record that ``append`` has returned for survives the death of the process; one below ``durable_offset``
+survives the machine's. What retention, compaction, recovery and the background threads do stands in modules of their own.
+"""
+
+import errno
 import struct
 import uuid
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+import attrs
+
 from broker.errors import RequestError, StorageError
+from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.disk import Disk, FileRegion
+from broker.runtime.disk import Disk
+from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
+from broker.storage import append_rules, reading
+from broker.storage.append_rules import LARGEST_CODEC, SMALLEST_RECORD, SPECIAL
+from broker.storage.files import SNAPSHOT, OpenFiles, file_name
+from broker.storage.index_file import CorruptIndex
 from broker.storage.log_config import LogConfig
+from broker.storage.producer_state import ProducerState
+from broker.storage.recovery import LoadedLog, new_segment
+from broker.storage.segment import (
+    LAST_DELTA,
+    LENGTH,
+    MAX_RELATIVE,
+    MAX_TIMESTAMP,
+    NEVER,
+    CorruptSegment,
+    Header,
+    Segment,
+)
 from protocol.checksum import crc32c
+from protocol.kafka.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from protocol.kafka.errors import ErrorCode
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_STAMP = struct.Struct(">qii")
+logger = get_logger("storage")
+
+AppendInfo = reading.AppendInfo
+ReadResult = reading.ReadResult
+
+# A write to the page cache takes microseconds; one that took this long was throttled, and the next ones will be.
+SLOW_WRITE_S = 0.005
+SLOW_FOR_S = 0.5
+
+# Errors that go away: no room, or too many files. Others (EIO, a read-only file system) take the partition offline.
+_PASSING = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EINTR,
+}
+
+_STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
+_unpack = HEADER.unpack_from
+_new_info = tuple.__new__
 
 
-class AppendInfo(NamedTuple):
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool
+class View(NamedTuple):
+    """The row of segments at one moment."""
+
+    bases: tuple[int, ...]
+    segments: tuple[Segment, ...]
 
 
-class ReadResult(NamedTuple):
-    regions: list[FileRegion]
-    size: int
-    high_watermark: int
-    log_start_offset: int
-    resident: bool
+def _nothing(log: "Log") -> None:
+    pass
+
+
+@attrs.frozen(kw_only=True)
+class Surroundings:
+    """What a log needs of the storage around it."""
+
+    disk: Disk
+    clock: Clock
+    entropy: Entropy
+    files: OpenFiles
+    # fsync this log soon, on another thread.
+    flush_soon: Callable[["Log"], None] = _nothing
+    # Wake the log's watchers soon, on another thread.
+    wake_soon: Callable[["Log"], None] = _nothing
+    # Make the log start offset durable before this returns.
+    save_log_start: Callable[["Log"], None] = _nothing
+    # Remove these files (already renamed) after so many ms.
+    delete_later: Callable[[list[str], int], None] = lambda paths, delay_ms: None
 
 
 class Log:
+    """Offsets: ``log_start_offset`` is the first that is served, ``log_end_offset`` the next to be given. ``high_watermark``
+    is the end of what consumers see; without replicas it is the log end offset. Everything below ``durable_offset`` is
+    fsynced, and below ``recovery_point`` so durably that recovery need not look at it.
+
+    ``offline`` is the StorageError that every use raises since the machine failed, or None. ``slow_until`` (monotonic s) is in
+    the future while writes are being throttled: appends then belong on a thread that may wait.
+    """
+
     def __init__(
-        self,
-        disk: Disk,
-        clock: Clock,
-        directory: str,
-        topic: str,
-        partition: int,
-        topic_id: uuid.UUID,
-        config: LogConfig,
+        self, around: Surroundings, directory: str, topic: str, partition: int, topic_id: uuid.UUID, config: LogConfig
     ) -> None:
-        self.disk = disk
-        self.clock = clock
+        self.around = around
         self.dir = directory
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self.config = config
+        self.leader_epochs: list[tuple[int, int]] = [(0, 0)]  # (epoch, start offset), the last one is the present
         self.leader_epoch = 0
-        self.offline: StorageError | None = None
+        self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
+        self.deleted = False
         self.slow_until = 0.0
+        self.log_start_offset = self.log_end_offset = self.high_watermark = 0
+        self.durable_offset = self.recovery_point = 0
+        self.first_dirty_offset = 0  # compaction has seen what is before
+        self.dense_from = 0  # from here on offsets follow each other without gaps
+        self.last_flush_ms = 0
         self.lock = Lock()
-        self.log_start_offset = 0
-        self.log_end_offset = 0
-        self.high_watermark = 0
-        self.durable_offset = 0
+        self.view = View((), ())
+        # What a reader needs of the end, published as one: high watermark, active segment, its size.
+        self.tail: tuple[int, Segment | None, int] = (0, None, 0)
+        self.read_ends: dict[int, tuple[Segment, int]] = {}
+        self.producers = ProducerState()
+        self._active: Segment | None = None
+        self._sync_lock = Lock()
+        self.files_lock = Lock()  # held while files of closed segments are replaced or taken away
+        self._dir_dirty = False  # a file was made that is not durable in its directory
+        self._snapshots: set[int] = set()
         self._watchers: dict[int, Callable[[], None]] = {}
+        self._watch_lock = Lock()
         self._next_token = 0
-        disk.makedirs(directory)
-        self._file = disk.open(f"{directory}/{0:020d}.log", create=True)
-        self._size = 0
-        self._bases: list[int] = []
-        self._positions: list[int] = []
-        self._timestamps: list[int] = []
-        self._load()
+        self.config = config
+
+    read = reading.read
+    offset_for_timestamp = reading.offset_for_timestamp
+    max_timestamp_offset = reading.max_timestamp_offset
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings in force. Set it to change them."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        # What every append needs, in the shape it needs it.
+        self._opaque = not (config.compact or config.log_append_time or config.compression_codec is not None)
+        self._max_batch = config.max_message_bytes
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._segment_bytes = config.segment_bytes
+        self._index_interval = config.index_interval_bytes
+        self._flush_messages = config.flush_messages
+        self._roll_jitter_ms = 0
+        if config.segment_jitter_ms:
+            random = int.from_bytes(self.around.entropy.bytes(8), "big")
+            self._roll_jitter_ms = random % min(config.segment_jitter_ms, config.segment_ms)
+        with self.lock:
+            if self._active is not None and self._active.size:
+                self._set_roll_time(self._active)
 
     @property
     def last_stable_offset(self) -> int:
+        """The end of what a reader that wants only committed transactions sees; there are none yet."""
         return self.high_watermark
 
-    def _load(self) -> None:
-        data = self._file.pread(self._file.size(), 0)
-        while self._size + 61 <= len(data):
-            header = _HEADER.unpack_from(data, self._size)
-            end = self._size + 12 + header[1]
-            if end > len(data) or crc32c(data[self._size + 21 : end]) != header[4]:
-                break
-            self._bases.append(header[0])
-            self._positions.append(self._size)
-            self._timestamps.append(header[8])
-            self.log_end_offset = self.high_watermark = header[0] + header[6] + 1
-            self._size = end
-        self._file.truncate(self._size)
+    def start(self, loaded: LoadedLog, recovery_point: int, first_dirty_offset: int = 0, dense_from: int = 0) -> None:
+        """Begin to serve what recovery has found. ``recovery_point`` is what the checkpoint said: no more is known durable."""
+        with self.lock:
+            self.first_dirty_offset = min(first_dirty_offset, loaded.log_end_offset)
+            self.dense_from = min(dense_from, loaded.log_end_offset)
+            self._active = loaded.segments[-1]
+            self.set_segments(tuple(loaded.segments))
+            self.log_start_offset = loaded.log_start_offset
+            self.producers = loaded.producers
+            self._snapshots = set(loaded.snapshots)
+            self._publish(loaded.log_end_offset, self._active)
+            self.durable_offset = self.recovery_point = min(recovery_point, loaded.log_end_offset)
+            if self._active.size:
+                first = self._active.header(0, self._active.size)
+                self._active.first_timestamp = first[MAX_TIMESTAMP] if first else -1
+                self._set_roll_time(self._active)
+            self.last_flush_ms = self.around.clock.time_ms()
+            self.offline = None
+
+    # -- append --------------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview, *, now_ms: int) -> AppendInfo:
-        if self.offline is not None:
-            raise self.offline
-        position = 0
-        batches = []
-        while position < len(records):
-            if len(records) - position < 61:
-                raise RequestError(ErrorCode.corrupt_message, "a batch is cut short")
-            header = _HEADER.unpack_from(records, position)
-            end = position + 12 + header[1]
-            if header[3] != 2 or header[1] < 49 or end > len(records):
-                raise RequestError(ErrorCode.corrupt_message, "not a record batch")
-            if end - position > self.config.max_message_bytes:
-                raise RequestError(ErrorCode.message_too_large, "the batch is larger than max.message.bytes")
-            if crc32c(records[position + 21 : end]) != header[4]:
-                raise RequestError(ErrorCode.corrupt_message, "the batch's checksum is wrong")
-            batches.append((position, header))
-            position = end
+        """Store the record batches in ``records`` (writable: offsets are written into it); they are then in the page cache.
+
+        Raises RequestError with Kafka's code for what is wrong with them, StorageError where they could not be written: then
+        nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: ``duplicate``
+        is set and the offsets are the ones it has.
+        """
+        size = len(records)
+        try:
+            header: Header = _unpack(records)
+        except struct.error:
+            header = _NO_HEADER
+        _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
+        found: list[tuple[int, Header]] = [(0, header)]
+        appended_ms = -1
+        if not (  # one batch, with nothing to be said about it
+            self._opaque
+            and length + LOG_OVERHEAD == size <= self._max_batch
+            and magic == MAGIC
+            and not attributes & SPECIAL
+            and last_delta == count - 1
+            and count > 0
+            and (
+                0 < attributes & 7 <= LARGEST_CODEC
+                or (not attributes & 7 and count * SMALLEST_RECORD <= size - HEADER_SIZE)
+            )
+            and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
+            and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
+            and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+            and crc32c(records[21:]) == crc
+        ):
+            records, found = append_rules.examine(records, self._config, now_ms)
+            size = len(records)
+            last_delta = sum(header[LAST_DELTA] + 1 for _, header in found) - 1
+            max_ts = max(header[MAX_TIMESTAMP] for _, header in found)
+            _, header = found[0]  # only a lone batch may have a producer id
+            producer_id, epoch, sequence = header[9], header[10], header[11]
+            if self._config.log_append_time:
+                appended_ms = now_ms
         with self.lock:
-            base = offset = self.log_end_offset
-            for position, header in batches:
-                _STAMP.pack_into(records, position, offset, header[1], self.leader_epoch)
-                offset += header[6] + 1
+            if self.offline is not None:
+                raise self.gone()
+            if producer_id >= 0:
+                seen = self.producers.check(producer_id, epoch, sequence, last_delta)
+                if seen is not None:
+                    return AppendInfo(seen.base_offset, seen.last_offset, -1, self.log_start_offset, True)
+            base_offset = self.log_end_offset
+            last_offset = base_offset + last_delta
+            segment = self._active
+            assert segment is not None
+            position = segment.size
+            if (
+                position + size > self._segment_bytes
+                or max_ts > segment.roll_at_timestamp
+                or now_ms > segment.roll_at_ms
+                or last_offset - segment.base_offset > MAX_RELATIVE
+            ):
+                segment = self._make_room(size, last_delta, now_ms)
+                position = segment.size
+            offset = base_offset
+            for at, header in found:
+                _STAMP.pack_into(records, at, offset, header[LENGTH], self.leader_epoch)
+                offset += header[LAST_DELTA] + 1
+            file = segment.log.file or segment.log.get()
+            monotonic = self.around.clock.monotonic
+            started = monotonic()
             try:
-                self._file.pwrite([records], self._size)
+                file.pwrite((records,), position)
             except OSError as error:
-                self._file.truncate(self._size)
-                raise StorageError(str(error)) from error
-            offset = base
-            for position, header in batches:
-                self._bases.append(offset)
-                self._positions.append(self._size + position)
-                self._timestamps.append(header[8])
-                offset += header[6] + 1
-            self._size += len(records)
+                raise self._not_written(segment, position, error) from error
+            took = monotonic() - started
+            if took > SLOW_WRITE_S:
+                self.slow_until = started + took + SLOW_FOR_S
+            if position == 0:
+                segment.first_timestamp = max_ts
+                self._set_roll_time(segment)
+            offset = base_offset
+            for at, header in found:
+                offset += header[LAST_DELTA] + 1
+                segment.appended(
+                    position + at,
+                    header[LENGTH] + LOG_OVERHEAD,
+                    offset - 1,
+                    header[MAX_TIMESTAMP],
+                    self._index_interval,
+                )
+            if producer_id >= 0:
+                self.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, now_ms)
             self.log_end_offset = self.high_watermark = offset
-        self._wake()
-        return AppendInfo(base, offset - 1, -1, self.log_start_offset, False)
+            self.tail = (offset, segment, segment.size)
+        if offset - self.durable_offset >= self._flush_messages:
+            self.flush_to(offset)
+        if self._watchers:
+            self.wake()
+        return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, self.log_start_offset, False))
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None) -> ReadResult:
-        if self.offline is not None:
-            raise self.offline
+    def _publish(self, end_offset: int, segment: Segment) -> None:
+        self.log_end_offset = self.high_watermark = end_offset
+        self.tail = (end_offset, segment, segment.size)
+
+    def _set_roll_time(self, segment: Segment) -> None:
+        """Kafka's rule: by the time of the segment's first batch, or by the clock where it has none."""
+        config = self._config
+        after = config.segment_ms - self._roll_jitter_ms
+        if config.compact:  # only closed segments are compacted
+            after = min(after, config.max_compaction_lag_ms)
+        index_full = segment.roll_at_ms < 0
+        if segment.first_timestamp >= 0:
+            segment.roll_at_timestamp, segment.roll_at_ms = segment.first_timestamp + after, NEVER
+        else:
+            segment.roll_at_timestamp, segment.roll_at_ms = NEVER, segment.created_ms + after
+        segment.max_entries = config.segment_index_bytes // segment.offsets.ENTRY.size
+        if index_full:
+            segment.roll_at_ms = -1
+
+    def _make_room(self, size: int, last_delta: int, now_ms: int) -> Segment:
+        """The segment to which ``size`` bytes go, a new one; ``lock`` is held."""
+        if size > self._segment_bytes or last_delta > MAX_RELATIVE:
+            raise RequestError(
+                ErrorCode.record_list_too_large,
+                f"{size} bytes of records do not fit a segment of {self._segment_bytes}.",
+            )
+        return self.roll(now_ms)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Begin a new segment, unless the present one is empty; ``lock`` is held. Returns the active one."""
+        old = self._active
+        assert old is not None
+        if old.size == 0:
+            return old
+        offset = self.log_end_offset
+        try:
+            old.finish_indexes()
+            self._write_snapshot(offset, self.producers.to_snapshot(), durable=False)
+            segment = new_segment(self.around.files, self.dir, offset, now_ms)
+        except OSError as error:
+            raise self.failed("a new segment could not be made", error) from error
+        segment.max_entries = self._config.segment_index_bytes // segment.offsets.ENTRY.size
+        self._dir_dirty = True
+        self._active = segment
+        self.set_segments((*self.view.segments, segment))
+        self.tail = (offset, segment, 0)
+        # In the background, so that recovery never has much to scan and the next wait_durable little to write.
+        self.around.flush_soon(self)
+        return segment
+
+    def set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """``lock`` is held."""
+        self.view = View(tuple(segment.base_offset for segment in segments), segments)
+
+    # -- failures ------------------------------------------------------------------------------------------------------
+
+    def _not_written(self, segment: Segment, position: int, error: OSError) -> StorageError:
+        """Part of a batch may be in the file: it must not stay where the next one goes."""
+        try:
+            segment.log.get().truncate(position)
+        except OSError as second:
+            return self.go_offline(f"a failed write ({error}) could not be undone: {second}")
+        return self.failed("records could not be written", error)
+
+    def failed(self, what: str, error: OSError) -> StorageError:
+        """What to raise for an error of the machine. Unless it is one that passes, the partition goes offline."""
+        if error.errno in _PASSING:
+            return StorageError(f"{self.topic}-{self.partition}: {what}: {error}")
+        return self.go_offline(f"{what}: {error}")
+
+    def go_offline(self, why: str) -> StorageError:
+        """From now on every use fails, until the broker is started again and recovery has looked at the files."""
+        error = StorageError(f"{self.topic}-{self.partition} is offline: {why}")
+        if self.offline is None:
+            self.offline = error
+            logger.error("partition offline", topic=self.topic, partition=self.partition, reason=why)
+            self.around.wake_soon(self)  # not here: the lock may be held
+        return error
+
+    def gone(self) -> RequestError | StorageError:
+        """Why the log cannot be used."""
+        if self.deleted:
+            return RequestError(ErrorCode.unknown_topic_or_partition, f"{self.topic}-{self.partition} was deleted.")
+        assert self.offline is not None
+        return self.offline
+
+    def mark_deleted(self) -> None:
+        """The topic is being deleted: nothing more is read or written, and whoever waits is told."""
         with self.lock:
-            end = self.high_watermark if up_to is None else min(up_to, self.high_watermark)
-            if not self.log_start_offset <= offset <= self.high_watermark:
-                raise RequestError(ErrorCode.offset_out_of_range, f"{offset} is not in the log")
-            regions: list[FileRegion] = []
-            size = 0
-            if offset < end:
-                first = bisect_right(self._bases, offset) - 1
-                start = self._positions[first]
-                stop = first
-                while stop < len(self._bases) and self._bases[stop] < end:
-                    after = self._positions[stop + 1] if stop + 1 < len(self._positions) else self._size
-                    if after - start > max_bytes and not (at_least_one and stop == first):
-                        break
-                    size = after - start
-                    stop += 1
-                if size:
-                    regions.append(FileRegion(self._file, start, size))
-            return ReadResult(regions, size, self.high_watermark, self.log_start_offset, True)
+            self.deleted = True
+            self.offline = StorageError(f"{self.topic}-{self.partition} was deleted")
+        self.wake()
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        for base, found in zip(self._bases, self._timestamps, strict=True):
-            if found >= timestamp:
-                return base, found
-        return None
-
-    def max_timestamp_offset(self) -> tuple[int, int] | None:
-        if not self._bases:
-            return None
-        largest = max(self._timestamps)
-        return self._bases[self._timestamps.index(largest)], largest
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(leader epoch, end offset); (-1, -1) where the epoch is not known."""
-        return (epoch, self.log_end_offset) if epoch == self.leader_epoch else (-1, -1)
-
-    def delete_records(self, before: int) -> int:
-        """New log start offset. -1: up to the high watermark."""
-        if before == -1:
-            before = self.high_watermark
-        if before > self.high_watermark:
-            raise RequestError(ErrorCode.offset_out_of_range, f"{before} is not in the log")
-        self.log_start_offset = max(self.log_start_offset, before)
-        return self.log_start_offset
+    # -- watching ------------------------------------------------------------------------------------------------------
 
     def watch(self, callback: Callable[[], None]) -> int:
-        """``callback()`` runs after each append, with no lock held, on the appending thread; also when the log goes away."""
-        with self.lock:
-            token = self._next_token
+        """``callback()`` runs after each append, on the appending thread with no lock held; and once when the log goes offline
+        or is deleted. It must be quick and must not raise. Returns a token for ``unwatch``."""
+        with self._watch_lock:
             self._next_token += 1
-            self._watchers[token] = callback
-        return token
+            self._watchers[self._next_token] = callback
+            return self._next_token
 
     def unwatch(self, token: int) -> None:
-        with self.lock:
+        """The callback may still be running on another thread, and run no more afterwards. Unknown tokens do nothing."""
+        with self._watch_lock:
             self._watchers.pop(token, None)
 
-    def _wake(self) -> None:
-        if self._watchers:
-            with self.lock:
-                callbacks = list(self._watchers.values())
-            for callback in callbacks:
-                callback()
+    def wake(self) -> None:
+        """Call the watchers. No lock is held."""
+        with self._watch_lock:
+            callbacks = list(self._watchers.values())
+        for callback in callbacks:
+            callback()
 
-    def size_bytes(self) -> int:
-        return self._size
+    # -- fsync and checkpoints -----------------------------------------------------------------------------------------
 
     def flush_to(self, offset: int) -> None:
-        """fsync at least up to ``offset``."""
-        end = self.log_end_offset
-        self._file.sync()
-        self.durable_offset = end
+        """fsync, so that everything before ``offset`` (at most the log end offset) is durable. Blocks.
+
+        Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk.
+        """
+        if self.durable_offset >= offset:
+            return
+        with self._sync_lock:
+            if self.durable_offset >= offset:
+                return
+            with self.lock:
+                if self.offline is not None:
+                    if self.deleted:
+                        raise self.offline
+                    raise self.gone()
+                end = self.log_end_offset
+                unsynced = self.segments_from(self.durable_offset)
+                dir_dirty, self._dir_dirty = self._dir_dirty, False
+            try:
+                for segment in unsynced:
+                    try:
+                        segment.log.get().sync()
+                    except FileNotFoundError:
+                        if segment in self.view.segments:
+                            raise  # else it was deleted meanwhile, or compacted, which is durable
+                if dir_dirty:
+                    self.around.disk.sync_dir(self.dir)
+            except OSError as error:
+                if self.deleted:
+                    raise StorageError(f"{self.topic}-{self.partition} was deleted") from error
+                raise self.go_offline(f"fsync failed: {error}") from error
+            self.durable_offset = end
+            self.last_flush_ms = self.around.clock.time_ms()
+
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """Those that have ``offset`` or later ones in them; ``lock`` is held."""
+        segments = self.view.segments
+        first = len(segments) - 1
+        while first > 0 and segments[first].base_offset > offset:
+            first -= 1
+        return segments[first:]
+
+    def checkpoint(self, *, closing: bool = False) -> bool:
+        """Move the recovery point up to the log end offset: data, indexes and producer state are durable then. True if it moved.
+
+        Raises StorageError. Blocks.
+        """
+        if self.offline is not None:
+            return False
+        with self.lock:
+            end = self.log_end_offset
+            known = end in self._snapshots
+            if self.recovery_point == end and (not closing or known or not len(self.producers)):
+                return False
+            assert self._active is not None
+            segments = self.segments_from(self.recovery_point)
+            try:
+                self._active.finish_indexes()
+            except OSError as error:
+                raise self.failed("an index could not be written", error) from error
+            snapshot = self.producers.to_snapshot()
+        self.flush_to(end)
+        try:
+            for segment in segments:
+                segment.sync_indexes()
+            if not known and (len(self.producers) or not closing):
+                with self._sync_lock:
+                    self._write_snapshot(end, snapshot, durable=True)
+            self.around.disk.sync_dir(self.dir)
+            self._remove_snapshots(end)
+        except OSError as error:
+            if self.deleted:
+                return False
+            raise self.failed("a checkpoint could not be made", error) from error
+        self.recovery_point = end
+        return True
+
+    def _write_snapshot(self, offset: int, data: bytes, *, durable: bool) -> None:
+        file = self.around.disk.open(f"{self.dir}/{file_name(offset, SNAPSHOT)}", create=True)
+        try:
+            file.truncate(0)
+            file.pwrite([data], 0)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+        self._snapshots.add(offset)
+
+    def _remove_snapshots(self, newest: int) -> None:
+        """Those before ``newest`` that do not belong to a segment: the ones of earlier checkpoints."""
+        with self.lock:
+            keep = {newest, *self.view.bases}
+            old = [offset for offset in self._snapshots if offset < newest and offset not in keep]
+            self._snapshots.difference_update(old)
+        for offset in old:
+            self.around.disk.remove(f"{self.dir}/{file_name(offset, SNAPSHOT)}")
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def delete_records(self, before: int) -> int:
+        """Serve nothing before ``before`` any more (-1: before the high watermark). Returns the new log start offset, durable.
+
+        Raises RequestError (offset_out_of_range), StorageError.
+        """
+        if before == -1:
+            before = self.high_watermark
+        if not 0 <= before <= self.high_watermark:
+            raise RequestError(
+                ErrorCode.offset_out_of_range, f"{before} is not in the log, which ends at {self.high_watermark}."
+            )
+        self.flush_to(before)
+        if self.advance_start(before):
+            self.around.save_log_start(self)
+            self.drop_old_segments()
+        return self.log_start_offset
+
+    def advance_start(self, offset: int) -> bool:
+        """Move the log start offset up, in memory. True if it moved."""
+        with self.lock:
+            if self.offline is not None:
+                raise self.gone()
+            if offset <= self.log_start_offset:
+                return False
+            self.log_start_offset = offset
+            self.read_ends.clear()
+            return True
+
+    def drop_old_segments(self) -> int:
+        """Take the segments that end before the log start offset out of the log. Their files are renamed now and removed
+        after ``file.delete.delay.ms``. Returns how many there were."""
+        with self.files_lock:
+            return self._drop_old_segments()
+
+    def _drop_old_segments(self) -> int:
+        with self.lock:
+            bases, segments = self.view
+            count = 0
+            while count + 1 < len(bases) and bases[count + 1] <= self.log_start_offset:
+                count += 1
+            if not count:
+                return 0
+            old = segments[:count]
+            self.set_segments(segments[count:])
+            self.read_ends.clear()
+            self._snapshots.difference_update(bases[:count])
+            dir_dirty, self._dir_dirty = self._dir_dirty, False
+        try:
+            if dir_dirty:  # the new segment must not be lost when the old ones already are
+                self.around.disk.sync_dir(self.dir)
+            self.discard([path for segment in old for path in segment.paths()])
+        except OSError as error:
+            raise self.failed("old segments could not be deleted", error) from error
+        return count
+
+    def discard(self, paths: list[str]) -> None:
+        """Rename files so that they no longer belong to the log, durably, and remove them later."""
+        disk = self.around.disk
+        renamed = []
+        for path in paths:
+            if disk.exists(path):
+                disk.rename(path, path + ".deleted")
+                renamed.append(path + ".deleted")
+        disk.sync_dir(self.dir)
+        self.around.delete_later(renamed, self._config.file_delete_delay_ms)
+
+    def repair_index(self, error: CorruptIndex) -> None:
+        """A look-up found an index that does not fit its segment: make it again. Blocks for as long as that takes."""
+        with self.files_lock:
+            for segment in self.view.segments:
+                if error.path not in (segment.offsets.cached.path, segment.times.cached.path):
+                    continue
+                logger.warning("index made again", reason=str(error))
+                try:
+                    if segment is self._active:
+                        with self.lock:
+                            segment.rebuild_indexes(self._index_interval)
+                    else:
+                        segment.rebuild_indexes(self._index_interval)
+                except CorruptSegment as corrupt:
+                    raise self.go_offline(str(corrupt)) from corrupt
+                except OSError as second:
+                    raise self.failed("an index could not be made again", second) from second
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest leader epoch that is at most ``epoch``, the offset at which it ended); (-1, -1) where that is unknown."""
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end_offset
+        if epoch > self.leader_epoch:
+            return -1, -1
+        found = -1
+        for known, start in self.leader_epochs:
+            if known > epoch:
+                return (found, start) if found >= 0 else (epoch, start)
+            found = known
+        return -1, -1
+
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.view.segments)
+
+
+_NO_HEADER: Header = (0,) * 13

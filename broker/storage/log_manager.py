@@ -1,4 +1,13 @@
-"""All topics and their logs (thin first version)."""
+"""All topics of the broker and their logs: the catalogue's rows and the directories on disk, kept in step.
+
+Any thread may call. Topics change under one lock, for as long as the fsyncs of that take, on threads that may wait; looking up
+(``get``, ``partitions``, ``topic``, ``topics``) takes none. What a log does is ``log.py``'s, when background work is due
+``housekeeper.py``'s; opening and closing everything is ``startup.py``'s.
+
+A crash leaves a topic whole or not there: its directories are made first and its row in the catalogue then, and what has no
+row and no records is removed at the next start. It is deleted the other way round: the row becomes a note that the topic was
+deleted, in one transaction, then the directories get out of the way, and the note goes when they have.
+"""
 
 import re
 import uuid
@@ -6,46 +15,50 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from broker.errors import ConfigError, RequestError
+from broker.errors import RequestError, StorageError
+from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
-from broker.runtime.threads import Event, Lock
+from broker.runtime.threads import Lock
+from broker.storage import partition_dir, startup
 from broker.storage.catalogue import Catalogue, TopicRow
+from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, Offsets, write_offsets
 from broker.storage.config import StorageConfig
+from broker.storage.files import OpenFiles
 from broker.storage.flusher import Flusher
-from broker.storage.log import Log
-from broker.storage.log_config import LogConfig
+from broker.storage.housekeeper import Housekeeper
+from broker.storage.log import Log, Surroundings
+from broker.storage.log_config import BY_NAME, LONG_MAX, LogConfig
 from protocol.kafka.errors import ErrorCode
+
+logger = get_logger("storage")
+
+LONGEST_NAME = 249  # Kafka's Topic.MAX_NAME_LENGTH: with "-" and a partition's number it is a file name
+# Partitions of one topic; beyond it, a typing error is more likely than a wish.
+MOST_PARTITIONS = 100_000
 
 
 @attrs.frozen
 class TopicInfo:
-    """A topic as it is now. ``version`` rises with each change of it."""
+    """A topic as it is now. ``configs`` holds only what it sets itself. ``version`` rises with each change."""
 
     name: str
     topic_id: uuid.UUID
     partitions: int
     configs: Mapping[str, str]
-    version: int
+    version: int = 0
 
-
-class Housekeeper:
-    """Body of the background thread."""
-
-    def __init__(self, manager: "LogManager") -> None:
-        self._event = Event()
-
-    def step(self, timeout: float | None) -> bool:
-        self._event.wait(timeout)
-        self._event.clear()
-        return False
-
-    def wakeup(self) -> None:
-        self._event.set()
+    def row(self) -> TopicRow:
+        return TopicRow(self.name, self.topic_id, self.partitions, self.configs)
 
 
 class LogManager:
+    """``partitions`` maps (topic, partition) to the log; ``generation`` rises with each change of any topic.
+
+    ``flusher`` and ``housekeeper`` are the bodies of two threads that the assembly runs between ``open`` and ``close``.
+    """
+
     def __init__(self, disk: Disk, clock: Clock, entropy: Entropy, config: StorageConfig, catalogue: Catalogue) -> None:
         self.disk = disk
         self.clock = clock
@@ -55,35 +68,53 @@ class LogManager:
         self.data_dir = config.data_dir
         self.partitions: dict[tuple[str, int], Log] = {}
         self.generation = 0
-        self.flusher = Flusher()
+        self.files = OpenFiles(disk, config.max_open_files)
+        self.flusher = Flusher(clock, self._with_flush_ms)
         self.housekeeper = Housekeeper(self)
+        # Called with the name after a topic was deleted, on the deleting thread and with no lock held.
         self.on_topic_deleted: list[Callable[[str], None]] = []
+        self.around = Surroundings(
+            disk=disk,
+            clock=clock,
+            entropy=entropy,
+            files=self.files,
+            flush_soon=self.flusher.flush_soon,
+            wake_soon=self.flusher.wake_soon,
+            save_log_start=lambda log: self.save_log_starts(),
+            delete_later=self.housekeeper.delete_later,
+        )
         self._topics: dict[str, TopicInfo] = {}
+        # Names with "." and "_" taken for the same, as Kafka does: metrics would not tell them apart.
+        self._alike: dict[str, str] = {}
         self._lock = Lock()
+        self._checkpoint_lock = Lock()
+        self._saved: dict[str, Offsets] = {}
         self._lock_file: File | None = None
 
     def open(self) -> None:
-        self.disk.makedirs(self.data_dir)
-        path = f"{self.data_dir}/.lock"
+        """Take the data directory and recover what is in it. Raises ConfigError."""
+        self._lock_file = startup.lock(self)
         try:
-            self._lock_file = self.disk.lock(path)
-        except BlockingIOError:
-            raise ConfigError(f"Another broker uses {self.data_dir}: stop it or choose another data_dir.") from None
-        for row in self.catalogue.topics():
-            self._topics[row.name] = TopicInfo(row.name, row.topic_id, row.partitions, row.configs, 0)
-            self._open_logs(self._topics[row.name], range(row.partitions))
+            for info, logs in startup.load(self, self._saved):
+                self._topics[info.name] = info
+                self._alike[_alike(info.name)] = info.name
+                self.partitions.update({(log.topic, log.partition): log for log in logs})
+        except BaseException:
+            self._lock_file.close()
+            raise
 
     def close(self) -> None:
-        for log in self.partitions.values():
-            log.flush_to(log.log_end_offset)
-        if self._lock_file is not None:
+        """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended."""
+        if self._lock_file is None:
+            return
+        try:
+            startup.close(self)
+        finally:
+            self.files.close_all()
             self._lock_file.close()
+            self._lock_file = None
 
-    def _open_logs(self, info: TopicInfo, numbers: range) -> None:
-        config = LogConfig.from_overrides(self.config.defaults, info.configs)
-        for n in numbers:
-            directory = f"{self.data_dir}/{info.name}-{n}"
-            self.partitions[info.name, n] = Log(self.disk, self.clock, directory, info.name, n, info.topic_id, config)
+    # -- looking up ----------------------------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Log | None:
         return self.partitions.get((topic, partition))
@@ -94,6 +125,21 @@ class LogManager:
     def topics(self) -> list[TopicInfo]:
         return list(self._topics.values())
 
+    def topic_config(self, name: str) -> LogConfig:
+        """The settings in force for a topic. Raises RequestError (unknown_topic_or_partition)."""
+        return LogConfig.from_overrides(self.config.defaults, self._require(name).configs)
+
+    def _require(self, name: str) -> TopicInfo:
+        info = self._topics.get(name)
+        if info is None:
+            raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+        return info
+
+    def _with_flush_ms(self) -> list[Log]:
+        return [log for log in list(self.partitions.values()) if log.config.flush_ms < LONG_MAX and log.offline is None]
+
+    # -- changing topics -----------------------------------------------------------------------------------------------
+
     def create_topic(
         self,
         name: str,
@@ -102,73 +148,192 @@ class LogManager:
         *,
         validate_only: bool = False,
     ) -> TopicInfo:
+        """Make a topic, durably. Raises RequestError (invalid_topic_exception, topic_already_exists, invalid_partitions,
+        invalid_config), StorageError; then nothing has happened."""
         with self._lock:
-            if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) or name in (".", ".."):
-                raise RequestError(ErrorCode.invalid_topic_exception, f"Topic name {name!r} is not allowed.")
-            if name in self._topics:
-                raise RequestError(ErrorCode.topic_already_exists, f"Topic {name!r} already exists.")
+            self._check_name(name)
             total = self.config.num_partitions if partitions is None else partitions
-            if total < 1:
-                raise RequestError(ErrorCode.invalid_partitions, "A topic needs at least one partition.")
+            if not 1 <= total <= MOST_PARTITIONS:
+                raise RequestError(
+                    ErrorCode.invalid_partitions, f"A topic has 1 to {MOST_PARTITIONS} partitions, not {total}."
+                )
             LogConfig.from_overrides(self.config.defaults, configs or {})
-            info = TopicInfo(name, self.entropy.uuid(), total, dict(configs or {}), 0)
-            if not validate_only:
-                self._open_logs(info, range(total))
-                self.catalogue.put_topic(TopicRow(name, info.topic_id, total, info.configs))
-                self._topics[name] = info
-                self.generation += 1
-            return info
+            info = TopicInfo(name, self.entropy.uuid(), total, dict(configs or {}))
+            if validate_only:
+                return info
+            self._add_logs(info, range(total))
+            self._alike[_alike(name)] = name
+        logger.info("topic created", topic=name, partitions=total)
+        return info
 
-    def delete_topic(self, name: str) -> None:
-        with self._lock:
-            info = self._topics.pop(name, None)
-            if info is None:
-                raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-            self.catalogue.delete_topic(name)
-            for n in range(info.partitions):
-                self.partitions.pop((name, n))
-                directory = f"{self.data_dir}/{name}-{n}"
-                self.disk.rename(directory, f"{directory}.{self.entropy.uuid().hex}-delete")
-            self.generation += 1
-        for listener in self.on_topic_deleted:
-            listener(name)
+    def _check_name(self, name: str) -> None:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]+", name) or name in (".", "..") or len(name) > LONGEST_NAME:
+            raise RequestError(
+                ErrorCode.invalid_topic_exception,
+                f"Topic name {name[:300]!r} is not allowed: it has 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 . _ -",
+            )
+        if name in self._topics:
+            raise RequestError(ErrorCode.topic_already_exists, f"Topic {name!r} already exists.")
+        other = self._alike.get(_alike(name))
+        if other is not None:
+            raise RequestError(
+                ErrorCode.invalid_topic_exception, f"Topic {name!r} collides with the existing topic {other!r}."
+            )
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Raises RequestError (unknown_topic_or_partition, invalid_partitions), StorageError."""
         with self._lock:
-            info = self._topics.get(name)
-            if info is None:
-                raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-            if total <= info.partitions:
+            info = self._require(name)
+            if not info.partitions < total <= MOST_PARTITIONS:
                 raise RequestError(
                     ErrorCode.invalid_partitions,
                     f"The topic {name} currently has {info.partitions} partition(s); {total} would not be an increase.",
                 )
             changed = attrs.evolve(info, partitions=total, version=info.version + 1)
-            self._open_logs(changed, range(info.partitions, total))
-            self.catalogue.put_topic(TopicRow(name, info.topic_id, total, info.configs))
-            self._topics[name] = changed
-            self.generation += 1
-            return changed
+            self._add_logs(changed, range(info.partitions, total))
+        return changed
 
-    def topic_config(self, name: str) -> LogConfig:
-        return LogConfig.from_overrides(self.config.defaults, self._topics[name].configs)
+    def _add_logs(self, info: TopicInfo, numbers: range) -> None:
+        """Directories, then the row, then everybody may see it. ``_lock`` is held."""
+        made: list[str] = []
+        logs: list[Log] = []
+        try:
+            self._forget_checkpoints(info.name, numbers)
+            for number in numbers:
+                directory = f"{self.data_dir}/{partition_dir.directory_name(info.name, number)}"
+                if self.disk.exists(directory):
+                    if partition_dir.has_records(self.disk, directory):
+                        raise StorageError(f"{directory} is there and has records: move it away")
+                    partition_dir.remove_tree(self.disk, directory)
+                made.append(directory)
+                partition_dir.make(self.disk, directory, info.topic_id)
+            self.disk.sync_dir(self.data_dir)
+            logs = [startup.open_new(self, info, number) for number in numbers]
+            self.catalogue.put_topic(info.row())
+        except (OSError, StorageError) as error:
+            self._undo(made)
+            raise (
+                error
+                if isinstance(error, StorageError)
+                else StorageError(f"Topic {info.name!r} could not be made: {error}")
+            ) from error
+        self.partitions.update({(log.topic, log.partition): log for log in logs})
+        self._topics[info.name] = info
+        self.generation += 1
+
+    def _undo(self, directories: list[str]) -> None:
+        for directory in directories:
+            try:
+                partition_dir.remove_tree(self.disk, directory)
+            except OSError as error:  # has no row: the next start removes it
+                logger.warning("directory left behind", path=directory, error=str(error))
+
+    def delete_topic(self, name: str) -> None:
+        """Raises RequestError (unknown_topic_or_partition), StorageError. Afterwards the name is free."""
+        with self._lock:
+            info = self._require(name)
+            self.catalogue.delete_topic(name)
+            del self._topics[name]
+            self._alike.pop(_alike(name), None)
+            logs = [self.partitions.pop((name, number)) for number in range(info.partitions)]
+            self.generation += 1
+            for log in logs:
+                log.mark_deleted()
+            try:
+                paths = [self._rename_deleted(log) for log in logs]
+                self.disk.sync_dir(self.data_dir)
+                self.catalogue.forget_deleted_topics([info.topic_id])
+                delay_ms = LogConfig.from_overrides(self.config.defaults, info.configs).file_delete_delay_ms
+                self.housekeeper.delete_later([path for path in paths if path], delay_ms)
+            except (OSError, StorageError) as error:
+                # It is deleted all the same: the catalogue says so, and the next start finishes it.
+                logger.error("files of a deleted topic are left", topic=name, error=str(error))
+        logger.info("topic deleted", topic=name)
+        for listener in self.on_topic_deleted:
+            listener(name)
+
+    def _rename_deleted(self, log: Log) -> str:
+        path = f"{self.data_dir}/{partition_dir.deleted_name(log.topic, log.partition, self.entropy.uuid())}"
+        if not self.disk.exists(log.dir):
+            return ""
+        self.disk.rename(log.dir, path)
+        return path
 
     def alter_topic_configs(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicInfo:
-        """Set, or with None take back, settings of a topic."""
+        """Set, or with None take back, settings of a topic; durable and in force when this returns.
+
+        Raises RequestError (unknown_topic_or_partition, invalid_config), StorageError.
+        """
         with self._lock:
-            info = self._topics.get(name)
-            if info is None:
-                raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-            configs = {**info.configs, **changes}
-            kept = {key: value for key, value in configs.items() if value is not None}
-            config = LogConfig.from_overrides(self.config.defaults, kept)
-            changed = attrs.evolve(info, configs=kept, version=info.version + 1)
-            if not validate_only:
-                self.catalogue.put_topic(TopicRow(name, info.topic_id, info.partitions, kept))
-                self._topics[name] = changed
-                for n in range(info.partitions):
-                    self.partitions[name, n].config = config
-                self.generation += 1
-            return changed
+            info = self._require(name)
+            configs = {key: value for key, value in {**info.configs, **changes}.items() if value is not None}
+            for key in changes:
+                if key not in BY_NAME and key not in info.configs:
+                    raise RequestError(ErrorCode.invalid_config, f"Unknown topic config name: {key}")
+            config = LogConfig.from_overrides(self.config.defaults, configs)
+            changed = attrs.evolve(info, configs=configs, version=info.version + 1)
+            if validate_only:
+                return changed
+            self.catalogue.put_topic(changed.row())
+            self._topics[name] = changed
+            for number in range(info.partitions):
+                self.partitions[name, number].config = config
+            self.generation += 1
+        return changed
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Move the recovery points of all logs up, and save where they are. Blocks; for the background thread."""
+        for log in list(self.partitions.values()):
+            try:
+                log.checkpoint()
+            except (StorageError, RequestError) as error:
+                logger.error("checkpoint failed", topic=log.topic, partition=log.partition, error=str(error))
+        self.save_recovery_points()
+
+    def save_recovery_points(self) -> None:
+        self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
+
+    def save_log_starts(self) -> None:
+        """Those that the names of the files do not tell."""
+        self._save(LOG_STARTS, lambda log: log.log_start_offset)
+
+    def save_cleaner_offsets(self) -> None:
+        self._save(CLEANER_OFFSETS, lambda log: log.first_dirty_offset)
+
+    def _save(self, name: str, value: Callable[[Log], int], without: frozenset[tuple[str, int]] = frozenset()) -> None:
+        """Write a checkpoint of what every log says. 0, which a missing line means too, is left out. Raises StorageError."""
+        with self._checkpoint_lock:
+            saved = self._saved.get(name, {})
+            offsets: Offsets = {}
+            for key, log in list(self.partitions.items()):
+                # A log that could not be opened keeps what is known of it.
+                offset = saved.get(key, 0) if log.offline is not None and not log.view.segments else value(log)
+                if offset > 0 and key not in without:
+                    offsets[key] = offset
+            if offsets == saved:
+                return
+            try:
+                write_offsets(self.disk, f"{self.data_dir}/{name}", offsets)
+            except OSError as error:
+                raise StorageError(f"{name} could not be written: {error}") from error
+            self._saved[name] = offsets
+
+    def _forget_checkpoints(self, name: str, numbers: range) -> None:
+        """A new partition must not inherit what is known of a deleted one with its name."""
+        keys = frozenset((name, number) for number in numbers)
+        values = {
+            RECOVERY_POINTS: lambda log: log.recovery_point,
+            LOG_STARTS: lambda log: log.log_start_offset,
+            CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
+        }
+        for file, value in values.items():
+            if keys & self._saved.get(file, {}).keys():
+                self._save(file, value, keys)
+
+
+def _alike(name: str) -> str:
+    return name.replace(".", "_")

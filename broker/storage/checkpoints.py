@@ -1,0 +1,128 @@
+"""Small files that say how far something is: replaced as a whole, so a crash leaves the old one or the new one.
+
+Kafka's files and formats: ``recovery-point-offset-checkpoint`` (what is before it was fsynced and need not be scanned),
+``log-start-offset-checkpoint``, ``cleaner-offset-checkpoint`` (first offset that was not compacted) in the data directory,
+``leader-epoch-checkpoint`` and ``partition.metadata`` in each partition's. They are files and not rows of the catalogue so
+that a data directory, or one partition of it, stays one that Kafka can open and that can be moved without the catalogue; and
+because they are one write for all partitions a minute, whatever their number.
+
+A checkpoint that is lost or damaged costs time, never records: everything is scanned, or deleted records come back.
+"""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Iterable, Mapping
+
+from broker.runtime.disk import Disk
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+_VERSION = 0
+_LARGEST_FILE = 64 * 1024 * 1024
+
+Offsets = dict[tuple[str, int], int]
+
+
+class CorruptCheckpoint(Exception):
+    """A checkpoint file that cannot be read."""
+
+
+def read_text(disk: Disk, path: str) -> str | None:
+    """A small text file; None if it is not there. Raises CorruptCheckpoint if it is not text."""
+    try:
+        file = disk.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(min(file.size(), _LARGEST_FILE), 0).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint(f"{path} is not text") from error
+    finally:
+        file.close()
+
+
+def replace_text(disk: Disk, path: str, text: str) -> None:
+    """Make ``text`` the durable content of the file at ``path``. Raises OSError; the file is then as it was."""
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite([text.encode()], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0] or ".")
+
+
+def _lines(disk: Disk, path: str) -> list[list[str]]:
+    """The fields of each line of a file of the form: version, number of lines, lines."""
+    text = read_text(disk, path)
+    if text is None:
+        return []
+    lines = text.splitlines()
+    try:
+        if int(lines[0]) != _VERSION:
+            raise CorruptCheckpoint(f"{path} has version {lines[0]}")
+        if int(lines[1]) != len(lines) - 2:
+            raise CorruptCheckpoint(f"{path} says {lines[1]} lines and has {len(lines) - 2}")
+    except (IndexError, ValueError) as error:
+        raise CorruptCheckpoint(f"{path} has no version or number of lines") from error
+    return [line.split(" ") for line in lines[2:]]
+
+
+def read_offsets(disk: Disk, path: str) -> Offsets:
+    """(topic, partition) -> offset; empty if the file is not there. Raises CorruptCheckpoint."""
+    offsets: Offsets = {}
+    for fields in _lines(disk, path):
+        try:
+            topic, partition, offset = fields
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError as error:
+            raise CorruptCheckpoint(f"{path} has the line {' '.join(fields)!r}") from error
+    return offsets
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    replace_text(disk, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]))
+
+
+def read_leader_epochs(disk: Disk, directory: str) -> list[tuple[int, int]]:
+    """(epoch, start offset) of each leader epoch. Raises CorruptCheckpoint."""
+    path = f"{directory}/{LEADER_EPOCHS}"
+    try:
+        return [(int(epoch), int(start)) for epoch, start in _lines(disk, path)]
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{path} has a line that is not an epoch and an offset") from error
+
+
+def leader_epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
+    lines = [f"{epoch} {start}" for epoch, start in epochs]
+    return "\n".join([str(_VERSION), str(len(lines)), *lines, ""])
+
+
+def partition_metadata_text(topic_id: uuid.UUID) -> str:
+    # Kafka writes topic ids as URL-safe base64 without padding.
+    return f"version: 0\ntopic_id: {base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}"
+
+
+def read_topic_id(disk: Disk, directory: str) -> uuid.UUID | None:
+    """The topic id in a partition's directory; None if it does not say (or not legibly)."""
+    try:
+        text = read_text(disk, f"{directory}/{PARTITION_METADATA}")
+    except CorruptCheckpoint:
+        return None
+    for line in (text or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "topic_id":
+            try:
+                return uuid.UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
+            except (ValueError, binascii.Error):
+                return None
+    return None

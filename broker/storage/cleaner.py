@@ -1,0 +1,350 @@
+"""Compaction: of each key only the last record stays. Kafka's rules (LogCleaner, Cleaner), on the background thread.
+
+A log is cleaned from its begin up to some closed segment that is durable. First the keys of the part that was not cleaned yet
+are read, each with its last offset, as many as the memory allows; then every segment up to there is written again without the
+records that a later one replaces, several small ones into one. Offsets stay what they are, so a cleaned log has gaps.
+
+- A record without a value (a tombstone) stays ``delete.retention.ms`` longer: its batch gets the time when it may go, in the
+  place of its base timestamp (bit 6 of the attributes), the first time it is cleaned.
+- The last batch of an idempotent producer stays, if need be without records: its sequence number is in it.
+- A batch that keeps all its records is copied as it is. One that does not match its checksum takes the partition offline.
+
+A new segment takes the place of the old ones in durable steps (``_swap``), each of which recovery can finish or forget:
+``.cleaned`` files are forgotten, a ``.swap`` file is complete and finished.
+
+Everything here is a generator, so that the background thread can stop between two pieces of about a MiB.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import attrs
+
+from broker.errors import RequestError, StorageError
+from broker.log import get_logger
+from broker.storage.files import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
+from broker.storage.log import Log
+from broker.storage.log_config import LONG_MAX
+from broker.storage.segment import MAX_RELATIVE, CorruptSegment, Segment
+from protocol.errors import ProtocolError
+from protocol.kafka.batch import DELETE_HORIZON, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from protocol.kafka.records import Record, build_batch, records
+
+logger = get_logger("storage")
+
+PIECE_BYTES = 1024 * 1024
+# What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
+KEY_OVERHEAD_BYTES = 150
+# Longer keys are kept as a digest of this size: no two of them are alike.
+DIGEST_BYTES = 32
+
+_BITS_KEPT = ~0x07  # all attributes but the codec
+
+
+@attrs.frozen
+class Cleanable:
+    """What of a log can be cleaned: ``segments``, of which those from ``dirty`` on have not been."""
+
+    log: Log
+    segments: tuple[Segment, ...]
+    dirty: int  # number of the first
+    dirty_ratio: float
+    overdue: bool  # max.compaction.lag.ms has passed
+
+
+def cleanable(log: Log, now_ms: int) -> Cleanable | None:
+    """None where there is nothing to clean."""
+    config = log.config
+    if not config.compact or log.offline is not None:
+        return None
+    view = log.view
+    end = 0
+    for segment, next_base in zip(view.segments, view.bases[1:], strict=False):
+        timestamp, _ = segment.largest()
+        too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
+        # Behind the recovery point there must be no gaps: recovery takes one for damage.
+        if too_young or next_base > log.recovery_point:
+            break
+        end += 1
+    segments = view.segments[:end]
+    dirty = sum(segment.base_offset < log.first_dirty_offset for segment in segments)
+    if dirty and segments[dirty - 1 : dirty] and _ends_after(view.bases, dirty, log.first_dirty_offset):
+        dirty -= 1  # the keys did not all fit: it was cleaned in part
+    dirty_bytes = sum(segment.size for segment in segments[dirty:])
+    if dirty_bytes == 0:
+        return None
+    oldest_ms = segments[dirty].largest()[0]
+    overdue = config.max_compaction_lag_ms < LONG_MAX and 0 <= oldest_ms < now_ms - config.max_compaction_lag_ms
+    return Cleanable(log, segments, dirty, dirty_bytes / sum(segment.size for segment in segments), overdue)
+
+
+def _ends_after(bases: tuple[int, ...], number: int, offset: int) -> bool:
+    return number >= len(bases) or bases[number] > offset
+
+
+def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
+    """The log that is in most need of it, if any is enough."""
+    best: Cleanable | None = None
+    for log in logs:
+        found = cleanable(log, now_ms)
+        if found is None or not (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
+            continue
+        if best is None or (found.overdue, found.dirty_ratio) > (best.overdue, best.dirty_ratio):
+            best = found
+    return best
+
+
+class Cleaning:
+    """One cleaning of one log."""
+
+    def __init__(self, plan: Cleanable, key_bytes: int, now_ms: int) -> None:
+        self.log = plan.log
+        self._plan = plan
+        self._key_bytes = key_bytes
+        self._now_ms = now_ms
+        self._config = plan.log.config
+        self._latest: dict[bytes, int] = {}
+        self._last_of_producers: set[int] = set()
+
+    def run(self) -> Iterator[None]:
+        """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
+        log = self.log
+        try:
+            yield from self._read_keys()
+            segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
+            # Already now: the scrub must not take the first gap for damage.
+            log.dense_from = max(log.dense_from, self._end_offset)
+            for group in self._groups(segments):
+                with log.lock:
+                    self._last_of_producers = set(log.producers.last_offsets().values())
+                yield from self._clean(group)
+        except CorruptSegment as error:
+            raise log.go_offline(str(error)) from error
+        except OSError as error:
+            if log.deleted:
+                return
+            raise log.failed("compaction could not read or write", error) from error
+        log.first_dirty_offset = self._end_offset
+
+    # -- which records stay --------------------------------------------------------------------------------------------
+
+    def _read_keys(self) -> Iterator[None]:
+        """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
+        latest, room = self._latest, self._key_bytes
+        self._end_offset = self.log.first_dirty_offset
+        for segment in self._plan.segments[self._plan.dirty :]:
+            for batch, header in self._batches(segment):
+                if batch is None:
+                    yield
+                    continue
+                if header.last_offset >= self._end_offset and not header.is_control:
+                    for record in self._records(segment, batch):
+                        if record.key is not None and record.offset >= self._end_offset:
+                            key = _digest(record.key)
+                            if key not in latest:
+                                room -= len(key) + KEY_OVERHEAD_BYTES
+                            latest[key] = record.offset
+                self._end_offset = max(self._end_offset, header.next_offset)
+                if room <= 0:
+                    return
+        following = [base for base in self.log.view.bases if base >= self._end_offset]
+        if following:  # over the gap that an earlier cleaning left
+            self._end_offset = following[0]
+
+    def _stays(self, record: Record, horizon_passed: bool) -> bool:
+        if record.offset >= self._end_offset:
+            return True
+        if record.key is None:
+            return False
+        if self._latest.get(_digest(record.key), -1) > record.offset:
+            return False
+        return record.value is not None or not horizon_passed
+
+    def _filter(self, segment: Segment, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
+        """What stays of a batch; None for nothing."""
+        if header.is_control or header.base_offset >= self._end_offset:
+            return batch
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        passed = horizon is not None and horizon <= self._now_ms
+        inside = self._records(segment, batch)
+        kept = [record for record in inside if self._stays(record, passed)]
+        if not kept and header.last_offset not in self._last_of_producers:
+            return None
+        tombstones = any(record.value is None for record in kept)
+        if horizon is None and tombstones:
+            horizon = self._now_ms + self._config.delete_retention_ms
+        elif len(kept) == len(inside):
+            return batch
+        attributes = header.attributes & _BITS_KEPT
+        base_timestamp = None if kept else -1
+        if horizon is not None and tombstones:
+            attributes |= DELETE_HORIZON
+            base_timestamp = horizon
+        else:
+            attributes &= ~DELETE_HORIZON
+        return build_batch(
+            [(record.key, record.value, record.headers, record.timestamp) for record in kept],
+            base_offset=header.base_offset,
+            compression=header.compression if kept else 0,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            attributes=attributes,
+            offsets=[record.offset for record in kept],
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
+            partition_leader_epoch=header.partition_leader_epoch,
+        )
+
+    # -- reading and writing -------------------------------------------------------------------------------------------
+
+    def _batches(self, segment: Segment) -> Iterator[tuple[memoryview | None, BatchHeader]]:
+        """Each batch with its header, verified. (None, the last header) after each piece: time for something else."""
+        position, end = 0, segment.size
+        want = PIECE_BYTES
+        while position < end:
+            data = memoryview(segment.log.get().pread(min(want, end - position), position))
+            want = PIECE_BYTES
+            at = 0
+            header: BatchHeader | None = None
+            try:
+                while len(data) - at > LOG_OVERHEAD:
+                    size = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+                    if at + size > len(data) and position + size <= end:
+                        if at == 0:
+                            want = size  # larger than a piece: once more, whole
+                        break
+                    header = read_header(data, at)
+                    check_crc(data, at, header)
+                    yield data[at : at + size], header
+                    at += size
+                    position += size
+            except ProtocolError as error:
+                raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: {error}") from error
+            if header is not None:
+                yield None, header
+            elif want == PIECE_BYTES:
+                raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: it ends within a batch")
+
+    def _records(self, segment: Segment, batch: memoryview) -> list[Record]:
+        try:
+            return list(records(batch))
+        except ProtocolError as error:
+            raise CorruptSegment(f"{segment.log.path} has a batch that cannot be read: {error}") from error
+
+    def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
+        """Segments in a row that become one: together not larger than one may be."""
+        group: list[Segment] = []
+        size = 0
+        bases = self.log.view.bases
+        for segment in segments:
+            following = [base for base in bases if base > segment.base_offset]
+            last_offset = following[0] - 1 if following else segment.base_offset
+            if group and (
+                size + segment.size > self._config.segment_bytes or last_offset - group[0].base_offset > MAX_RELATIVE
+            ):
+                yield group
+                group, size = [], 0
+            group.append(segment)
+            size += segment.size
+        if group:
+            yield group
+
+    def _clean(self, group: list[Segment]) -> Iterator[None]:
+        """Write what stays of these segments into a new one, and put it in their place."""
+        log, first = self.log, group[0]
+        cleaned = Segment(first.files, log.dir, first.base_offset, 0, first.created_ms, CLEANED)
+        cleaned.largest_timestamp = -1
+        self._remove(cleaned)
+        try:
+            file = cleaned.log.create()
+            for segment in group:
+                pending: list[memoryview | bytearray] = []
+                written = cleaned.size
+                for batch, header in self._batches(segment):
+                    if batch is None:
+                        file.pwrite(pending, written)
+                        pending, written = [], cleaned.size
+                        yield
+                        continue
+                    kept = self._filter(segment, batch, header)
+                    if kept is not None:
+                        new = read_header(kept)
+                        cleaned.appended(
+                            cleaned.size,
+                            new.size,
+                            new.last_offset,
+                            new.max_timestamp,
+                            self._config.index_interval_bytes,
+                        )
+                        pending.append(kept)
+                if pending:
+                    file.pwrite(pending, written)
+            cleaned.finish_indexes()
+            file.sync()
+            cleaned.sync_indexes()
+            self._swap(group, cleaned)
+        except OSError:
+            self._remove(cleaned)
+            raise
+
+    def _remove(self, cleaned: Segment) -> None:
+        for cached in (cleaned.log, cleaned.offsets.cached, cleaned.times.cached):
+            cached.drop()
+            if self.log.around.disk.exists(cached.path) and cached.path.endswith(CLEANED):
+                self.log.around.disk.remove(cached.path)
+
+    def _swap(self, group: list[Segment], cleaned: Segment) -> None:
+        """Put ``cleaned`` in the place of ``group``, unless some of that was deleted meanwhile."""
+        log = self.log
+        disk = log.around.disk
+        final = f"{log.dir}/{file_name(cleaned.base_offset, LOG)}"
+        with log.files_lock:
+            there = log.view.segments
+            if log.deleted or any(segment not in there for segment in group):
+                self._remove(cleaned)
+                return
+            caches = (cleaned.log, cleaned.offsets.cached, cleaned.times.cached)
+            for cached in caches:
+                cached.get()
+                cached.pinned = True  # nobody can open them while their names change
+            try:
+                disk.rename(cleaned.log.path, final + SWAP)
+                cleaned.log.path = final + SWAP
+                disk.sync_dir(log.dir)
+                # From here on the new segment is the one that counts, after a crash too.
+                with log.lock:
+                    first = log.view.segments.index(group[0])
+                    segments = log.view.segments
+                    log.set_segments((*segments[:first], cleaned, *segments[first + len(group) :]))
+                log.read_ends.clear()
+                old = [path for segment in group for path in segment.paths() if path != final]
+                log.discard([path for path in old if not path.endswith(SNAPSHOT)])
+                # Whoever still looks at the old segment must not find the new file under its name.
+                group[0].log.path = final + DELETED
+                for cached in caches:
+                    path = cached.path.removesuffix(SWAP).removesuffix(CLEANED)
+                    disk.rename(cached.path, path)
+                    cached.path = path
+                disk.sync_dir(log.dir)
+            except OSError as error:
+                raise log.go_offline(f"a compacted segment could not be put in its place: {error}") from error
+            finally:
+                for cached in caches:
+                    cached.pinned = False
+            for segment in group:
+                segment.drop_files()
+
+
+def _digest(key: bytes) -> bytes:
+    return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[None]:
+    """Clean a log, keeping at most about ``key_bytes`` of keys in memory. Errors are reported and end it."""
+    log = plan.log
+    try:
+        yield from Cleaning(plan, key_bytes, now_ms).run()
+    except (StorageError, RequestError) as error:
+        logger.error("compaction failed", topic=log.topic, partition=log.partition, error=str(error))

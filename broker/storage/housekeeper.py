@@ -1,0 +1,168 @@
+"""The background thread of the storage: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
+
+``step`` does what is due and waits for what is due next; a compaction is one piece a step, so that stopping never waits long.
+An error of one log is that log's affair: it is reported and the others go on.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from broker.errors import RequestError, StorageError
+from broker.log import get_logger
+from broker.runtime.threads import Event, Lock
+from broker.storage import cleaner, retention
+from broker.storage.log import Log
+from broker.storage.partition_dir import remove_tree
+from broker.storage.scrub import Scrub
+
+if TYPE_CHECKING:
+    from broker.storage.log_manager import LogManager
+
+logger = get_logger("storage")
+
+IDLE_FILES_S = 60.0
+SCRUB_S = 1.0
+
+
+@attrs.define(eq=False)
+class Duty:
+    """Something to do every so often; ``due`` is on the monotonic clock."""
+
+    interval_s: float
+    run: Callable[[], None]
+    due: float
+
+
+class Housekeeper:
+    """``Body`` of the background thread. Only ``delete_later``, ``hurry`` and ``wakeup`` are for other threads."""
+
+    def __init__(self, manager: "LogManager") -> None:
+        self._manager = manager
+        self._clock = manager.clock
+        self._event = Event()
+        self._mutex = Lock()
+        self._deletions: list[tuple[float, str]] = []
+        self._cleaning: Iterator[None] | None = None
+        self.scrub = Scrub()
+        config = manager.config
+        self._duties: list[Duty] = []
+        self._add(config.log_retention_check_interval_ms / 1000, self.apply_retention)
+        self._add(config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
+        self._add(config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
+        self._add(IDLE_FILES_S, manager.files.close_idle)
+        if config.log_cleaner_enable:
+            self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
+        if config.scrub_bytes_per_second > 0:
+            self._add(SCRUB_S, self.scrub_some)
+
+    def _add(self, interval_s: float, run: Callable[[], None]) -> None:
+        self._duties.append(Duty(interval_s, run, self._clock.monotonic() + interval_s))
+
+    def step(self, timeout: float | None) -> bool:
+        now = self._clock.monotonic()
+        did = self._delete(now)
+        for duty in self._duties:
+            if duty.due <= now:
+                duty.due = now + duty.interval_s
+                self._guarded(duty.run)
+                did = True
+        if self._cleaning is not None:
+            if next(self._cleaning, self) is self:
+                self._cleaning = None
+                self._guarded(self._manager.save_cleaner_offsets)
+                self._choose_cleaning()  # the next one at once
+            did = True
+        if did or timeout == 0:
+            return did
+        wait = self._next_due() - self._clock.monotonic()
+        if wait > 0:
+            self._event.wait(wait if timeout is None else min(wait, timeout))
+        self._event.clear()
+        return False
+
+    def wakeup(self) -> None:
+        self._event.set()
+
+    def hurry(self) -> None:
+        """Do everything at the next step, whatever the clock says."""
+        for duty in self._duties:
+            duty.due = 0.0
+        self._event.set()
+
+    def delete_later(self, paths: list[str], delay_ms: int) -> None:
+        """Remove files, or directories with what is in them, after so many ms. What is left at the end the next start removes."""
+        when = self._clock.monotonic() + delay_ms / 1000
+        with self._mutex:
+            for path in paths:
+                heapq.heappush(self._deletions, (when, path))
+        self._event.set()
+
+    def _next_due(self) -> float:
+        due = min(duty.due for duty in self._duties)
+        with self._mutex:
+            return min(due, self._deletions[0][0]) if self._deletions else due
+
+    def _guarded(self, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except (OSError, StorageError, RequestError) as error:
+            logger.error("housekeeping failed", duty=getattr(run, "__name__", ""), error=str(error))
+
+    def _each(self, run: Callable[[Log], object]) -> None:
+        for log in list(self._manager.partitions.values()):
+            if log.offline is None:
+                self._guarded(lambda: run(log))  # noqa: B023 (called here)
+
+    # -- duties --------------------------------------------------------------------------------------------------------
+
+    def _delete(self, now: float) -> bool:
+        did = False
+        while True:
+            with self._mutex:
+                if not self._deletions or self._deletions[0][0] > now:
+                    return did
+                _, path = heapq.heappop(self._deletions)
+            self._guarded(lambda: remove_tree(self._manager.disk, path))  # noqa: B023 (called here)
+            did = True
+
+    def apply_retention(self) -> None:
+        """In three steps for all logs together: where they begin now, that made durable, then the files."""
+        now_ms = self._clock.time_ms()
+        moved: list[Log] = []
+
+        def advance(log: Log) -> None:
+            if retention.advance_start(log, now_ms):
+                moved.append(log)
+
+        self._each(advance)
+        if moved:
+            self._manager.save_log_starts()
+        for log in moved:
+            self._guarded(log.drop_old_segments)
+
+    def checkpoint(self) -> None:
+        self._manager.checkpoint()
+
+    def expire_producers(self) -> None:
+        now_ms, age_ms = self._clock.time_ms(), self._manager.config.producer_id_expiration_ms
+
+        def expire(log: Log) -> None:
+            with log.lock:
+                log.producers.expire(now_ms, age_ms)
+
+        self._each(expire)
+
+    def scrub_some(self) -> None:
+        damaged = self.scrub.step(self._manager.partitions, self._manager.config.scrub_bytes_per_second)
+        if damaged:
+            self._manager.save_recovery_points()
+
+    def _choose_cleaning(self) -> None:
+        if self._cleaning is None and self._manager.config.log_cleaner_enable:
+            now_ms = self._clock.time_ms()
+            plan = cleaner.choose(list(self._manager.partitions.values()), now_ms)
+            if plan is not None:
+                self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)

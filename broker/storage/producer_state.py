@@ -1,0 +1,179 @@
+"""What a log knows of its idempotent producers: epochs, and the last five batches of each.
+
+The rules are Kafka's (ProducerAppendInfo, ProducerStateEntry): a batch must continue its producer's sequence, one of the last
+five may come again and is then a duplicate, an old epoch is fenced, and a producer that is not known may begin anywhere.
+
+A plain value under the lock of its log. Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That
+format has room for one batch of each producer, so a Kafka broker that restarts refuses the retry of any but the last one. Here
+the other four follow behind the part that Kafka reads (it takes a checksum over the whole file and then ignores what it does
+not know), so the window is whole after a restart.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from broker.errors import RequestError
+from protocol.checksum import crc32c
+from protocol.kafka.errors import ErrorCode
+
+WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer
+
+_SEQUENCES = 2**31  # sequence numbers go on with 0 after 2^31 - 1
+
+_FILE = Struct(">hIi")  # version, checksum of all that follows it, number of producers
+_PRODUCER = Struct(
+    ">qhiqiqiq"
+)  # id, epoch, last sequence, last offset, offset delta, time, coordinator epoch, first txn offset
+_WINDOW_MARK = b"5win"
+_BATCH = Struct(">iqiq")  # last sequence, last offset, offset delta, time
+_VERSION = 1
+_CRC_END = 6  # where the checksum ends and what it covers begins
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot file that cannot be read. Never fatal: an older one, or the log itself, has the same knowledge."""
+
+
+class SeenBatch(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    seen_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer:
+    """``next_sequence`` continues the last batch; 0 where there is none."""
+
+    __slots__ = ("batches", "epoch", "next_sequence", "seen_ms")
+
+    def __init__(self, epoch: int, batches: list[SeenBatch], seen_ms: int) -> None:
+        self.epoch = epoch
+        self.batches = batches
+        self.seen_ms = seen_ms
+        self.next_sequence = (batches[-1].last_sequence + 1) % _SEQUENCES if batches else 0
+
+
+class ProducerState:
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def items(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._producers.items())
+
+    def check(self, producer_id: int, epoch: int, sequence: int, offset_delta: int) -> SeenBatch | None:
+        """May this batch be appended? None: yes. A SeenBatch: it was, and this is where.
+
+        Raises RequestError: invalid_producer_epoch, out_of_order_sequence_number.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or (producer.next_sequence == sequence and producer.epoch == epoch):
+            return None
+        if epoch < producer.epoch:
+            raise RequestError(
+                ErrorCode.invalid_producer_epoch,
+                f"Epoch {epoch} of producer {producer_id} is over; the last one seen is {producer.epoch}.",
+            )
+        if epoch > producer.epoch:
+            if sequence == 0:
+                return None
+            raise RequestError(
+                ErrorCode.out_of_order_sequence_number,
+                f"Producer {producer_id} begins epoch {epoch} with sequence number {sequence}.",
+            )
+        last_sequence = (sequence + offset_delta) % _SEQUENCES
+        for batch in producer.batches:
+            if batch.last_sequence == last_sequence and batch.offset_delta == offset_delta:
+                return batch
+        raise RequestError(
+            ErrorCode.out_of_order_sequence_number,
+            f"Producer {producer_id} sent sequence number {sequence} where {producer.next_sequence} was next.",
+        )
+
+    def appended(
+        self, producer_id: int, epoch: int, sequence: int, offset_delta: int, last_offset: int, seen_ms: int
+    ) -> None:
+        """The batch is in the log."""
+        last_sequence = (sequence + offset_delta) % _SEQUENCES
+        batch = SeenBatch(last_sequence, last_offset, offset_delta, seen_ms)
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            self._producers[producer_id] = Producer(epoch, [batch], seen_ms)
+            return
+        batches = producer.batches
+        batches.append(batch)
+        if len(batches) > WINDOW:
+            del batches[0]
+        producer.next_sequence = (last_sequence + 1) % _SEQUENCES
+        producer.seen_ms = seen_ms
+
+    def expire(self, now_ms: int, max_age_ms: int) -> int:
+        """Forget producers that were silent for so long; how many were."""
+        old = [key for key, producer in self._producers.items() if now_ms - producer.seen_ms >= max_age_ms]
+        for key in old:
+            del self._producers[key]
+        return len(old)
+
+    def last_offsets(self) -> dict[int, int]:
+        """Producer id -> last offset. Compaction keeps the batch it is in, or at least its header: it is the sequence."""
+        return {key: producer.batches[-1].last_offset for key, producer in self._producers.items() if producer.batches}
+
+    def to_snapshot(self) -> bytes:
+        entries = bytearray()
+        windows = bytearray(_WINDOW_MARK)
+        for key, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else SeenBatch(-1, -1, 0, producer.seen_ms)
+            entries += _PRODUCER.pack(
+                key, producer.epoch, last.last_sequence, last.last_offset, last.offset_delta, producer.seen_ms, -1, -1
+            )
+            windows.append(max(0, len(producer.batches) - 1))
+            for batch in producer.batches[:-1]:
+                windows += _BATCH.pack(*batch)
+        body = len(self._producers).to_bytes(4, "big") + entries + windows
+        return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
+
+    @classmethod
+    def from_snapshot(cls, data: bytes) -> "ProducerState":
+        """Raises CorruptSnapshot."""
+        try:
+            return cls._parse(data)
+        except (StructError, IndexError) as error:
+            raise CorruptSnapshot(f"a snapshot that is cut short: {error}") from error
+
+    @classmethod
+    def _parse(cls, data: bytes) -> "ProducerState":
+        version, crc, count = _FILE.unpack_from(data)
+        if version != _VERSION:
+            raise CorruptSnapshot(f"a snapshot of version {version}")
+        if crc32c(data[_CRC_END:]) != crc:
+            raise CorruptSnapshot("a snapshot that does not match its checksum")
+        state = cls()
+        at = _FILE.size
+        rows = []
+        for _ in range(count):
+            rows.append(_PRODUCER.unpack_from(data, at))
+            at += _PRODUCER.size
+        has_windows = data[at : at + len(_WINDOW_MARK)] == _WINDOW_MARK  # a snapshot that Kafka wrote has none
+        at += len(_WINDOW_MARK)
+        for key, epoch, sequence, offset, delta, seen_ms, _, _ in rows:
+            batches = []
+            if has_windows:
+                older = data[at]
+                at += 1
+                for _ in range(older):
+                    batches.append(SeenBatch._make(_BATCH.unpack_from(data, at)))
+                    at += _BATCH.size
+            if offset >= 0:
+                batches.append(SeenBatch(sequence, offset, delta, seen_ms))
+            state._producers[key] = Producer(epoch, batches, seen_ms)
+        return state

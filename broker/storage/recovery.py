@@ -1,0 +1,374 @@
+"""Opening a log: what is on disk becomes segments, offsets and producer state; what a crash left behind is put right.
+
+Runs at the start, on the thread that opens the broker, before anybody else knows the log.
+
+Everything before the recovery point was fsynced and is taken as it is (the scrub looks at it later). From the recovery point
+on, at most the last minute before a crash and next to nothing after a clean stop, every batch is verified:
+
+| found                                                        | then                                            |
+|--------------------------------------------------------------|-------------------------------------------------|
+| a bad batch, no good one behind it, in the last segment      | a torn tail: the log is cut there               |
+| pages that were never written; a segment that ends too early | power went before they were: the log is cut     |
+|                                                              | there, and with it all that follows (no fsync   |
+|                                                              | can have covered what follows and not these)    |
+| any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
+| the log ends before its recovery point                       | damage: the partition goes offline (StorageError) |
+
+Indexes are made again from there on, and wherever one does not fit its segment. Producer state is read from the newest
+snapshot that is good and not newer than the recovery point, and continued from the batches.
+"""
+
+import itertools
+from collections.abc import Iterable
+
+import attrs
+
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.storage.files import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    OpenFiles,
+    file_name,
+    offset_of,
+)
+from broker.storage.index_file import CorruptIndex
+from broker.storage.producer_state import CorruptSnapshot, ProducerState
+from broker.storage.scan import find_batch, never_written, scan
+from broker.storage.segment import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    LAST_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    Header,
+    Segment,
+)
+from protocol.kafka.batch import CONTROL, LOG_OVERHEAD
+
+log = get_logger("storage")
+
+# An index without an entry for so much log, with batches in it, has lost some; no sensible interval is as long.
+LARGEST_INDEX_GAP = 2 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class LogOnDisk:
+    """What is to be opened. ``recovery_point`` and ``start_offset`` come from the checkpoints (0 without one)."""
+
+    files: OpenFiles
+    directory: str
+    clean: bool  # the broker was stopped in order
+    recovery_point: int
+    start_offset: int
+    dense_from: int  # behind the recovery point and behind this, compaction has made no gaps
+    newest_epoch: int
+    index_interval_bytes: int
+    now_ms: int
+
+
+@attrs.define
+class LoadedLog:
+    """``segments`` are in order and at least one; the last is the active one. ``snapshots`` are the offsets of snapshot files."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    producers: ProducerState
+    snapshots: list[int]
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+
+
+def load(source: LogOnDisk) -> LoadedLog:
+    """Raises StorageError where the partition must not be served, OSError where the disk does not answer."""
+    disk, directory = source.files.disk, source.directory
+    names = _tidy(source)
+    bases = sorted(offset for name in names if (offset := offset_of(name, LOG)) is not None)
+    if not bases:
+        if source.recovery_point > 0:
+            raise _lost(source, 0)
+        bases = [source.start_offset]
+        disk.open(f"{directory}/{file_name(bases[0], LOG)}", create=True).close()
+        disk.sync_dir(directory)
+    segments = []
+    for base in bases:
+        segment = Segment(source.files, directory, base, 0, source.now_ms)
+        segment.size = segment.hot_from = segment.log.get().size()
+        segments.append(segment)
+    loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
+    _check_indexes(source, segments, names)
+    _verify(source, loaded)
+    loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
+    if loaded.log_end_offset < loaded.log_start_offset:
+        # Its records were deleted, and the log lost more than them: it goes on where it must.
+        _drop(source, loaded, 0)
+        segment = new_segment(source.files, directory, loaded.log_start_offset, source.now_ms)
+        loaded.segments = [segment]
+        loaded.log_end_offset = loaded.log_start_offset
+    return loaded
+
+
+def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:
+    """An empty segment, its log file made (and not yet durable in its directory)."""
+    segment = Segment(files, directory, base_offset, 0, now_ms)
+    segment.largest_timestamp = -1
+    file = segment.log.create()
+    if file.size():  # left by an attempt that failed
+        file.truncate(0)
+    return segment
+
+
+def _tidy(source: LogOnDisk) -> list[str]:
+    """Finish what deletion and compaction had begun. Returns the names of the files that are left."""
+    disk, directory = source.files.disk, source.directory
+    changed = False
+    for name in disk.listdir(directory):
+        if name.endswith((DELETED, CLEANED, ".tmp")):
+            disk.remove(f"{directory}/{name}")
+            changed = True
+    for name in disk.listdir(directory):
+        if name.endswith(LOG + SWAP):
+            finish_swap(source.files, directory, name)
+        elif name.endswith(SWAP):
+            disk.remove(f"{directory}/{name}")
+            changed = True
+    names = disk.listdir(directory)
+    logs = {offset_of(name, LOG) for name in names}
+    for name in names:
+        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+            if name.endswith(suffix) and offset_of(name, suffix) not in logs:
+                disk.remove(f"{directory}/{name}")
+                changed = True
+    if changed:
+        disk.sync_dir(directory)
+        names = disk.listdir(directory)
+    return names
+
+
+def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
+    """A compacted segment was complete and about to replace the ones it was made from: their files go, its file gets its name.
+
+    In two durable steps: were the new name to survive a crash and the removals not, old and new segments would overlap.
+    """
+    disk = files.disk
+    base = offset_of(name, LOG + SWAP)
+    if base is None:
+        return
+    swapped = Segment(files, directory, base, 0, 0)
+    swapped.log.path += SWAP
+    end_offset = base
+    for _, header in swapped.walk(0, swapped.log.get().size()):
+        end_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
+    swapped.drop_files()
+    for other in disk.listdir(directory):
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+            offset = offset_of(other, suffix)
+            if offset is not None and base <= offset < max(end_offset, base + 1) and (offset > base or suffix != LOG):
+                disk.remove(f"{directory}/{other}")
+    disk.sync_dir(directory)
+    disk.rename(f"{directory}/{name}", f"{directory}/{file_name(base, LOG)}")
+    disk.sync_dir(directory)
+
+
+def _snapshots(names: Iterable[str]) -> list[int]:
+    return sorted(offset for name in names if (offset := offset_of(name, SNAPSHOT)) is not None)
+
+
+def _check_indexes(source: LogOnDisk, segments: list[Segment], names: list[str]) -> None:
+    """Make the indexes of closed segments again that are missing or do not fit."""
+    there = set(names)
+    for segment, following in itertools.pairwise(segments):
+        if following.base_offset > source.recovery_point:
+            return  # verified, and indexed, below
+        missing = [
+            suffix for suffix in (OFFSET_INDEX, TIME_INDEX) if file_name(segment.base_offset, suffix) not in there
+        ]
+        if missing or not index_fits(segment, following.base_offset):
+            log.warning("index made again", path=segment.log.path, missing=missing)
+            segment.rebuild_indexes(source.index_interval_bytes)
+
+
+def index_fits(segment: Segment, next_base: int) -> bool:
+    """Do the indexes of a closed segment agree with it, as far as their ends tell?"""
+    try:
+        position = 0
+        entry = segment.offsets.last()
+        if entry is not None:
+            position = entry[1]
+            header = segment.header(position, segment.size)
+            if header is None or header[BASE_OFFSET] + header[LAST_DELTA] != entry[0] + segment.base_offset:
+                return False
+        for at, _ in segment.walk(position, segment.size):
+            if at - position > LARGEST_INDEX_GAP:
+                return False
+        timestamp, offset = segment.times.largest()
+        if timestamp < 0:
+            return segment.size == 0 or next(segment.walk(0, segment.size))[1][MAX_TIMESTAMP] < 0
+        if not segment.base_offset <= offset < next_base:
+            return False
+        segment.check_largest()
+        return True
+    except (CorruptIndex, StorageError):
+        return False
+
+
+def _verify(source: LogOnDisk, loaded: LoadedLog) -> None:
+    """From the recovery point on: verify, cut, index, and continue the producer state."""
+    segments = loaded.segments
+    point = source.recovery_point
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+    position, offset = _start_of_scan(segments[first], point)
+    known = _load_producers(source, loaded, max(point, segments[0].base_offset))
+    _replay(source, loaded, known, first, position)
+    number = first
+    while number < len(segments):
+        segment = segments[number]
+        if number > first:
+            position, offset = 0, max(offset, segment.base_offset)
+        offset = _verify_segment(source, loaded, number, position, offset, known)
+        number += 1
+    loaded.log_end_offset = max(offset, loaded.segments[-1].base_offset)
+    if loaded.log_end_offset < point:
+        raise _lost(source, loaded.log_end_offset)
+    for stray in [s for s in loaded.snapshots if s > loaded.log_end_offset]:
+        source.files.disk.remove(f"{source.directory}/{file_name(stray, SNAPSHOT)}")
+        loaded.snapshots.remove(stray)
+
+
+def _start_of_scan(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """The indexed batch before the recovery point, and its base offset; the segment's begin if the index does not help."""
+    indexed = segment.offsets.batch_before(recovery_point)
+    if indexed is not None:
+        header = segment.header(indexed[1], segment.size)
+        if header is not None and header[BASE_OFFSET] + header[LAST_DELTA] == indexed[0]:
+            return indexed[1], header[BASE_OFFSET]
+    return 0, segment.base_offset
+
+
+def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, offset: int, known: int) -> int:
+    """Verify one segment from ``position`` (which has ``offset``) on. Returns the offset that follows."""
+    segment, last = loaded.segments[number], number == len(loaded.segments) - 1
+    end = segment.size
+    segment.start_indexes_from(position, offset)
+    producers = loaded.producers
+
+    def on_batch(at: int, header: Header) -> None:
+        size, last_offset = header[LENGTH] + LOG_OVERHEAD, header[BASE_OFFSET] + header[LAST_DELTA]
+        segment.index(at, size, last_offset, header[MAX_TIMESTAMP], source.index_interval_bytes)
+        if header[BASE_OFFSET] >= known:
+            replay_batch(producers, header, source.now_ms)
+
+    file = segment.log.get()
+    dense_from = max(source.dense_from, source.recovery_point)  # compaction never goes beyond the recovery point
+    good, offset = scan(
+        file, position, end, offset, dense_from=dense_from, newest_epoch=source.newest_epoch, on_batch=on_batch
+    )
+    loaded.scanned_bytes += good - position
+    segment.size = segment.hot_from = good
+    if good < end:
+        follows = find_batch(file, good + 1, end, offset)
+        if follows is None and offset < source.recovery_point:
+            raise _lost(source, offset)
+        torn = follows is None and (last or segment.torn_at(good, end))
+        if not torn and not never_written(file, good, end if follows is None else follows):
+            raise StorageError(
+                f"{segment.log.path} is damaged: no valid record batch at position {good} (offset {offset}), "
+                + ("and valid ones behind it" if follows is not None else "and another segment behind it")
+                + "; nothing was changed"
+            )
+        _cut(source, loaded, number, good, end)
+    elif not last and dense_from <= offset < loaded.segments[number + 1].base_offset:
+        _cut(source, loaded, number, good, end)
+    elif not last:
+        segment.finish_indexes()
+    return offset
+
+
+def _cut(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, end: int) -> None:
+    segment = loaded.segments[number]
+    dropped = sum(s.size for s in loaded.segments[number + 1 :])
+    log.warning("torn tail cut", path=segment.log.path, position=position, bytes=end - position + dropped)
+    loaded.cut_bytes += end - position + dropped
+    segment.log.get().truncate(position)
+    _drop(source, loaded, number + 1)
+
+
+def _drop(source: LogOnDisk, loaded: LoadedLog, number: int) -> None:
+    """Take segment ``number`` and those behind it out of the log. Their files wait, renamed, for the next start."""
+    disk = source.files.disk
+    for segment in loaded.segments[number:]:
+        segment.drop_files()
+        for path in segment.paths():
+            if disk.exists(path) and not path.endswith(SNAPSHOT):
+                disk.rename(path, path + DELETED)
+    del loaded.segments[number:]
+    disk.sync_dir(source.directory)
+
+
+def _load_producers(source: LogOnDisk, loaded: LoadedLog, point: int) -> int:
+    """Read the newest good snapshot that is not newer than ``point``; returns its offset: batches from there on are not in it."""
+    if source.clean and point not in loaded.snapshots:
+        return point  # a stop in order writes one unless there is nothing to write
+    for offset in sorted(loaded.snapshots, reverse=True):
+        if offset > point:
+            continue
+        path = f"{source.directory}/{file_name(offset, SNAPSHOT)}"
+        file = source.files.disk.open(path, read_only=True)
+        try:
+            loaded.producers = ProducerState.from_snapshot(file.pread(file.size(), 0))
+            return offset
+        except CorruptSnapshot as error:
+            log.warning("snapshot ignored", path=path, error=str(error))
+            loaded.snapshots.remove(offset)
+            source.files.disk.remove(path)
+        finally:
+            file.close()
+    return loaded.segments[0].base_offset
+
+
+def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, position: int) -> None:
+    """Continue the producer state with the batches between the snapshot and where the scan begins."""
+    for number, segment in enumerate(loaded.segments[: first + 1]):
+        following = loaded.segments[number + 1].base_offset if number < first else None
+        if following is not None and following <= known:
+            continue
+        end = position if number == first else segment.size
+        try:
+            begin = segment.locate(known, end) if known > segment.base_offset else 0
+        except CorruptIndex:
+            begin = 0
+        for _, header in segment.walk(begin, end):
+            if header[BASE_OFFSET] >= known:
+                replay_batch(loaded.producers, header, source.now_ms)
+
+
+def replay_batch(producers: ProducerState, header: Header, now_ms: int) -> None:
+    """When the producer was really last seen is not in the log (its records' timestamps may be anything): ``now_ms`` gives it a
+    full period before it expires."""
+    if header[PRODUCER_ID] >= 0 and not header[ATTRIBUTES] & CONTROL:
+        producers.appended(
+            header[PRODUCER_ID],
+            header[PRODUCER_EPOCH],
+            header[BASE_SEQUENCE],
+            header[LAST_DELTA],
+            header[BASE_OFFSET] + header[LAST_DELTA],
+            now_ms,
+        )
+
+
+def _lost(source: LogOnDisk, end_offset: int) -> StorageError:
+    return StorageError(
+        f"{source.directory} ends at offset {end_offset}, but was durable up to {source.recovery_point}: records are lost. "
+        "Bring the missing files back, or accept the loss by taking the partition's line out of "
+        "recovery-point-offset-checkpoint while the broker is stopped"
+    )
