@@ -1,0 +1,46 @@
+"""DescribeGroups (15): state, members and assignments. A group that is not there is described as dead, without an error."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.admin import OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Read, delete, describe (1 << the code of the AclOperation): what Kafka reports for a group when nobody restricts it.
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    asked = getattr(call.body, "include_authorized_operations", False)  # from version 3 on
+    operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR
+    return {"groups": [_group(broker, group_id, operations) for group_id in call.body.groups]}
+
+
+def _group(broker: "KafkaBroker", group_id: str, operations: int) -> dict[str, Any]:
+    error, group = broker.groups.describe(group_id)
+    return {
+        "error_code": error,
+        "group_id": group_id,
+        "group_state": "" if error else group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol_name,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
+            }
+            for member in group.members
+        ],
+        "authorized_operations": operations,
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=5, handle=handle)

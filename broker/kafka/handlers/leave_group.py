@@ -1,0 +1,30 @@
+"""LeaveGroup (13): members leave, or an operator removes them. One of them before version 3, any number since."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    body = call.body
+    if call.api_version < 3:
+        error, errors = broker.groups.leave(body.group_id, [(body.member_id, None)])
+        return {"error_code": error or errors[0]}
+    leaving = [(member.member_id, member.group_instance_id) for member in body.members]
+    error, errors = broker.groups.leave(body.group_id, leaving)
+    return {
+        "error_code": error,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+            # Without a word on each member where the whole request is refused.
+            for (member_id, instance_id), code in zip(leaving, errors, strict=False)
+        ],
+    }
+
+
+API = Api(key=ApiKey.LEAVE_GROUP, min_version=0, max_version=5, handle=handle)

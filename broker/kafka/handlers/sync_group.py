@@ -1,0 +1,42 @@
+"""SyncGroup (14): the leader hands in the assignment, every member gets its part of it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.groups.values import SyncRequest, SyncResult
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+    body = call.body
+    protocol_type = getattr(body, "protocol_type", None)
+    protocol_name = getattr(body, "protocol_name", None)
+    if call.api_version >= 5 and None in (protocol_type, protocol_name):
+        return _fields(SyncResult(ErrorCode.inconsistent_group_protocol))
+    request = SyncRequest(
+        member_id=body.member_id,
+        group_instance_id=getattr(body, "group_instance_id", None),  # from version 3 on
+        generation=body.generation_id,
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignments={one.member_id: one.assignment for one in body.assignments},
+    )
+    broker.groups.sync(body.group_id, request, lambda result: call.reply(_fields(result)))
+    return None
+
+
+def _fields(result: SyncResult) -> dict[str, Any]:
+    return {
+        "error_code": result.error,
+        "protocol_type": result.protocol_type,
+        "protocol_name": result.protocol_name,
+        "assignment": result.assignment,
+    }
+
+
+API = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5, handle=handle)
