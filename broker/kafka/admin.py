@@ -29,17 +29,17 @@ OPERATIONS_NOT_ASKED_FOR = -(2**31)
 def online_log(broker: "KafkaBroker", topic: str, partition: int) -> "Log":
     """The partition's log, ready to be used.
 
-    Raises RequestError with unknown_topic_or_partition where there is no such partition, and with kafka_storage_error where
-    there is one that cannot be served.
+    Raises RequestError (unknown_topic_or_partition) where there is no such partition, StorageError where there is one that
+    cannot be served.
     """
     log = broker.logs.get(topic, partition)
     if log is None:
         info = broker.logs.topic(topic)
         if info is None or not 0 <= partition < info.partitions:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
-        raise RequestError(ErrorCode.kafka_storage_error, f"The log of {topic}-{partition} could not be opened.")
+        raise StorageError(f"The log of {topic}-{partition} could not be opened.")
     if log.offline is not None:
-        raise RequestError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {log.offline}")
+        raise log.gone()
     return log
 
 

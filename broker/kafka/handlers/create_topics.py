@@ -43,8 +43,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
 
 
 def _create(broker: "KafkaBroker", topic: Any, partitions: int, validate_only: bool) -> dict[str, Any]:
-    configs = _configs(topic)
-    _check_for_collision(broker, topic.name)
+    configs = {config.name: config.value for config in topic.configs}
     info = broker.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
     return {
         "name": topic.name,
@@ -92,26 +91,6 @@ def _assigned(broker: "KafkaBroker", topic: Any) -> int:
             ErrorCode.invalid_replica_assignment, "A manual assignment must name each partition from 0 on exactly once."
         )
     return len(numbers)
-
-
-def _check_for_collision(broker: "KafkaBroker", name: str) -> None:
-    """Kafka's rule, because its metrics' names cannot tell '.' from '_': a program must not work here and fail there."""
-    if "." not in name and "_" not in name:
-        return
-    plain = name.replace(".", "_")
-    for info in broker.logs.topics():
-        if info.name != name and info.name.replace(".", "_") == plain:
-            raise RequestError(
-                ErrorCode.invalid_topic_exception,
-                f"Topic {name!r} collides with {info.name!r}: only '.' and '_' differ.",
-            )
-
-
-def _configs(topic: Any) -> dict[str, str]:
-    nameless = [config.name for config in topic.configs if config.value is None]
-    if nameless:
-        raise RequestError(ErrorCode.invalid_config, f"Give {', '.join(nameless)} a value: null is none.")
-    return {config.name: config.value for config in topic.configs}
 
 
 def _failed(name: str, error: RequestError | StorageError) -> dict[str, Any]:

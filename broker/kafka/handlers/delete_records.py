@@ -12,9 +12,6 @@ from protocol.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
-# "Everything that consumers can see".
-HIGH_WATERMARK = -1
-
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     topics = [
@@ -31,10 +28,8 @@ def _delete(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
         if log.config.compact and not log.config.delete:
             # Kafka's rule: in a log that is only compacted, a key's last value is there to stay.
             raise RequestError(ErrorCode.policy_violation, f"cleanup.policy of {topic!r} does not include delete.")
-        before = log.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
-        if not 0 <= before <= log.high_watermark:
-            raise RequestError(ErrorCode.offset_out_of_range, f"{before} is not in the log.")
-        low = log.delete_records(before)
+        # -1 is the high watermark, here as in the request.
+        low = log.delete_records(wanted.offset)
         return {"partition_index": partition, "low_watermark": low, "error_code": ErrorCode.none}
     except (RequestError, StorageError) as error:
         return {"partition_index": partition, "low_watermark": -1, "error_code": error_fields(error)[0]}

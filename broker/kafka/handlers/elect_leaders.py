@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.errors import RequestError
+from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, online_log
 from broker.kafka.api import Api, Call
 from protocol.kafka.api_keys import ApiKey
@@ -34,9 +34,9 @@ def _elect(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
         code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
     except RequestError as error:
         code, message = error_fields(error)
-        if code == ErrorCode.kafka_storage_error:
-            # No election can help: the only replica is the one that cannot be read.
-            code = int(ErrorCode.eligible_leaders_not_available)
+    except StorageError as error:
+        # No election can help: the only replica is the one that cannot be read.
+        code, message = int(ErrorCode.eligible_leaders_not_available), str(error)
     return {"partition_id": partition, "error_code": code, "error_message": message}
 
 

@@ -76,11 +76,9 @@ class Kafka:
 
     def take_offline(self, topic: str, partition: int = 0) -> None:
         """As if its disk had failed."""
-        from broker.errors import StorageError
-
         log = self.inside.logs.get(topic, partition)
         assert log is not None
-        log.offline = StorageError("the disk is gone")
+        log.go_offline("the disk is gone")
 
 
 def get(message: Any, field: str, default: Any = None) -> Any:
