@@ -1,0 +1,54 @@
+"""``python -m tests.sim``: run seeds by hand, replay one."""
+
+import argparse
+import sys
+import time
+from contextlib import ExitStack
+
+from tests.sim.planted import PLANTED
+from tests.sim.simulation import DEFAULT_STEPS, Simulation
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Simulate the broker from a seed.")
+    parser.add_argument("--seed", type=int, help="one seed, with the last events if it fails")
+    parser.add_argument("--seeds", help="a range, as 1-200")
+    parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, help="steps with faults (default %(default)s)")
+    parser.add_argument("--verbose", action="store_true", help="print every event")
+    parser.add_argument("--plant", choices=sorted(PLANTED), help="with this bug planted into the broker")
+    parser.add_argument("--keep-going", action="store_true", help="run all seeds even if one fails")
+    arguments = parser.parse_args()
+    if (arguments.seed is None) == (arguments.seeds is None):
+        parser.error("give --seed or --seeds")
+    if arguments.seed is not None:
+        seeds = [arguments.seed]
+    else:
+        first, _, last = arguments.seeds.partition("-")
+        seeds = list(range(int(first), int(last or first) + 1))
+    failed = 0
+    began = time.monotonic()
+    for seed in seeds:
+        simulation = Simulation(seed, arguments.steps, verbose=arguments.verbose)
+        with ExitStack() as stack:
+            if arguments.plant:
+                stack.enter_context(PLANTED[arguments.plant].plant())
+            result = simulation.run()
+        faults = " ".join(f"{kind}:{count}" for kind, count in sorted(result.faults.items()))
+        print(
+            f"seed {seed}: trace {result.hash}, {result.steps} steps, {result.lives} lives, {result.simulated_s:.0f} s, "
+            f"{result.acknowledged} records, {faults or 'no faults'}"
+        )
+        if result.violation is not None:
+            failed += 1
+            if len(seeds) == 1 and not arguments.verbose:
+                print(*list(simulation.world.recent)[-60:], sep="\n")
+            print(f"seed {seed}: {result.violation}")
+            print(f"replay: python -m tests.sim --seed {seed} --steps {arguments.steps} --verbose")
+            if not arguments.keep_going:
+                break
+    print(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

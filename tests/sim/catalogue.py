@@ -1,0 +1,152 @@
+"""A catalogue in memory that keeps exactly what was committed: every change is durable when its method returns, or has not
+happened. ``Tables`` outlive the broker, ``SimCatalogue`` is one life's view of them."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from broker.errors import StorageError
+from broker.storage.catalogue import StoredOffset, TopicRow
+from tests.sim.world import Process, World
+
+
+class Tables:
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicRow] = {}
+        # A dict for its order: the simulation must not depend on hashes.
+        self.deleted: dict[uuid.UUID, None] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        self.offsets: dict[tuple[str, str, int], StoredOffset] = {}
+        self.groups: dict[str, bytes] = {}
+        self.next_producer_id = 0
+        self.meta: dict[str, str] = {}
+
+
+class SimCatalogue:
+    """``Catalogue``. ``error`` is the probability that a change fails."""
+
+    def __init__(self, process: Process | None, tables: Tables, world: World | None = None, error: float = 0.0) -> None:
+        self._process = process
+        self._world = world
+        self.tables = tables
+        self.error = error
+        self.closed = False
+
+    def _begin(self) -> None:
+        """Before a change: here it may fail, be interrupted, or be the last thing the broker wanted."""
+        assert not self.closed, "used after close"
+        if self._process is None or self._world is None:
+            return
+        self._world.yield_point(self._process)
+        self._world.now += 0.0002
+        if self.error and self._world.rng("catalogue").random() < self.error:
+            self._world.note("  catalogue fails")
+            raise StorageError("The catalogue could not be written: disk I/O error")
+
+    def _end(self) -> None:
+        """After a change: it is durable, and whoever asked for it may never hear so."""
+        if self._process is not None and self._world is not None:
+            self._world.yield_point(self._process)
+
+    def _read(self) -> None:
+        assert not self.closed, "used after close"
+        if self._process is not None:
+            self._process.check()
+
+    def topics(self) -> list[TopicRow]:
+        self._read()
+        return [row for _, row in sorted(self.tables.topics.items())]
+
+    def put_topic(self, row: TopicRow) -> None:
+        self._begin()
+        self.tables.topics[row.name] = row
+        self._end()
+
+    def delete_topic(self, name: str) -> None:
+        self._begin()
+        row = self.tables.topics.pop(name, None)
+        if row is not None:
+            self.tables.deleted[row.topic_id] = None
+        self._end()
+
+    def deleted_topic_ids(self) -> set[uuid.UUID]:
+        self._read()
+        return set(self.tables.deleted)
+
+    def forget_deleted_topics(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        gone = list(topic_ids)
+        self._begin()
+        for topic_id in gone:
+            self.tables.deleted.pop(topic_id, None)
+        self._end()
+
+    def broker_configs(self, entity: str = "") -> dict[str, str]:
+        self._read()
+        return dict(self.tables.configs.get(entity, {}))
+
+    def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
+        self._begin()
+        configs = self.tables.configs.setdefault(entity, {})
+        for name, value in changes.items():
+            if value is None:
+                configs.pop(name, None)
+            else:
+                configs[name] = value
+        self._end()
+
+    def load_offsets(self) -> Iterable[StoredOffset]:
+        self._read()
+        return list(self.tables.offsets.values())
+
+    def commit_offsets(self, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]) -> None:
+        rows = [StoredOffset(group, *offset, -1) for offset in offsets]
+        self._begin()
+        for row in rows:
+            self.tables.offsets[group, row.topic, row.partition] = row
+        self._end()
+
+    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
+        wanted = None if partitions is None else {(group, *partition) for partition in partitions}
+        self._begin()
+        offsets = self.tables.offsets
+        for key in [key for key in offsets if (key[0] == group if wanted is None else key in wanted)]:
+            del offsets[key]
+        self._end()
+
+    def delete_topic_offsets(self, topic: str) -> None:
+        self._begin()
+        for key in [key for key in self.tables.offsets if key[1] == topic]:
+            del self.tables.offsets[key]
+        self._end()
+
+    def load_groups(self) -> Iterable[tuple[str, bytes]]:
+        self._read()
+        return list(self.tables.groups.items())
+
+    def save_group(self, group: str, blob: bytes) -> None:
+        self._begin()
+        self.tables.groups[group] = bytes(blob)
+        self._end()
+
+    def delete_group(self, group: str) -> None:
+        self._begin()
+        self.tables.groups.pop(group, None)
+        self._end()
+
+    def allocate_producer_ids(self, n: int) -> int:
+        self._begin()
+        first = self.tables.next_producer_id
+        self.tables.next_producer_id += n
+        self._end()
+        return first
+
+    def meta(self, key: str) -> str | None:
+        self._read()
+        return self.tables.meta.get(key)
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._begin()
+        self.tables.meta[key] = value
+        self._end()
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,300 @@
+"""One connection at a time, requests in flight on it, and what happens to them."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from tests.sim.host import PORT
+from tests.sim.network import ClientSocket
+from tests.sim.world import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.history import History
+    from tests.sim.world import World
+
+# The newest versions that these clients know. They choose one at random between the broker's oldest and this.
+NEWEST: dict[ApiKey, int] = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 8,
+    ApiKey.METADATA: 9,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.JOIN_GROUP: 9,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 5,
+    ApiKey.SYNC_GROUP: 5,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 6,
+    ApiKey.DELETE_TOPICS: 5,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.CREATE_PARTITIONS: 3,
+}
+# A broker that is up, and whose machine is sound, answers within this time (s) what it need not wait for.
+_PATIENCE_S = 20.0
+
+
+@attrs.define(eq=False)
+class Call:
+    key: ApiKey
+    fields: Mapping[str, Any]
+    context: Any = None  # the client's own
+    patience_s: float = _PATIENCE_S
+    expects_answer: bool = True
+    version: int = 0
+    correlation_id: int = 0
+    sent_at: float = 0.0
+    sent_step: int = 0
+
+
+class Client:
+    """The base of all clients. Subclasses say what to ask next and what to make of the answers."""
+
+    in_flight_most = 1
+
+    def __init__(self, name: str, world: "World", fabric: Any, history: "History") -> None:
+        self.name = name
+        self.world = world
+        self.fabric = fabric
+        self.history = history
+        self.rng = world.rng(name)
+        self.socket: ClientSocket | None = None
+        self.pending: deque[Call] = deque()
+        self.paused_until = 0.0
+        self.quiet = False  # faults are over: whatever takes long is the broker's fault
+        self.closed = False
+        self.connects = 0
+        self.answers = 0
+        self._outbox = bytearray()
+        self._inbox = bytearray()
+        self._ranges: dict[int, tuple[int, int]] | None = None
+        self._connect_at = 0.0
+        self._idle_until = 0.0
+        self._correlation = 0
+        self._abandon_at = math.inf
+
+    # -- for subclasses ---------------------------------------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        """What to ask now; None: nothing, until ``idle`` says or an answer comes."""
+        raise NotImplementedError
+
+    def answered(self, call: Call, body: Any) -> None:
+        raise NotImplementedError
+
+    def lost(self, call: Call) -> None:
+        """The connection went before the answer came: it may have happened or not, and may still happen."""
+
+    @property
+    def done(self) -> bool:
+        """It has all that it came for."""
+        return True
+
+    def idle(self, seconds: float) -> None:
+        """Ask ``next_call`` again in so long."""
+        self._idle_until = self.world.now + seconds
+
+    # -- Actor --------------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        now = self.world.now
+        if self.closed or now < self.paused_until:
+            return False
+        socket = self.socket
+        if socket is None:
+            return now >= self._connect_at
+        if socket.readable:
+            return True
+        if self._outbox and socket.room:
+            return True
+        if now >= self._abandon_at:
+            return True
+        return len(self.pending) < self.in_flight_most and now >= self._idle_until and not self._greeting
+
+    def deadline(self) -> float | None:
+        if self.closed:
+            return None
+        now = self.world.now
+        if now < self.paused_until:
+            return self.paused_until
+        if self.socket is None:
+            return self._connect_at
+        moments = []
+        if self.pending:
+            moments.append(self._abandon_at)
+        if self._idle_until > now and len(self.pending) < self.in_flight_most:
+            moments.append(self._idle_until)
+        moments = [moment for moment in moments if moment != math.inf]
+        return min(moments) if moments else None
+
+    def step(self) -> None:
+        if self.socket is None:
+            self._connect()
+            return
+        self._receive()
+        if self.socket is None:
+            return
+        now = self.world.now
+        if self.pending and now >= self._abandon_at:
+            call = self.pending[0]
+            self.world.note(f"{self.name} gives up on {call.key.name}")
+            if self.quiet and call.sent_at >= self.quiet_since:
+                raise Violation(f"{self.name}: {call.key.name} was not answered in {now - call.sent_at:.1f} s")
+            self.disconnect()
+            return
+        self._ask()
+        self._transmit()
+
+    # -- connection ---------------------------------------------------------------------------------------------------------
+
+    quiet_since = math.inf
+
+    def be_quiet(self) -> None:
+        """Faults are over."""
+        self.quiet = True
+        self.quiet_since = self.world.now
+        self.paused_until = 0.0
+
+    @property
+    def _greeting(self) -> bool:
+        return self._ranges is None and bool(self.pending)
+
+    def _connect(self) -> None:
+        self.socket = self.fabric.connect(PORT, host=f"10.0.0.{1 + self.rng.randrange(3)}")
+        if self.socket is None:
+            self._connect_at = self.world.now + 0.05 + self.rng.random() * 0.5
+            return
+        self.connects += 1
+        self.world.note(f"{self.name} connects as {self.socket.wire.number}")
+        self._ranges = None
+        self._outbox.clear()
+        self._inbox.clear()
+        self._idle_until = 0.0
+
+    def disconnect(self, *, rudely: bool = False) -> None:
+        """From our side."""
+        if self.socket is not None:
+            if rudely:
+                self.socket.reset()
+            else:
+                self.socket.close()
+            self._gone()
+
+    def _gone(self) -> None:
+        self.socket = None
+        self._connect_at = self.world.now + self.rng.random() * 0.2
+        pending, self.pending = self.pending, deque()
+        self._abandon_at = math.inf
+        for call in pending:
+            if call.context is not _GREETING:
+                self.lost(call)
+
+    def close(self) -> None:
+        """For good."""
+        self.disconnect()
+        self.closed = True
+
+    def _receive(self) -> None:
+        socket = self.socket
+        assert socket is not None
+        self._inbox += socket.recv()
+        while len(self._inbox) >= 4:
+            size = 4 + int.from_bytes(self._inbox[:4], "big")
+            if len(self._inbox) < size:
+                break
+            frame = bytes(self._inbox[:size])
+            del self._inbox[:size]
+            self._answer(frame)
+            if self.socket is not socket:
+                return
+        if socket.lost:
+            self.world.note(f"{self.name} loses {socket.wire.number}")
+            socket.close()
+            self._gone()
+
+    def _answer(self, frame: bytes) -> None:
+        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        if not self.pending:
+            raise Violation(f"{self.name}: a response {correlation_id} to nothing")
+        call = self.pending.popleft()
+        if correlation_id != call.correlation_id:
+            raise Violation(
+                f"{self.name}: responses out of order: {correlation_id} where {call.correlation_id} ({call.key.name}) is due"
+            )
+        self._set_patience()
+        _, body = control.parse_response(call.key, call.version, frame)
+        self.answers += 1
+        if call.context is _GREETING:
+            self._greeted(body)
+            return
+        self._idle_until = 0.0
+        self.answered(call, body)
+
+    def _greeted(self, body: Any) -> None:
+        if body.error_code:
+            raise Violation(f"{self.name}: ApiVersions says {body.error_code!r}")
+        self._ranges = {int(api.api_key): (api.min_version, api.max_version) for api in body.api_keys}
+
+    # -- asking -------------------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self._ranges is None:
+            if not self.pending:
+                self._put(
+                    Call(
+                        ApiKey.API_VERSIONS, {"client_software_name": "sim", "client_software_version": "1"}, _GREETING
+                    )
+                )
+            return
+        while (
+            len(self.pending) < self.in_flight_most and self.world.now >= self._idle_until and self.socket is not None
+        ):
+            call = self.next_call()
+            if call is None:
+                if self._idle_until <= self.world.now:
+                    self._idle_until = math.inf
+                return
+            self._put(call)
+            if self.rng.random() < 0.3:
+                return  # the next one in a step of its own
+
+    def _put(self, call: Call) -> None:
+        if call.context is _GREETING:
+            call.version = self.rng.randint(0, NEWEST[call.key])
+        else:
+            assert self._ranges is not None
+            oldest, newest = self._ranges[int(call.key)]
+            oldest = max(oldest, 3) if call.key == ApiKey.PRODUCE else oldest
+            call.version = self.rng.randint(oldest, min(newest, NEWEST[call.key]))
+        self._correlation += 1
+        call.correlation_id = self._correlation
+        call.sent_at = self.world.now
+        call.sent_step = self.world.steps
+        self._outbox += control.encode_request(call.key, call.version, call.correlation_id, self.name, call.fields)
+        if call.expects_answer:
+            self.pending.append(call)
+            self._set_patience()
+
+    def _set_patience(self) -> None:
+        # Counted from when the one before it was answered: requests are answered one after the other.
+        if self.pending:
+            call = self.pending[0]
+            self._abandon_at = max(call.sent_at, self.world.now) + call.patience_s
+        else:
+            self._abandon_at = math.inf
+
+    def _transmit(self) -> None:
+        if self._outbox and self.socket is not None:
+            sent = self.socket.send(self._outbox)
+            del self._outbox[:sent]
+
+
+_GREETING = object()

@@ -1,0 +1,211 @@
+"""Producers: idempotent ones that retry until everything is acknowledged, and plain ones with any ``acks``."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records import build_batch
+from tests.sim.clients.client import Call, Client
+from tests.sim.world import Violation
+
+# What a producer meets on a healthy broker and tries again after.
+_RETRIABLE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower})
+# ... and only where the machine is at fault.
+_MACHINE = frozenset({ErrorCode.kafka_storage_error})
+
+
+@attrs.define(eq=False)
+class Batch:
+    values: list[bytes]
+    first_number: int
+    encoded: bytes = b""
+    sent: bool = False
+    in_flight: bool = False
+    acked: bool = False
+
+
+class _Partition:
+    """What one producer has for one partition."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.batches: list[Batch] = []
+        self.recovering = False  # an answer was bad: nothing more goes out until all are in
+
+    def sendable(self, most: int) -> Batch | None:
+        in_flight = 0
+        candidate = None
+        for batch in self.batches:
+            if batch.in_flight:
+                in_flight += 1
+            elif not batch.acked and candidate is None:
+                candidate = batch
+        if self.recovering and in_flight:
+            return None
+        self.recovering = False
+        return candidate if in_flight < most else None
+
+    @property
+    def done(self) -> bool:
+        return all(batch.acked for batch in self.batches)
+
+
+class Producer(Client):
+    idempotent = False
+
+    def __init__(
+        self,
+        *args: Any,
+        partitions: Sequence[tuple[str, int]],
+        batches: int,
+        acks: int,
+        in_flight: int,
+        size_most: int = 200,
+        pace_s: float = 0.05,
+    ) -> None:
+        super().__init__(*args)
+        self.in_flight_most = in_flight
+        self.acks = acks
+        self.pace_s = pace_s
+        self._topics = [_Partition(topic, partition) for topic, partition in partitions]
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self.errors: list[int] = []
+        for entry in self._topics:
+            number = 0
+            for _ in range(batches):
+                count = self.rng.randrange(1, 5)
+                values = [self._value(entry, number + n, size_most) for n in range(count)]
+                entry.batches.append(Batch(values, number))
+                number += count
+
+    def _value(self, entry: _Partition, number: int, size_most: int) -> bytes:
+        name = f"{self.name}/{entry.topic}-{entry.partition}/{number}/".encode()
+        return name + self.rng.randbytes(1) * self.rng.randrange(1, size_most)
+
+    @property
+    def done(self) -> bool:
+        return all(entry.done for entry in self._topics)
+
+    # -- asking -------------------------------------------------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        if any(entry.topic not in self.history.ready for entry in self._topics):
+            self.idle(0.05)
+            return None
+        if self.idempotent and self._producer_id < 0:
+            if self.pending:
+                return None
+            return Call(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 60_000})
+        if self.rng.random() < 0.3:
+            self.idle(self.rng.random() * self.pace_s)
+            return None
+        chosen: list[tuple[_Partition, Batch]] = []
+        candidates = [
+            (entry, batch)
+            for entry in self._topics
+            if (batch := entry.sendable(5 if self.idempotent else self.in_flight_most)) is not None
+        ]
+        if not candidates:
+            return None
+        count = 1 if self.rng.random() < 0.7 else self.rng.randrange(1, len(candidates) + 1)
+        chosen = self.rng.sample(candidates, count)
+        for entry, batch in chosen:
+            self._encode(batch)
+            batch.in_flight = batch.sent = True
+            history = self.history.partition(entry.topic, entry.partition)
+            history.sending(self.name, batch.values, batch.first_number, self.idempotent)
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for entry, batch in chosen:
+            topics.setdefault(entry.topic, []).append({"index": entry.partition, "records": batch.encoded})
+        call = Call(
+            ApiKey.PRODUCE,
+            {
+                "transactional_id": None,
+                "acks": self.acks,
+                "timeout": 30_000,
+                "topic_data": [{"name": name, "partition_data": data} for name, data in topics.items()],
+            },
+            chosen,
+            expects_answer=self.acks != 0,
+        )
+        if self.acks == 0:
+            for _, batch in chosen:
+                batch.in_flight, batch.acked = False, True
+        return call
+
+    def _encode(self, batch: Batch) -> None:
+        if batch.encoded:
+            return
+        now_ms = int((self.world.now + 1_700_000_000) * 1000)
+        records = [(b"k", value, [], now_ms) for value in batch.values]
+        batch.encoded = bytes(
+            build_batch(
+                records,
+                compression=self.rng.choice((0, 0, 0, 1, 2, 3, 4)),
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=batch.first_number if self.idempotent else -1,
+            )
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------------------------
+
+    def answered(self, call: Call, body: Any) -> None:
+        if call.key == ApiKey.INIT_PRODUCER_ID:
+            if body.error_code:
+                self._excuse(body.error_code, "InitProducerId")
+                self.idle(0.1)
+                return
+            self._producer_id, self._producer_epoch = body.producer_id, body.producer_epoch
+            return
+        waiting = {(entry.topic, entry.partition): (entry, batch) for entry, batch in call.context}
+        for topic in body.responses:
+            for result in topic.partition_responses:
+                entry, batch = waiting.pop((topic.name, result.index))
+                batch.in_flight = False
+                self._result(entry, batch, result)
+        if waiting:
+            raise Violation(f"{self.name}: no result for {list(waiting)}")
+
+    def _result(self, entry: _Partition, batch: Batch, result: Any) -> None:
+        error = result.error_code
+        if not error:
+            if not batch.acked:
+                batch.acked = True
+                history = self.history.partition(entry.topic, entry.partition)
+                history.acknowledged(result.base_offset, batch.values, self.acks)
+            return
+        self.errors.append(int(error))
+        head = next(other for other in entry.batches if not other.acked)
+        if (
+            error == ErrorCode.out_of_order_sequence_number
+            and self.idempotent
+            and (batch is not head or entry.recovering)
+        ):
+            pass  # the one before it failed
+        else:
+            self._excuse(error, f"{entry.topic}-{entry.partition}, batch {batch.first_number}")
+        entry.recovering = True
+        self.idle(0.05)
+
+    def _excuse(self, error: int, what: str) -> None:
+        if error in _RETRIABLE and not self.quiet:
+            return
+        if error in _MACHINE and not self.quiet:
+            return
+        raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
+
+    def lost(self, call: Call) -> None:
+        if call.key == ApiKey.PRODUCE:
+            for entry, batch in call.context:
+                batch.in_flight = False
+                entry.recovering = True
+
+
+class IdempotentProducer(Producer):
+    idempotent = True

@@ -1,0 +1,208 @@
+"""A consumer without a group: reads its partitions from the beginning, over and over, and holds each byte against history."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.sim.clients.client import Call, Client
+from tests.sim.history import PartitionHistory
+from tests.sim.world import Violation
+
+
+class _Position:
+    def __init__(self, history: PartitionHistory) -> None:
+        self.history = history
+        self.offset = 0
+        self.whole = False  # read from the log's start to its end, after the faults were over
+        self.log_start = 0
+        self.from_start = False
+        self.failures = 0
+
+
+class Reader(Client):
+    def __init__(self, *args: Any, partitions: Sequence[tuple[str, int]], long_poll_s: float = 0.5) -> None:
+        super().__init__(*args)
+        self._long_poll_s = long_poll_s
+        self._positions = {key: _Position(self.history.partition(*key)) for key in partitions}
+        self.finishing = False  # everybody else is done: what is there now is what there will be
+        self.rotten = 0
+
+    def finish(self) -> None:
+        """Read everything once more, from the start."""
+        self.finishing = True
+        self._idle_until = 0.0
+        for position in self._positions.values():
+            position.offset = -1
+
+    @property
+    def done(self) -> bool:
+        return self.finishing and all(position.whole for position in self._positions.values())
+
+    # -- asking -------------------------------------------------------------------------------------------------------------
+
+    def next_call(self) -> Call | None:
+        if any(topic not in self.history.ready for topic, _ in self._positions):
+            self.idle(0.05)
+            return None
+        if self.done or self.rng.random() < 0.1:
+            self.idle(0.02 + self.rng.random() * 0.2)
+            return None
+        unknown = [key for key, position in self._positions.items() if position.offset < 0]
+        if unknown:
+            return self._list_offsets(unknown)
+        if self.finishing:
+            keys = [key for key, position in self._positions.items() if not position.whole]
+        else:
+            keys = self.rng.sample(list(self._positions), self.rng.randrange(1, len(self._positions) + 1))
+            if self.rng.random() < 0.05:
+                self._positions[keys[0]].offset = -1  # over again
+                return self._list_offsets(keys[:1])
+        return self._fetch(keys)
+
+    def _list_offsets(self, keys: list[tuple[str, int]]) -> Call:
+        return Call(
+            ApiKey.LIST_OFFSETS,
+            {
+                "replica_id": -1,
+                "isolation_level": 0,
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [{"partition_index": partition, "current_leader_epoch": -1, "timestamp": -2}],
+                    }
+                    for topic, partition in keys
+                ],
+            },
+            keys,
+        )
+
+    def _fetch(self, keys: list[tuple[str, int]]) -> Call:
+        rng = self.rng
+        wait_s = 0.0 if rng.random() < 0.3 else rng.random() * self._long_poll_s
+        least = rng.choice((0, 1, 1, 1, 500))
+        most = rng.choice((0, 1, 100, 1000, 100_000))
+        context = {key: (self._positions[key].offset, self._positions[key].history.known_end) for key in keys}
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, partition in keys:
+            topics.setdefault(topic, []).append(
+                {
+                    "partition": partition,
+                    "current_leader_epoch": -1,
+                    "fetch_offset": context[topic, partition][0],
+                    "last_fetched_epoch": -1,
+                    "log_start_offset": -1,
+                    "partition_max_bytes": rng.choice((0, 50, 1000, 100_000)),
+                }
+            )
+        return Call(
+            ApiKey.FETCH,
+            {
+                "replica_id": -1,
+                "max_wait": int(wait_s * 1000),
+                "min_bytes": least,
+                "max_bytes": most,
+                "isolation_level": rng.choice((0, 1)),
+                "session_id": 0,
+                "session_epoch": rng.choice((-1, 0)),
+                "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+                "forgotten_topics_data": [],
+                "rack_id": "",
+            },
+            (context, wait_s, least),
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------------------------
+
+    def answered(self, call: Call, body: Any) -> None:
+        if call.key == ApiKey.LIST_OFFSETS:
+            self._listed(body)
+            return
+        context, wait_s, least = call.context
+        if getattr(body, "error_code", 0):
+            raise Violation(f"{self.name}: Fetch says {body.error_code!r}")
+        size = 0
+        behind: list[PartitionHistory] = []
+        answered = []
+        for topic in body.responses:
+            for data in topic.partitions:
+                key = (topic.topic, data.partition_index)
+                answered.append(key)
+                offset, least_end = context[key]
+                position = self._positions[key]
+                if data.error_code:
+                    self._failed(position, offset, data.error_code)
+                    behind = []
+                    size += 1
+                    continue
+                records = data.records or b""
+                size += len(records)
+                position.failures = 0
+                before = position.history.last_ack_at
+                after = position.history.fetched(
+                    offset, least_end, data.high_watermark, max(0, getattr(data, "log_start_offset", 0)), bytes(records)
+                )
+                if position.offset != offset:
+                    continue  # it was set back meanwhile
+                position.offset = after
+                if data.high_watermark > offset:
+                    behind.append(position.history)
+                if self.finishing and position.offset >= data.high_watermark:
+                    self._at_end(position, data.high_watermark)
+                elif (
+                    least == 1
+                    and wait_s > 0
+                    and before > call.sent_at + 0.2
+                    and self._slept(call, before, offset, data)
+                ):
+                    raise Violation(f"{self.name}: a fetch of {key} slept on after an append")
+        if sorted(answered) != sorted(context):
+            raise Violation(f"{self.name}: asked for {sorted(context)} and got {sorted(answered)}")
+        if behind and not size:
+            raise Violation(f"{self.name}: there are records before the high watermark of {behind}, and none came")
+        if self.quiet and self.world.now - call.sent_at > wait_s + 5.0:
+            raise Violation(
+                f"{self.name}: a fetch that waits {wait_s:.2f} s took {self.world.now - call.sent_at:.2f} s"
+            )
+
+    def _slept(self, call: Call, acked_at: float, offset: int, data: Any) -> bool:
+        """In quiet times: answered long after the append that it waited for."""
+        return (
+            self.quiet
+            and call.sent_at >= self.quiet_since
+            and data.high_watermark > offset
+            and self.world.now > acked_at + 3.0
+        )
+
+    def _at_end(self, position: _Position, end: int) -> None:
+        if position.from_start and not position.whole:
+            position.history.audit(position.log_start, end)
+            position.whole = True
+
+    def _listed(self, body: Any) -> None:
+        for topic in body.topics:
+            for data in topic.partitions:
+                position = self._positions[topic.name, data.partition_index]
+                if data.error_code:
+                    self._failed(position, -1, data.error_code)
+                    continue
+                position.offset = position.log_start = data.offset
+                position.from_start = True
+
+    def _failed(self, position: _Position, offset: int, error: int) -> None:
+        history = position.history
+        if error == ErrorCode.offset_out_of_range:
+            if history.start_least <= offset <= history.known_end and offset >= history.start_most:
+                raise Violation(
+                    f"{self.name}: {history} has no {offset}; it starts at {history.start_least}..{history.start_most}"
+                )
+            position.offset = -1
+            position.from_start = False
+            return
+        if error == ErrorCode.kafka_storage_error and (not self.quiet or history.rotten):
+            self.idle(0.1)
+            if history.rotten and self.finishing:
+                position.whole = True  # it is offline, and says so
+                self.rotten += 1
+            return
+        raise Violation(f"{self.name}: {ErrorCode(error).name} for {history} from {offset}")

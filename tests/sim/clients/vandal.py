@@ -1,0 +1,84 @@
+"""Clients that no broker deserves: noise, half a request, a request and no reading, a connection and nothing else."""
+
+from typing import Any
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from tests.sim.host import PORT
+from tests.sim.network import ClientSocket
+
+
+class Vandal:
+    """Opens connections, misbehaves, and lets go of them. Nobody else may notice."""
+
+    def __init__(self, name: str, world: Any, fabric: Any, topics: list[str]) -> None:
+        self.name = name
+        self.world = world
+        self.fabric = fabric
+        self.rng = world.rng(name)
+        self.closed = False
+        self._topics = topics
+        self._sockets: list[tuple[ClientSocket, bytearray]] = []
+        self._next = world.now
+
+    def ready(self) -> bool:
+        return not self.closed and self.world.now >= self._next
+
+    def deadline(self) -> float | None:
+        return None if self.closed else self._next
+
+    def step(self) -> None:
+        self._next = self.world.now + self.rng.random() * 0.3
+        rng = self.rng
+        if len(self._sockets) < 4 and rng.random() < 0.4:
+            socket = self.fabric.connect(PORT, host="10.0.0.66")
+            if socket is not None:
+                self._sockets.append((socket, bytearray(self._nonsense())))
+                self.world.note(f"{self.name} connects as {socket.wire.number}")
+            return
+        for entry in list(self._sockets):
+            socket, data = entry
+            if data and rng.random() < 0.7:
+                size = socket.send(data[: rng.randrange(1, len(data) + 1)])
+                del data[:size]
+            elif socket.lost or rng.random() < 0.15:
+                self._drop(entry)
+            elif rng.random() < 0.1:
+                data.clear()
+                socket.shut_down_writing()
+
+    def _drop(self, entry: tuple[ClientSocket, bytearray]) -> None:
+        self._sockets.remove(entry)
+        if self.rng.random() < 0.5:
+            entry[0].reset()
+        else:
+            entry[0].close()
+
+    def _nonsense(self) -> bytes:
+        rng = self.rng
+        kind = rng.randrange(7)
+        if kind == 0:
+            return rng.randbytes(rng.randrange(1, 200))
+        if kind == 1:  # a length that lies
+            return rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\7")) + rng.randbytes(20)
+        if kind == 2:
+            return b""
+        version = rng.choice((0, 1, 5, 9))
+        metadata = control.encode_request(
+            ApiKey.METADATA, version, 7, "vandal", {"topics": [{"name": rng.choice(self._topics)}]}
+        )
+        if kind == 3:  # many requests, of which no answer is read
+            return metadata * rng.randrange(1, 30)
+        if kind == 4:  # a piece of one
+            return metadata[: rng.randrange(1, len(metadata))]
+        if kind == 5:  # damaged
+            damaged = bytearray(metadata)
+            damaged[rng.randrange(4, len(damaged))] = rng.randrange(256)
+            return bytes(damaged)
+        large = rng.randrange(50_000, 300_000)  # a large request that never arrives as a whole
+        return large.to_bytes(4, "big") + metadata[4:] + rng.randbytes(rng.randrange(1, 4000))
+
+    def close(self) -> None:
+        for entry in list(self._sockets):
+            self._drop(entry)
+        self.closed = True

@@ -1,0 +1,527 @@
+"""A disk that keeps only what was synced.
+
+``Medium`` is the disk itself and outlives the broker; ``SimDisk`` is one life's view of it. Every file has two contents: what
+the page cache says (``content``) and what is on the platter (``durable``), with the writes between them in order. A directory's
+entries have the same two states. kill -9 loses nothing. A power loss keeps, of each file's unsynced writes, any subset, the
+last of them torn, and of each directory's unsynced changes, some first ones: files and directories are independent.
+
+Faults: EIO and ENOSPC on writes (some of the bytes may have been written), EIO on reads, EIO on fsync, after which the pages
+count as clean and are never written (as Linux does it), slow operations, and flipped bits.
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import attrs
+
+from broker.runtime.disk import Buffer
+from tests.sim.world import Killed, Process, World
+
+_SECTOR = 512
+
+
+@attrs.define
+class DiskFaults:
+    """Probabilities per operation."""
+
+    write_error: float = 0.0
+    read_error: float = 0.0
+    sync_error: float = 0.0
+    open_error: float = 0.0  # of open, listdir, rename, remove, makedirs, sync_dir
+    full: bool = False  # every write that makes a file longer fails
+    slow: float = 0.0
+    slow_most_s: float = 0.0
+    cold: float = 0.0  # a range is not in the page cache
+
+
+@attrs.define
+class _Change:
+    """One change of a file that is not on the platter yet: bytes at an offset, or (None) a new size."""
+
+    offset: int
+    data: bytes | None
+
+
+class Inode:
+    """A file."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.unsynced: list[_Change] = []
+        self.synced = 0  # changes that are not in `unsynced` any more
+        self.locked_by: Process | None = None
+
+    def change(self, change: _Change) -> None:
+        _apply(self.content, change)
+        self.unsynced.append(change)
+
+    @property
+    def position(self) -> int:
+        """Changes so far."""
+        return self.synced + len(self.unsynced)
+
+    def sync(self, position: int, *, lost: bool = False) -> None:
+        """The changes up to ``position`` are on the platter now (or, ``lost``, count as if they were)."""
+        count = max(0, position - self.synced)
+        if not lost:
+            for change in self.unsynced[:count]:
+                _apply(self.durable, change)
+        del self.unsynced[:count]
+        self.synced += count
+
+    def lose_power(self, rng: Random) -> None:
+        unsynced, self.unsynced = self.unsynced, []
+        self.synced += len(unsynced)
+        fate = rng.random()
+        if fate < 0.25:  # nothing of it
+            unsynced = []
+        elif fate < 0.4:  # all of it
+            pass
+        else:
+            unsynced = list(_survivors(unsynced, rng))
+        for change in unsynced:
+            _apply(self.durable, change)
+        self.content = bytearray(self.durable)
+        self.locked_by = None
+
+
+def _apply(content: bytearray, change: _Change) -> None:
+    if change.data is None:
+        if change.offset <= len(content):
+            del content[change.offset :]
+        else:
+            content += bytes(change.offset - len(content))
+        return
+    if change.offset > len(content):
+        content += bytes(change.offset - len(content))
+    content[change.offset : change.offset + len(change.data)] = change.data
+
+
+def _survivors(unsynced: list[_Change], rng: Random) -> Iterator[_Change]:
+    keep_each = rng.choice((0.3, 0.7, 0.95))
+    last = rng.randrange(len(unsynced) + 1)
+    for index, change in enumerate(unsynced):
+        if index == last:  # the one that was being written
+            if change.data is not None:
+                size = rng.randrange(len(change.data) + 1)
+                if rng.random() < 0.5:
+                    size -= size % _SECTOR
+                if size:
+                    yield _Change(change.offset, change.data[:size])
+            return
+        if rng.random() < keep_each:
+            yield change
+        elif change.data is None:
+            return  # sizes are journalled in order: without this one there are none of the later ones
+
+
+class Directory:
+    """Entries are files and directories by name; ``unsynced`` are the changes since the last ``sync_dir``."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Inode | Directory] = {}
+        self.durable: dict[str, Inode | Directory] = {}
+        self.unsynced: list[
+            tuple[str, Inode | Directory | None, str | None]
+        ] = []  # name, what (None: gone), moved from
+        self.synced = 0
+
+    def put(self, name: str, what: "Inode | Directory | None", moved_from: str | None = None) -> None:
+        self.unsynced.append((name, what, moved_from))
+        _enter(self.entries, self.unsynced[-1])
+
+    @property
+    def position(self) -> int:
+        return self.synced + len(self.unsynced)
+
+    def sync(self, position: int) -> None:
+        count = max(0, position - self.synced)
+        for change in self.unsynced[:count]:
+            _enter(self.durable, change)
+        del self.unsynced[:count]
+        self.synced += count
+
+    def lose_power(self, rng: Random) -> None:
+        fate = rng.random()
+        count = 0 if fate < 0.3 else len(self.unsynced) if fate < 0.5 else rng.randrange(len(self.unsynced) + 1)
+        self.sync(self.synced + count)
+        self.synced += len(self.unsynced)
+        self.unsynced = []
+        self.entries = dict(self.durable)
+
+
+def _enter(entries: "dict[str, Inode | Directory]", change: "tuple[str, Inode | Directory | None, str | None]") -> None:
+    name, what, moved_from = change
+    if moved_from is not None:  # a rename within one directory is one change
+        entries.pop(moved_from, None)
+    if what is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = what
+
+
+class Medium:
+    """The disk. Paths are absolute."""
+
+    def __init__(self, world: World, capacity: int = 1 << 30) -> None:
+        self.world = world
+        self.rng = world.rng("disk")
+        self.faults = DiskFaults()
+        self.capacity = capacity
+        self.root = Directory()
+        self.flipped: list[str] = []  # paths of files with a flipped bit
+        self.ignored_syncs = False  # a disk that lies: for planted bugs
+        self._numbers = 0
+
+    def new_inode(self) -> Inode:
+        self._numbers += 1
+        return Inode(self._numbers)
+
+    def walk(self) -> Iterator[tuple[str, Inode]]:
+        """Every file, by path."""
+        yield from _walk("", self.root)
+
+    def used(self) -> int:
+        return sum(len(inode.content) for _, inode in self.walk())
+
+    def process_died(self, process: Process, *, power: bool) -> None:
+        process.files.clear()
+        if power:
+            self._lose_power(self.root, set())
+
+    def _lose_power(self, directory: Directory, seen: set[int]) -> None:
+        # Files that only an unsynced removal has made unreachable come back: look at both states.
+        before = [*directory.durable.values(), *(what for _, what, _ in directory.unsynced if what is not None)]
+        for what in before:
+            if isinstance(what, Directory):
+                if id(what) not in seen:
+                    seen.add(id(what))
+                    self._lose_power(what, seen)
+            elif what.number not in seen:
+                seen.add(what.number)
+                what.lose_power(self.rng)
+        directory.lose_power(self.rng)
+
+    def flip_bit(self, rng: Random, suffix: str) -> str | None:
+        """Flip a bit of what is durable in some file; its path."""
+        files = [(path, inode) for path, inode in self.walk() if path.endswith(suffix) and len(inode.durable)]
+        if not files:
+            return None
+        path, inode = rng.choice(files)
+        position = rng.randrange(len(inode.durable))
+        bit = 1 << rng.randrange(8)
+        inode.durable[position] ^= bit
+        if position < len(inode.content):
+            inode.content[position] ^= bit
+        self.flipped.append(path)
+        return path
+
+
+def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Inode]]:
+    for name, what in sorted(directory.entries.items()):
+        if isinstance(what, Directory):
+            yield from _walk(f"{path}/{name}", what)
+        else:
+            yield f"{path}/{name}", what
+
+
+class SimFile:
+    """An open file of one life of the broker."""
+
+    def __init__(self, disk: "SimDisk", path: str, inode: Inode, read_only: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._process = disk.process
+        self._medium = disk.medium
+        self._inode = inode
+        self._read_only = read_only
+        self._locks = False
+        self._fd = disk.process.world.next_descriptor()
+        disk.process.files[self._fd] = path  # not a reference: a file closes when the last one goes
+
+    # -- bytes ----------------------------------------------------------------------------------------------------------
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> int:
+        data = b"".join(buffers)
+        self._start("write", len(data))
+        if self._read_only:
+            raise OSError(errno.EBADF, "opened for reading", self.path)
+        faults, rng = self._medium.faults, self._medium.rng
+        if faults.full and offset + len(data) > len(self._inode.content):
+            self._some_of(data, offset)
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
+        if faults.write_error and rng.random() < faults.write_error:
+            self._some_of(data, offset)
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        if data:
+            self._inode.change(_Change(offset, data))
+        self._medium.world.note(f"  write {self.path} {offset}+{len(data)}")
+        return len(data)
+
+    def _some_of(self, data: bytes, offset: int) -> None:
+        size = self._medium.rng.randrange(len(data)) if data else 0
+        self._medium.world.note(f"  write fails {self.path} {offset}+{size} of {len(data)}")
+        if size:
+            self._inode.change(_Change(offset, data[:size]))
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._start("read", size)
+        faults = self._medium.faults
+        if faults.read_error and self._medium.rng.random() < faults.read_error:
+            self._medium.world.note(f"  read fails {self.path}")
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        return bytes(self._inode.content[offset : offset + size])
+
+    def is_resident(self, offset: int, size: int) -> bool:
+        self._start("resident", 0)
+        cold = self._medium.faults.cold
+        return not cold or self._medium.rng.random() >= cold
+
+    def size(self) -> int:
+        self._start("size", 0)
+        return len(self._inode.content)
+
+    def truncate(self, size: int) -> None:
+        self._start("truncate", 0)
+        faults = self._medium.faults
+        if self._read_only:
+            raise OSError(errno.EINVAL, "opened for reading", self.path)
+        if faults.write_error and self._medium.rng.random() < faults.write_error:
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        if faults.full and size > len(self._inode.content):
+            raise OSError(errno.ENOSPC, "No space left on device", self.path)
+        if size != len(self._inode.content):
+            self._inode.change(_Change(size, None))
+        self._medium.world.note(f"  truncate {self.path} {size}")
+
+    def sync(self, data_only: bool = True) -> None:
+        self._start("sync", 0)
+        inode, medium = self._inode, self._medium
+        position = inode.position  # what is written while it runs may or may not be in it: it is not
+        medium.world.now += 0.0001
+        medium.world.yield_point(self._process)
+        if medium.ignored_syncs:
+            return
+        if medium.faults.sync_error and medium.rng.random() < medium.faults.sync_error:
+            medium.world.note(f"  sync fails {self.path}")
+            inode.sync(position, lost=True)  # marked clean, never written: the next fsync says that all is well
+            raise OSError(errno.EIO, "Input/output error", self.path)
+        inode.sync(position)
+        medium.world.note(f"  sync {self.path}")
+
+    def peek(self, size: int, offset: int) -> bytes:
+        """For ``sendfile``: the kernel reads, nothing interrupts."""
+        self._process.check()
+        if self._fd < 0:
+            raise OSError(errno.EBADF, "closed", self.path)
+        return bytes(self._inode.content[offset : offset + size])
+
+    def fileno(self) -> int:
+        raise AssertionError("a simulated file has no descriptor")
+
+    # -- life -------------------------------------------------------------------------------------------------------------
+
+    def _start(self, what: str, size: int) -> None:
+        if self._fd < 0:
+            self._process.check()
+            raise OSError(errno.EBADF, "closed", self.path)
+        self._disk.pass_time(size)
+
+    def close(self) -> None:
+        self._process.check()
+        self.forget()
+
+    def forget(self) -> None:
+        if self._fd >= 0:
+            self._process.files.pop(self._fd, None)
+            self._fd = -1
+            if self._locks and self._inode.locked_by is self._process:
+                self._inode.locked_by = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.forget()
+
+
+class SimDisk:
+    """``Disk`` for one life of the broker."""
+
+    def __init__(self, process: Process, medium: Medium) -> None:
+        self.process = process
+        self.medium = medium
+
+    # -- faults ---------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, size: int) -> None:
+        world, faults = self.medium.world, self.medium.faults
+        world.yield_point(self.process)
+        world.now += 2e-6 + size * 1e-9
+        if faults.slow and self.medium.rng.random() < faults.slow:
+            world.now += self.medium.rng.random() * faults.slow_most_s
+
+    def _operation(self, what: str) -> None:
+        self.pass_time(0)
+        faults = self.medium.faults
+        if faults.open_error and self.medium.rng.random() < faults.open_error:
+            self.medium.world.note(f"  fails: {what}")
+            raise OSError(errno.EIO, "Input/output error", what)
+        self.medium.world.note(f"  {what}")
+
+    # -- names ------------------------------------------------------------------------------------------------------------
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        parts = [part for part in path.split("/") if part and part != "."]
+        assert parts, "the root has no parent"
+        directory = self.medium.root
+        for part in parts[:-1]:
+            entry = directory.entries.get(part)
+            if entry is None:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            if not isinstance(entry, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            directory = entry
+        return directory, parts[-1]
+
+    def _find(self, path: str) -> "Inode | Directory":
+        if not path.strip("/."):
+            return self.medium.root
+        directory, name = self._parent(path)
+        entry = directory.entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return entry
+
+    def _directory(self, path: str) -> Directory:
+        entry = self._find(path)
+        if not isinstance(entry, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        return entry
+
+    # -- Disk -------------------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SimFile:
+        self._operation(f"open {path}")
+        return self._open(path, create, read_only)
+
+    def _open(self, path: str, create: bool, read_only: bool) -> SimFile:
+        directory, name = self._parent(path)
+        entry = directory.entries.get(name)
+        if isinstance(entry, Directory):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        if entry is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            if self.medium.faults.full and self.medium.rng.random() < 0.5:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            entry = self.medium.new_inode()
+            directory.put(name, entry)
+        return SimFile(self, path, entry, read_only)
+
+    def listdir(self, path: str) -> list[str]:
+        self._operation(f"listdir {path}")
+        return sorted(self._directory(path).entries)
+
+    def makedirs(self, path: str) -> None:
+        self._operation(f"makedirs {path}")
+        directory = self.medium.root
+        for part in path.split("/"):
+            if not part or part == ".":
+                continue
+            entry = directory.entries.get(part)
+            if entry is None:
+                entry = Directory()
+                directory.put(part, entry)
+            elif not isinstance(entry, Directory):
+                raise FileExistsError(errno.EEXIST, "File exists", path)
+            directory = entry
+
+    def exists(self, path: str) -> bool:
+        self.pass_time(0)
+        try:
+            self._find(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_dir(self, path: str) -> bool:
+        self.pass_time(0)
+        try:
+            return isinstance(self._find(path), Directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def rename(self, old: str, new: str) -> None:
+        self._operation(f"rename {old} {new}")
+        source, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        entry = source.entries.get(old_name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", old)
+        assert source is target, "a rename between directories: the disk does not know how to lose it"
+        there = target.entries.get(new_name)
+        if isinstance(there, Directory):
+            if not isinstance(entry, Directory):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", new)
+            if there.entries:
+                raise OSError(errno.ENOTEMPTY, "Directory not empty", new)
+        elif there is not None and isinstance(entry, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", new)
+        target.put(new_name, entry, old_name)
+
+    def remove(self, path: str) -> None:
+        self._operation(f"remove {path}")
+        directory, name = self._parent(path)
+        entry = directory.entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if isinstance(entry, Directory):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        directory.put(name, None)
+
+    def rmdir(self, path: str) -> None:
+        self._operation(f"rmdir {path}")
+        directory, name = self._parent(path)
+        entry = directory.entries.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        if not isinstance(entry, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        if entry.entries:
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        directory.put(name, None)
+
+    def sync_dir(self, path: str) -> None:
+        directory = self._directory(path)
+        position = directory.position
+        self._operation(f"sync_dir {path}")
+        if not self.medium.ignored_syncs:
+            directory.sync(position)
+
+    def free_bytes(self, path: str) -> int:
+        self.pass_time(0)
+        return 0 if self.medium.faults.full else max(0, self.medium.capacity - self.medium.used())
+
+    def total_bytes(self, path: str) -> int:
+        return self.medium.capacity
+
+    def lock(self, path: str) -> SimFile:
+        self._operation(f"lock {path}")
+        file = self._open(path, True, False)
+        inode = file._inode
+        owner = inode.locked_by
+        if owner is not None and owner.alive:
+            file.close()
+            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable", path)
+        inode.locked_by = self.process
+        file._locks = True
+        try:
+            file.truncate(0)
+            file.pwrite([b"pid 1\n"], 0)
+        except (OSError, Killed):
+            inode.locked_by = None
+            file.forget()
+            raise
+        return file

@@ -1,0 +1,56 @@
+"""What must hold after every step: bounds, wake-ups, and at the end nothing left."""
+
+from typing import Any
+
+from tests.sim.world import Violation, World
+
+# One request may exceed the pool, rounded up to its grain; the bytes that a processor has read already must go somewhere, one
+# receive buffer a connection.
+_READ_BYTES = 256 * 1024
+_NEW_CONNECTIONS_MAX = 20
+
+
+def check(world: World, server: Any) -> None:
+    """AssertionError (Violation) if a bound is broken. Called between steps, when no thread is inside one."""
+    sockets = server.sockets
+    settings = sockets.settings
+    for plane in sockets.planes:
+        if len(plane.channel) > plane.channel.capacity:
+            raise Violation(f"{len(plane.channel)} requests in a channel of {plane.channel.capacity}")
+    bodies = {id(thread.body): thread for thread in world.process.threads} if world.process is not None else {}
+    most = settings.queued_max_request_bytes
+    connections = 0
+    for processor in sockets.processors:
+        connections += len(processor.connections)
+        if len(processor._new) > _NEW_CONNECTIONS_MAX:
+            raise Violation(f"{len(processor._new)} new connections wait for processor {processor.number}")
+        thread = bodies.get(id(processor))
+        if thread is not None and thread.wait is not None and not thread.running and not processor._poller.rung:
+            waiting = [
+                name
+                for name in ("_inbox", "_new", "_runnable", "_disconnected", "_room", "_dirty")
+                if getattr(processor, name)
+            ]
+            if waiting:
+                raise Violation(f"lost wake-up: processor {processor.number} sleeps on {', '.join(waiting)}")
+    in_use = sockets.memory.in_use
+    if in_use > most + (connections + 1) * _READ_BYTES * 2:
+        raise Violation(f"{in_use} bytes of request memory are in use, of {most}")
+    if sockets.quotas.total > sockets.quotas.max_connections:
+        raise Violation(f"{sockets.quotas.total} connections, of {sockets.quotas.max_connections}")
+
+
+def leftovers(server: Any) -> dict[str, Any]:
+    """What clients that have gone have left behind."""
+    sockets = server.sockets
+    return {
+        "connections": sum(len(processor.connections) for processor in sockets.processors),
+        "counted connections": sockets.quotas.total,
+        "request memory": sockets.memory.in_use,
+        "requests": sum(len(plane.channel) for plane in sockets.planes),
+        "watchers": sum(len(log._watchers) for log in server.kafka.logs.partitions.values()),
+    }
+
+
+def left_nothing(server: Any) -> bool:
+    return not any(leftovers(server).values())

@@ -1,0 +1,200 @@
+"""Locks, queues and events of the simulated world, and how they get into the broker.
+
+The broker takes them by name from ``broker.runtime.threads``. For the time of a simulation, every module of the broker that
+has one of those names gets the simulated thing instead; so do locks that a module or an attrs class made at import.
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from broker.runtime import threads as real
+from tests.sim.world import Process, World
+
+_REAL_LOCK_TYPE = type(threading.Lock())
+
+
+def _site(depth: int = 2) -> str:
+    frame = sys._getframe(depth)
+    while "attrs generated" in frame.f_code.co_filename:
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{frame.f_globals.get('__name__', '?')}:{frame.f_lineno}"
+
+
+class SimLock:
+    """Never waited for: whoever holds one is not interrupted. A second ``acquire`` is therefore a deadlock."""
+
+    reentrant = False
+
+    def __init__(self, world: World, site: str | None = None) -> None:
+        self._world = world
+        self._process: Process | None = world.process
+        self._owner = 0
+        self._count = 0
+        self._site = site or _site()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        process = self._process
+        if process is None or (
+            not process.alive and self._world.process is not None and self._world.process is not process
+        ):
+            process = self._process = self._world.process  # made at import: it belongs to whoever runs
+            self._count = 0
+        if process is None:
+            return True
+        self._world.yield_point(process)
+        ident = self._world.ident()
+        if self._count and not (self.reentrant and self._owner == ident):
+            assert not blocking, f"deadlock: {self._site} is taken, with {process.locks_held} held"
+            return False
+        if not self._count:
+            if process.locks_held:
+                self._world.lock_taken(process, self._site)
+            process.locks_held.append(self._site)
+        self._count += 1
+        self._owner = ident
+        return True
+
+    def release(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if not process.alive:
+            self._count = 0
+            return
+        assert self._count, "release of a lock that nobody holds"
+        self._count -= 1
+        if not self._count:
+            process.locks_held.remove(self._site)
+
+    def locked(self) -> bool:
+        return self._count > 0
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SimRLock(SimLock):
+    reentrant = True
+
+
+class SimEvent:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._process = world.process
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        if self._process is not None and self._process.alive:
+            self._world.yield_point(self._process)
+        self._set = True
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set and self._process is not None:
+            self._world.block(self._process, "an event", self.is_set, timeout)
+        return self._set
+
+
+class SimSimpleQueue:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._process = world.process
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        if self._process is not None:
+            self._world.yield_point(self._process)
+        self._items.append(item)
+
+    put_nowait = put
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._items and block and self._process is not None:
+            self._world.block(self._process, "a queue", lambda: bool(self._items), timeout)
+        if not self._items:
+            raise real.QueueEmpty
+        return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        return self.get(False)
+
+    def empty(self) -> bool:
+        return not self._items
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+    __class_getitem__ = classmethod(lambda cls, _: cls)
+
+
+def _replacements(world: World) -> dict[Any, Any]:
+    return {
+        real.Lock: lambda: SimLock(world, _site()),
+        real.RLock: lambda: SimRLock(world, _site()),
+        real.SimpleQueue: lambda: SimSimpleQueue(world),
+        real.Event: lambda: SimEvent(world),
+    }
+
+
+def _broker_modules() -> list[Any]:
+    return [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("broker.") and name != "broker.runtime.threads" and module is not None
+    ]
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Simulated primitives in every module of the broker that is imported by now."""
+    replacements = _replacements(world)
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+
+    def put(namespace: dict[str, Any], name: str, value: Any) -> None:
+        undo.append((namespace, name, namespace[name]))
+        namespace[name] = value
+
+    for module in _broker_modules():
+        namespace = vars(module)
+        for name, value in list(namespace.items()):
+            if isinstance(value, _REAL_LOCK_TYPE):
+                put(namespace, name, SimLock(world, f"{module.__name__}.{name}"))
+            elif callable(value) and _hashable(value) and value in replacements:
+                put(namespace, name, replacements[value])
+            elif isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__:
+                _replace_factories(value, replacements, put)
+    try:
+        yield
+    finally:
+        for namespace, name, value in reversed(undo):
+            namespace[name] = value
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _replace_factories(cls: type, replacements: dict[Any, Any], put: Any) -> None:
+    """``attrs.Factory(Lock)``: attrs keeps the factory among the globals of the ``__init__`` that it has written."""
+    for field in attrs.fields(cls):
+        factory = getattr(field.default, "factory", None)
+        if factory is not None and _hashable(factory) and factory in replacements:
+            put(cls.__init__.__globals__, f"__attr_factory_{field.name}", replacements[factory])  # type: ignore[misc]

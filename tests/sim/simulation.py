@@ -1,0 +1,353 @@
+"""One simulation: a broker, its clients and a storm, from one seed.
+
+Two acts. In the first, faults come and go while everybody works. Then faults stop, and everything must complete within a
+number of steps: every record that must arrive is acknowledged, every group catches up, every log is read from its start to
+its end and agrees with history. Last, everybody leaves, and nothing may be left.
+"""
+
+import gc
+import os
+from typing import Any
+
+import attrs
+
+from tests.sim import invariants
+from tests.sim.clients.admin import Admin
+from tests.sim.clients.client import Client
+from tests.sim.clients.member import Keeper, Member
+from tests.sim.clients.producer import IdempotentProducer, Producer
+from tests.sim.clients.reader import Reader
+from tests.sim.clients.vandal import Vandal
+from tests.sim.disk import DiskFaults
+from tests.sim.history import History
+from tests.sim.host import Host, Recorder, recording
+from tests.sim.network import NetworkFaults
+from tests.sim.primitives import installed
+from tests.sim.storm import Storm, Weather, draw_weather
+from tests.sim.world import Chaos, Killed, Violation, World
+
+# Of the first act.
+DEFAULT_STEPS = 1500
+# Nobody needs more than this to finish when nothing goes wrong any more.
+_QUIET_STEPS = 40_000
+_LEAVING_STEPS = 5_000
+_MAIN_TOPIC = "main"
+_SIDE_TOPIC = "side"
+
+
+@attrs.frozen
+class Result:
+    seed: int
+    steps: int
+    lives: int
+    trace: int
+    simulated_s: float
+    acknowledged: int
+    violation: str | None
+    faults: dict[str, int]
+
+    @property
+    def hash(self) -> str:
+        return f"{self.trace:08x}"
+
+
+def draw_settings(rng: Any) -> dict[str, Any]:
+    """Small numbers: bounds are where bugs live."""
+    high = rng.choice((1, 2_000, 50_000, 1_000_000))
+    segment = rng.choice((300, 1_500, 20_000, 1_000_000))
+    return {
+        "network_threads": rng.randrange(1, 4),
+        "io_threads": rng.randrange(1, 4),
+        "queued_max_requests": rng.choice((1, 2, 5, 500)),
+        "queued_max_request_bytes": rng.choice((64 * 1024, 200_000, 4_000_000)),
+        "outgoing_high_water_bytes": high,
+        "outgoing_low_water_bytes": high // rng.choice((1, 2, 4)),
+        "socket_listen_backlog_size": rng.choice((1, 5, 100)),
+        "connections_max_idle_ms": rng.choice((700, 5_000, 600_000)),
+        "max_connections": rng.choice((14, 1000)),
+        "max_connection_creation_rate": rng.choice((20, 2**31 - 1)),
+        "log_segment_bytes": segment,
+        "log_index_interval_bytes": rng.choice((0, 200, 4096)),
+        "log_retention_ms": -1,
+        "log_segment_delete_delay_ms": rng.choice((0, 1_000, 60_000)),
+        "log_retention_check_interval_ms": rng.choice((500, 300_000)),
+        "log_flush_offset_checkpoint_interval_ms": rng.choice((300, 3_000, 60_000)),
+        "group_min_session_timeout_ms": 100,
+        "group_initial_rebalance_delay_ms": rng.choice((0, 100, 1_000)),
+        "max_open_files": rng.choice((16, 400)),
+        "num_partitions": 2,
+        "shutdown_timeout_ms": 8_000,
+    }
+
+
+class Simulation:
+    def __init__(
+        self, seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False, weather: Weather | None = None
+    ) -> None:
+        self.world = World(seed, verbose)
+        self.steps = steps
+        rng = self.world.rng("scenario")
+        self.settings = draw_settings(rng)
+        self.weather = weather or draw_weather(rng)
+        self.world.chaos = self.weather.chaos
+        self.history = History(self.world)
+        self.host = Host(self.world, self.settings)
+        self.host.fabric.faults = self.weather.network
+        if rng.random() < 0.5:
+            self.host.fabric.capacity_least, self.host.fabric.capacity_most = 16 * 1024, 256 * 1024
+        self.recorder = Recorder(self.world, self._excused)
+        self.restart_wanted = False
+        self.resize_wanted = 0
+        self.crashes = 0
+        self._power_next = False
+        self._machine_failed = False  # in this life of the broker
+        self._populate(rng)
+        self.storm = Storm(self, self.weather)
+        self.world.actors.append(self.storm)
+
+    # -- who is there -------------------------------------------------------------------------------------------------------
+
+    def _populate(self, rng: Any) -> None:
+        common = (self.world, self.host.fabric, self.history)
+        main = [(_MAIN_TOPIC, number) for number in range(2)]
+        side = [(_SIDE_TOPIC, number) for number in range(2)]
+        # Deleting records loses what an idempotent producer's state is rebuilt from, as in Kafka: side topic only.
+        deletes = (_SIDE_TOPIC, 0) if rng.random() < 0.5 else None
+        configs = {"compression.type": rng.choice(("producer", "producer", "producer", "gzip"))}
+        self.admin = Admin(
+            "admin",
+            *common,
+            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2},
+            churns=rng.choice((0, 2)),
+            deletes_records=deletes,
+            configs=configs if rng.random() < 0.2 else {},
+        )
+        large = 30_000 if rng.random() < 0.3 else 300
+        self.producers: list[Producer] = [
+            IdempotentProducer(
+                f"idempotent-{n}",
+                *common,
+                partitions=main,
+                batches=rng.randrange(4, 16),
+                acks=-1,
+                in_flight=rng.randrange(1, 6),
+                size_most=large,
+            )
+            for n in range(2)
+        ]
+        self.producers.append(
+            Producer(
+                "plain",
+                *common,
+                partitions=side,
+                batches=rng.randrange(4, 16),
+                acks=rng.choice((0, 1, 1, -1)),
+                in_flight=rng.randrange(1, 4),
+                size_most=large,
+            )
+        )
+        self.producers.append(
+            Producer("careful", *common, partitions=side[:1], batches=6, acks=rng.choice((1, -1)), in_flight=1)
+        )
+        self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2)]
+        self.members = [
+            Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
+            for n in range(rng.randrange(1, 4))
+        ]
+        if os.environ.get("NOGROUPS"):
+            self.members = []
+        self.keeper = Keeper(
+            "keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=0 if os.environ.get("NOGROUPS") else 8
+        )
+        self.clients: list[Client] = [self.admin, *self.producers, *self.readers, *self.members, self.keeper]
+        self.vandals = (
+            [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
+        )
+        self.world.actors.extend([*self.clients, *self.vandals])
+
+    # -- what the storm asks for ------------------------------------------------------------------------------------------
+
+    def crash_soon(self, *, power: bool, within: int) -> None:
+        """Somewhere in the next ``within`` places where a thread can be interrupted."""
+        process = self.world.process
+        if process is None or process.countdown >= 0:
+            return
+        process.on_countdown = lambda: self._crash(power)
+        process.countdown = self.world.rng("storm").randrange(within)
+
+    def _crash(self, power: bool) -> None:
+        # After a failed fsync the page cache calls clean what is not on the disk; only a reboot shows what really is.
+        power = power or self.host.sync_failed
+        self.host.die(power=power)
+        self._after_crash(power)
+
+    def _after_crash(self, power: bool) -> None:
+        self.crashes += 1
+        self.history.crashed(power=power)
+        self._machine_failed = False
+        self.host.sync_failed = False
+        self.host.start_at = self.world.now + self.world.rng("storm").random()
+
+    def set_catalogue_error(self, probability: float) -> None:
+        self.host.set_catalogue_error(probability)
+
+    def _excused(self, event: str, error: BaseException | None) -> bool:
+        """Is this the machine's fault?"""
+        from broker.errors import StorageError
+
+        if self.host.faulty or self._machine_failed:
+            return isinstance(error, (StorageError, OSError)) or error is None
+        return False
+
+    # -- the play -------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        violation: str | None = None
+        collecting = gc.isenabled()
+        gc.disable()  # finalizers run when the last reference goes, not when the collector feels like it
+        try:
+            with installed(self.world), recording(self.recorder):
+                try:
+                    self._play()
+                except Violation as error:
+                    violation = str(error)
+                except AssertionError as error:
+                    import traceback
+
+                    violation = "".join(traceback.format_exception(error))
+        finally:
+            if collecting:
+                gc.enable()
+        return Result(
+            seed=self.world.seed,
+            steps=self.world.steps,
+            lives=self.world.lives,
+            trace=self.world.trace,
+            simulated_s=self.world.now - 1_000.0,
+            acknowledged=sum(len(partition.acked) for partition in self.history.partitions.values()),
+            violation=violation,
+            faults=self.storm.done,
+        )
+
+    def _play(self) -> None:
+        while self.world.steps < self.steps:
+            self._turn()
+        self._calm_down()
+        limit = self.world.steps + _QUIET_STEPS
+        self._until(lambda: all(actor.done for actor in self._workers), limit)
+        for reader in self.readers:
+            reader.finish()
+        self._until(lambda: all(reader.done for reader in self.readers), limit)
+        self._leave()
+
+    @property
+    def _workers(self) -> list[Client]:
+        return [self.admin, *self.producers, *self.members, self.keeper]
+
+    def _until(self, condition: Any, limit: int) -> None:
+        while not condition():
+            if self.world.steps > limit:
+                waiting = [client.name for client in self.clients if not client.done]
+                raise Violation(f"not finished {_QUIET_STEPS} steps after the last fault: {waiting}")
+            self._turn()
+
+    def _turn(self) -> None:
+        """One step of something, and a look at everything."""
+        world, host = self.world, self.host
+        try:
+            if world.process is None:
+                if host.start_at is not None and world.now >= host.start_at:
+                    host.start()
+            elif self.restart_wanted and host.server is not None:
+                self._restart()
+            elif self.resize_wanted and host.server is not None:
+                wanted, self.resize_wanted = self.resize_wanted, 0
+                host.server.sockets.resize_processors(wanted)
+            if not world.step_once() and not world.sleep_until_something(
+                host.start_at if world.process is None else None
+            ):
+                if world.process is not None:
+                    raise Violation("nothing will ever happen again")
+                world.now = max(world.now, host.start_at or world.now)
+        except Killed:
+            host.server = None
+        if host.faulty:
+            self._machine_failed = True
+            if host.medium.faults.sync_error:
+                host.sync_failed = True
+        self._check()
+
+    def _restart(self) -> None:
+        self.restart_wanted = False
+        host, lives = self.host, self.world.lives
+        sound = not host.faulty and not self._machine_failed
+        host.stop()
+        if self.world.process is None and self.world.lives == lives and not host.died:
+            if sound:
+                self.history.synced()
+            self.history.crashed(power=False)
+            self._machine_failed = False
+            host.start_at = self.world.now + self.world.rng("storm").random()
+
+    def _check(self) -> None:
+        if self.recorder.failures:
+            raise Violation(self.recorder.failures[0])
+        server = self.host.server
+        if server is not None:
+            if server.crash is not None:
+                raise Violation(f"a thread crashed: {server.crash!r}")
+            invariants.check(self.world, server)
+
+    def _calm_down(self) -> None:
+        """Faults stop."""
+        self.world.note("calm")
+        self.storm.end()
+        self.host.medium.faults = DiskFaults()
+        self.set_catalogue_error(0.0)
+        self.world.chaos = Chaos(preempt=self.weather.chaos.preempt, tick_most_s=0.0005)
+        self.host.fabric.faults = NetworkFaults(short=self.weather.network.short)
+        self.resize_wanted = 0
+        for vandal in self.vandals:
+            vandal.close()
+        process = self.world.process
+        if process is not None:
+            process.countdown = -1
+            for thread in process.threads:
+                thread.frozen_until = 0.0
+        if self._machine_failed:  # partitions may be offline until the operator restarts the broker
+            if self.host.sync_failed and process is not None:
+                self._crash(power=True)
+            else:
+                self.restart_wanted = True
+        if self.world.process is None:
+            self.host.start_at = self.world.now
+        limit = self.world.steps + _QUIET_STEPS
+        while self.restart_wanted or self.host.server is None:
+            if self.world.steps > limit:
+                raise Violation("the broker does not come back")
+            self._turn()
+        for client in self.clients:
+            client.be_quiet()
+
+    def _leave(self) -> None:
+        """Everybody goes; nothing is left."""
+        for client in self.clients:
+            client.close()
+        server = self.host.server
+        assert server is not None
+        limit = self.world.steps + _LEAVING_STEPS
+        while not invariants.left_nothing(server):
+            if self.world.steps > limit:
+                raise Violation(f"clients are gone, and this is not: {invariants.leftovers(server)}")
+            self._turn()
+        del server
+        self.restart_wanted = False
+        self.host.stop()
+        cycles = self.world.lock_cycles()
+        if cycles:
+            raise Violation(f"locks in both orders: {cycles}")
+        self._check()
+
+
+def simulate(seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False) -> Result:
+    return Simulation(seed, steps, verbose=verbose).run()
