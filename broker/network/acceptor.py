@@ -108,6 +108,7 @@ class Acceptor:
             try:
                 accepted = endpoint.listener.accept()
             except Exhausted as error:
+                self._quotas.refund()
                 log.warning("accept_exhausted", listener=endpoint.name, error=str(error))
                 self._rest_until = now + _REST_S
                 break

@@ -41,6 +41,7 @@ class Connection:
     in_flight: Request | None = None
     held: Request | None = None  # parsed, but the request channel was full
     waits_for_memory: bool = False
+    runnable: bool = False  # in its processor's queue of those that may go on
 
     # -- outgoing ---------------------------------------------------------------------------------------------------
     outgoing: deque[Part] = attrs.Factory(deque)
@@ -50,6 +51,7 @@ class Connection:
     writable: bool = True  # False from above the high-water mark until below the low one
     close_when_sent: bool = False
     closed: bool = False
+    counted: bool = True  # in the quotas
 
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0

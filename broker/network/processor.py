@@ -29,7 +29,7 @@ from broker.network.service import Outbox, Part, Peer, Request, Service
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE, Poller, Ready
-from broker.runtime.threads import Threads
+from broker.runtime.threads import Lock, Threads
 from protocol.errors import ProtocolError
 
 log = get_logger("network")
@@ -40,7 +40,10 @@ _NEW_CONNECTIONS_MAX = 20
 _RECEIVE_BYTES = 256 * 1024
 # How long to sleep at most (s) when nothing happens: idle expiry and stalled senders are looked at this often.
 _NAP_S = 1.0
-# While others wait for request memory, a sender that holds some and sends nothing for this long (s) is dropped.
+# Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones.
+_TURN_REQUESTS = 128
+# While others wait for request memory, a sender that holds some and brings less than so many bytes in so long (s) is dropped.
+_STALL_BYTES = 64 * 1024
 _STALL_S = 10.0
 
 _NOT_MUTED = MuteState.NOT_MUTED
@@ -76,6 +79,10 @@ class ProcessorStats:
     bytes_out: int = 0
     protocol_errors: int = 0
     idle_closed: int = 0
+
+
+def _last_active(connection: Connection) -> float:
+    return connection.last_active
 
 
 # What other threads may ask for: a method of this processor and its two arguments.
@@ -114,6 +121,8 @@ class Processor:
         self._quotas = quotas
         self._on_room = on_room
         self._new: deque[NewConnection] = deque()
+        self._new_lock = Lock()  # between offers and their end
+        self._refusing = False
         self._inbox: deque[_Work] = deque()
         self._dirty: list[Connection] = []  # have something to send
         self._runnable: deque[Connection] = (
@@ -122,6 +131,7 @@ class Processor:
         self._channel_waiters: deque[Connection] = deque()
         self._memory_waiters: deque[Connection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
+        self._progress: dict[Connection, tuple[int, float]] = {}  # of senders that hold memory: bytes, and since when
         self._disconnected: list[Connection] = []
         self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
         self._next_sweep = 0.0
@@ -133,9 +143,10 @@ class Processor:
 
     def offer(self, new: NewConnection) -> bool:
         """Take a new connection; False if the queue of them is full or the processor is being shut down."""
-        if len(self._new) >= _NEW_CONNECTIONS_MAX or self._draining:
-            return False
-        self._new.append(new)
+        with self._new_lock:
+            if len(self._new) >= _NEW_CONNECTIONS_MAX or self._refusing:
+                return False
+            self._new.append(new)
         self._poller.wakeup()
         return True
 
@@ -152,15 +163,23 @@ class Processor:
 
     def drain(self) -> None:
         """Take no further request or connection; what is in flight is answered."""
+        self._refuse_new()
+        self.submit(self._begin_draining, None, None)
+
+    def _begin_draining(self, _: None, __: None) -> None:
         self._draining = True
-        self._poller.wakeup()
+
+    def _refuse_new(self) -> None:
+        with self._new_lock:
+            self._refusing = True
 
     @property
     def drained(self) -> bool:
-        """Nothing is in flight and nothing waits to be sent."""
-        return not self._inbox and all(
-            c.in_flight is None and not c.outgoing and c.held is None for c in tuple(self.connections)
-        )
+        """The processor takes nothing any more, nothing is in flight and nothing waits to be sent."""
+        # Set by the processor's own thread, so that it is not about to take a request. `copy` is atomic, iteration is not.
+        if not self._draining or self._inbox:
+            return False
+        return all(c.in_flight is None and not c.outgoing and c.held is None for c in self.connections.copy())
 
     def _room_came(self) -> None:
         self._room = True
@@ -186,8 +205,14 @@ class Processor:
         full = len(self._new) >= _NEW_CONNECTIONS_MAX
         while self._new:
             new = self._new.popleft()
-            session = new.service.connect(new.peer)
-            assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+            try:
+                session = new.service.connect(new.peer)
+                assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+            except Exception as error:  # the seam: a service that can't take one connection may take the next
+                log.error("connect_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
+                self._quotas.close(new.peer.host)
+                new.socket.close()
+                continue
             connection = Connection(
                 socket=new.socket,
                 peer=new.peer,
@@ -217,8 +242,10 @@ class Processor:
         if self._room:
             self._room = False
             self._retry_waiters()
-        while self._runnable:
-            self._resume(self._runnable.popleft())
+        for _ in range(len(self._runnable)):  # those that become runnable meanwhile come after the sockets
+            connection = self._runnable.popleft()
+            connection.runnable = False
+            self._resume(connection)
         self._flush_dirty()
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
@@ -256,7 +283,8 @@ class Processor:
             return
         gone, self._disconnected = self._disconnected, []
         for connection in gone:
-            self._quotas.close(connection.peer.host)
+            if connection.counted:
+                self._quotas.close(connection.peer.host)
             self._on_room()
             try:
                 connection.service.disconnected(connection)
@@ -272,19 +300,24 @@ class Processor:
         self._next_sweep = now + min(_NAP_S, idle_max / 4)
         for connection in list(self.connections):
             quiet = now - connection.last_active
-            # A response that its peer does not read is no reason to keep the connection.
-            working = connection.in_flight is not None and not connection.response_unsent
+            # What its peer does not read is no reason to keep a connection.
+            working = (
+                connection.in_flight is not None and not connection.response_unsent and not connection.close_when_sent
+            )
             if quiet > idle_max and not working:
                 self.stats.idle_closed += 1
                 self._disconnect(connection)
             elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:
                 connection.received.release()
-        if self._memory_waiters:
+        if self._memory.wanted:  # by whomever: the holder may be here and those who wait elsewhere
             self._drop_one_stalled(now)
-        excess = self._quotas.excess
-        if excess:
-            quietest = sorted((c for c in self.connections if c.in_flight is None), key=lambda c: c.last_active)
-            for connection in quietest[:excess]:
+        elif self._progress:
+            self._progress = {}
+        if self._quotas.excess:
+            for connection in sorted((c for c in self.connections if c.in_flight is None), key=_last_active):
+                if not self._quotas.evict(connection.peer.host):
+                    break
+                connection.counted = False
                 self._disconnect(connection)
         if not self.connections:
             self._memory.trim()
@@ -293,6 +326,7 @@ class Processor:
         """Close everything. On the processor's thread, or when it has ended."""
         self._ident = self._get_ident()
         self._draining = True
+        self._refuse_new()
         for connection in list(self.connections):
             self._disconnect(connection)
         while self._new:
@@ -371,6 +405,11 @@ class Processor:
             return
         connection.mute_state = _NOT_MUTED
         if connection is not self._dispatching and (connection.received.held or not connection.interest & READ):
+            self._run_later(connection)
+
+    def _run_later(self, connection: Connection) -> None:
+        if not connection.runnable:
+            connection.runnable = True
             self._runnable.append(connection)
 
     def _receptive(self, connection: Connection) -> bool:
@@ -385,7 +424,7 @@ class Processor:
         )
 
     def _resume(self, connection: Connection) -> None:
-        """Unmuted, writable again or given memory: go on where it stopped."""
+        """Unmuted, writable again, given memory or its turn: go on where it stopped."""
         if not self._receptive(connection):
             return
         if connection.received.held:
@@ -411,19 +450,20 @@ class Processor:
         if not self._receptive(connection):
             # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
             if connection.socket.at_eof():
-                self._disconnect(connection)
+                self._finish(connection)
             else:
                 self._set_interest(connection, connection.interest & ~READ)
             return
         own = connection.received
         try:
             if own.held:
+                if connection.runnable:
+                    return  # what is there comes first: it may make room
                 if not own.make_room(connection.frame_size, self._room_came):
                     self._wait_for_memory(connection)
                     return
                 got = connection.socket.recv_into(own.space(connection.frame_size))
-            elif self._memory.exhausted:
-                self._memory.wait(self._room_came)
+            elif self._memory.exhausted and self._memory.wait(self._room_came):
                 self._wait_for_memory(connection)
                 return
             else:
@@ -433,7 +473,7 @@ class Processor:
             return
         if got <= 0:
             if got != WOULD_BLOCK:
-                self._disconnect(connection)
+                self._finish(connection)
             return
         connection.last_active = self._now
         self.stats.bytes_in += got
@@ -455,31 +495,34 @@ class Processor:
         start = self._dispatch(connection, own.view, own.start, own.end, shared=False)
         if connection.closed:
             return
-        last_frame = start - own.start
         if connection.in_flight is None and connection.held is None:
-            if last_frame:
-                own.consumed(start, last_frame)
+            if start > own.start:
+                own.consumed(start)
         else:
             own.start = start  # a handler reads what lies before: keep it as it is until the answer comes
 
     def _dispatch(self, connection: Connection, view: memoryview, start: int, end: int, shared: bool) -> int:
-        """Take whole frames out of ``view[start:end]`` until one is out with a handler. Returns where it stopped."""
+        """Take whole frames out of ``view[start:end]`` until one is out with a handler or the turn is over. Returns where."""
         session, service, outbox = connection.session, connection.service, self._outbox
         sequential = session.in_flight_max == 1
         high_water = self._settings.high_water_bytes
+        taken = 0  # size of the last frame
         self._dispatching = connection
         try:
-            while start < end and connection.mute_state == _NOT_MUTED and not self._draining:
+            for _ in range(_TURN_REQUESTS):
+                if start >= end or connection.mute_state != _NOT_MUTED or self._draining:
+                    break
                 if connection.outgoing_bytes > high_water:
                     self._flush(connection)
                     if connection.closed or not connection.writable:
                         break
                 size = session.frame_size(view[start:end])
+                if size > connection.frame_max:
+                    raise ProtocolError(f"a frame of {size} bytes: more than {connection.frame_max}")
                 if size <= 0 or size > end - start:
-                    if size > connection.frame_max:
-                        raise ProtocolError(f"a frame of {size} bytes: more than {connection.frame_max}")
                     connection.frame_size = size
                     break
+                taken = size
                 connection.frame_size = 0
                 frame = view[start : start + size]
                 request = session.receive(frame)
@@ -504,6 +547,8 @@ class Processor:
                         break
                 if connection.close_when_sent:
                     break
+            else:
+                self._run_later(connection)
         except ProtocolError as error:
             self.stats.protocol_errors += 1
             log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
@@ -512,10 +557,22 @@ class Processor:
             self._mark_dirty(connection)
         except Exception as error:  # the seam: what one connection sends never ends the processor
             log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
-            self._disconnect(connection)
+            connection.close_when_sent = True
+            self._mark_dirty(connection)
         finally:
             self._dispatching = None
+        if taken:
+            connection.received.last_frame = taken
         return start
+
+    def _finish(self, connection: Connection) -> None:
+        """Its peer has closed its side: it may still read what is queued, but a request that is out is for nobody."""
+        if connection.outgoing:
+            connection.close_when_sent = True
+            self._set_interest(connection, connection.interest & ~READ)
+            self._mark_dirty(connection)
+        else:
+            self._disconnect(connection)
 
     def _wait_for_memory(self, connection: Connection) -> None:
         connection.waits_for_memory = True
@@ -533,20 +590,28 @@ class Processor:
                     break
                 connection.held = None
                 if connection.session.in_flight_max == 0:
-                    self._runnable.append(connection)
+                    self._run_later(connection)
             waiters.popleft()
         waiting, self._memory_waiters = self._memory_waiters, deque()
         for connection in waiting:
             connection.waits_for_memory = False
-            self._runnable.append(connection)
+            self._run_later(connection)
 
     def _drop_one_stalled(self, now: float) -> None:
-        """Others wait for memory: the sender that has held some for longest without sending a byte goes."""
-        holders = [
-            c for c in self.connections if c.received.pending and c.in_flight is None and now - c.last_active > _STALL_S
-        ]
-        if holders:
-            stalled = min(holders, key=lambda c: c.last_active)
+        """Others wait for memory: the sender that has held some for longest and brings next to nothing goes."""
+        before, self._progress = self._progress, {}
+        stalled, longest = None, _STALL_S
+        for connection in self.connections:
+            pending = connection.received.pending
+            if not pending or connection.in_flight is not None or not self._receptive(connection):
+                continue  # holds nothing, or it is we who do not read
+            mark, since = before.get(connection, (pending, connection.last_active))
+            if not mark <= pending < mark + _STALL_BYTES:  # a new frame, or a good part of this one
+                mark, since = pending, now
+            self._progress[connection] = mark, since
+            if now - since > longest:
+                stalled, longest = connection, now - since
+        if stalled is not None:
             log.info("stalled_sender_closed", peer=stalled.peer.host)
             self._disconnect(stalled)
 
@@ -568,6 +633,10 @@ class Processor:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
             self._disconnect(connection)
             return
+        except Exception as error:  # the seam: a service has queued something that is no bytes
+            log.error("send_failed", exc_info=error, peer=connection.peer.host)
+            self._disconnect(connection)
+            return
         left = connection.outgoing_bytes
         if left != before:
             self.stats.bytes_out += before - left
@@ -586,8 +655,12 @@ class Processor:
             connection.writable = left <= self._settings.high_water_bytes
         elif left <= self._settings.low_water_bytes:
             connection.writable = True
-            connection.service.writable(connection)
-            self._runnable.append(connection)
+            self._run_later(connection)
+            try:
+                connection.service.writable(connection)
+            except Exception as error:  # the seam: as for a request that fails
+                log.error("writable_failed", exc_info=error, peer=connection.peer.host)
+                self._disconnect(connection)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

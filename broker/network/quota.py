@@ -75,9 +75,24 @@ class ConnectionQuotas:
             return True
 
     def close(self, address: str) -> None:
+        """Count a connection out."""
         with self._lock:
-            self._total -= 1
-            self._per_address[address] -= 1
-            assert self._per_address[address] >= 0
-            if not self._per_address[address]:
-                del self._per_address[address]
+            self._close(address)
+
+    def evict(self, address: str) -> bool:
+        """If there are too many connections, count this one out and have the caller close it.
+
+        Looking and counting are one: several processors that look at once do not close more than are too many.
+        """
+        with self._lock:
+            if self._total <= self.max_connections:
+                return False
+            self._close(address)
+            return True
+
+    def _close(self, address: str) -> None:
+        self._total -= 1
+        self._per_address[address] -= 1
+        assert self._per_address[address] >= 0
+        if not self._per_address[address]:
+            del self._per_address[address]

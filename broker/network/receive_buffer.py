@@ -18,12 +18,12 @@ _KEEP_FOR_BYTES = 64 * 1024
 class ReceiveBuffer:
     """``[start, end)`` has arrived and is not consumed; empty and without memory most of the time."""
 
-    __slots__ = ("_buffer", "_last_frame", "_pool", "end", "start", "view")
+    __slots__ = ("_buffer", "_pool", "end", "last_frame", "start", "view")
 
     def __init__(self, pool: MemoryPool) -> None:
         self._pool = pool
         self._buffer: bytearray | None = None
-        self._last_frame = 0
+        self.last_frame = 0  # size in bytes of the frame that was taken last; the next one may well be as large
         self.view = memoryview(b"")
         self.start = 0
         self.end = 0
@@ -63,37 +63,36 @@ class ReceiveBuffer:
             return True
         if self.end < capacity:
             return True  # what there is is not full yet: do not believe the length before it is
-        larger = self._pool.allocate(min(needed, max(2 * capacity, FIRST_BYTES)), on_memory)
+        old, view, start, end = self._buffer, self.view, self.start, self.end
+        assert old is not None
+        larger = self._pool.allocate(min(needed, max(2 * capacity, FIRST_BYTES)), on_memory, grows=old)
         if larger is None:
             return False
-        old, view, start, end = self._buffer, self.view, self.start, self.end
         self._take(larger)
         self.view[:pending] = view[start:end]
         self.start, self.end = 0, pending
         view.release()
-        assert old is not None
         self._pool.release(old)
         return True
 
     def space(self, frame_size: int) -> memoryview:
         """Where to read to: up to the end of the frame at hand, so that the next one starts afresh."""
-        limit = self.start + (frame_size or self._last_frame)
+        limit = self.start + (frame_size or self.last_frame)
         if limit <= self.end:
             limit = len(self.view)
         return self.view[self.end : limit]
 
-    def consumed(self, start: int, last_frame: int) -> None:
-        """Frames up to ``start`` are done; the last of them had that size. Nothing may look at them any more."""
-        self._last_frame = last_frame
+    def consumed(self, start: int) -> None:
+        """Frames up to ``start`` are done. Nothing may look at them any more."""
         self.start = start
         if start == self.end:
             self.settle()
 
     def settle(self) -> None:
-        """Nothing is pending: start afresh, and without memory unless frames are large."""
+        """Nothing is pending: start afresh, and without memory unless frames are large and nobody lacks any."""
         assert self.start == self.end
         self.start = self.end = 0
-        if self._last_frame < _KEEP_FOR_BYTES:
+        if self.last_frame < _KEEP_FOR_BYTES or self._pool.exhausted:
             self.release()
 
     def release(self) -> None:

@@ -27,6 +27,9 @@ log = get_logger("network")
 
 # Kafka's queue size of the control plane's request channel.
 _CONTROL_QUEUE = 20
+# Bytes of requests, and connections: far more than people and health checks need, and bounded.
+_CONTROL_MEMORY = 16 * 1024 * 1024
+_CONTROL_CONNECTIONS = 100
 
 
 @attrs.frozen
@@ -57,11 +60,23 @@ class SocketServerSettings:
 
 
 class _Plane:
-    """One acceptor with its processors, channel and handlers."""
+    """One acceptor with its processors, channel and handlers, and bounds of its own: it never waits for another plane."""
 
-    def __init__(self, server: "SocketServer", name: str, queue: int, processors: int, handlers: int) -> None:
+    def __init__(
+        self,
+        server: "SocketServer",
+        name: str,
+        *,
+        queue: int,
+        processors: int,
+        handlers: int,
+        memory: MemoryPool,
+        quotas: ConnectionQuotas,
+    ) -> None:
         self._server = server
         self._name = name
+        self._memory = memory
+        self._quotas = quotas
         self.channel = RequestChannel(queue)
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
@@ -73,9 +88,7 @@ class _Plane:
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         for number, handler in enumerate(self.handlers):
             self._spawn(f"{self._name}handler-{number}", handler)
-        self.acceptor = Acceptor(
-            endpoints, self._server.quotas, self._server.runtime.new_poller(), self._server.runtime.clock
-        )
+        self.acceptor = Acceptor(endpoints, self._quotas, self._server.runtime.new_poller(), self._server.runtime.clock)
         self.resize(self._wanted)
         self._spawn(f"{self._name}acceptor", self.acceptor)
 
@@ -83,7 +96,7 @@ class _Plane:
         """Change the number of processors. The connections of one that goes are closed."""
         assert self.acceptor is not None
         while len(self.processors) < processors:
-            processor = self._server.new_processor(self._numbers, self.channel, self.acceptor.wakeup)
+            processor = self._new_processor(self.acceptor.wakeup)
             self._spawn(f"{self._name}processor-{self._numbers}", processor)
             self._numbers += 1
             self.processors.append(processor)
@@ -93,13 +106,13 @@ class _Plane:
         for processor in going:
             processor.drain()
             self._server.wait_until(lambda p=processor: p.drained, 1.0)  # type: ignore[misc]
-            self._end(processor)
-            processor.close()
+            if self._end(processor):
+                processor.close()
 
     def stop_accepting(self) -> None:
-        if self.acceptor is not None:
-            self._end(self.acceptor)
-            self.acceptor.close()
+        acceptor, self.acceptor = self.acceptor, None
+        if acceptor is not None and self._end(acceptor):
+            acceptor.close()
 
     def stop(self) -> None:
         for handler in self.handlers:  # all are asked first: a wake-up reaches whichever of them takes it
@@ -108,17 +121,37 @@ class _Plane:
         for handler in self.handlers:
             self._end(handler)
         for processor in self.processors:
-            self._end(processor)
-            processor.close()
+            if self._end(processor):
+                processor.close()
+        self.processors = []
+
+    def _new_processor(self, on_room: Callable[[], None]) -> Processor:
+        server = self._server
+        settings = server.settings
+        return Processor(
+            self._numbers,
+            settings=ProcessorSettings(settings.idle_max_s, settings.high_water_bytes, settings.low_water_bytes),
+            poller=server.runtime.new_poller(),
+            clock=server.runtime.clock,
+            threads=server.runtime.threads,
+            channel=self.channel,
+            memory=self._memory,
+            quotas=self._quotas,
+            outbox=server.outbox,
+            on_room=on_room,
+        )
 
     def _spawn(self, name: str, body: Body) -> None:
         self._threads[id(body)] = self._server.runtime.threads.spawn(name, body, self._server.crashed)
 
-    def _end(self, body: Body) -> None:
+    def _end(self, body: Body) -> bool:
+        """Stop its thread. False if that does not end: then what it owns is still in use and must be left alone."""
         # A handler may sit in a blocking call that does not end (a dead disk): leave it behind, it is a daemon.
         thread = self._threads.pop(id(body), None)
-        if thread is not None and not thread.stop(2.0):
-            log.warning("thread_left_behind", body=type(body).__name__)
+        if thread is None or thread.stop(2.0):
+            return True
+        log.warning("thread_left_behind", body=type(body).__name__)
+        return False
 
 
 class SocketServer:
@@ -137,7 +170,15 @@ class SocketServer:
         self.outbox = ProcessorOutbox()
         self.memory = MemoryPool(settings.queued_max_request_bytes)
         self.timer = Timer(runtime.clock)
-        self._data = _Plane(self, "", settings.queued_max_requests, settings.network_threads, settings.io_threads)
+        self._data = _Plane(
+            self,
+            "",
+            queue=settings.queued_max_requests,
+            processors=settings.network_threads,
+            handlers=settings.io_threads,
+            memory=self.memory,
+            quotas=quotas,
+        )
         self._control: _Plane | None = None
         self._timer_thread: ThreadHandle | None = None
         self._addresses: dict[str, tuple[str, int]] = {}
@@ -170,7 +211,15 @@ class SocketServer:
         ]
         control = [endpoint for is_control, endpoint in ends if is_control]
         if control:
-            self._control = _Plane(self, "control-", _CONTROL_QUEUE, 1, 1)
+            self._control = _Plane(
+                self,
+                "control-",
+                queue=_CONTROL_QUEUE,
+                processors=1,
+                handlers=1,
+                memory=MemoryPool(_CONTROL_MEMORY),
+                quotas=ConnectionQuotas(_CONTROL_CONNECTIONS, _CONTROL_CONNECTIONS, {}, 0),
+            )
             self._control.start(control)
         self._data.start([endpoint for is_control, endpoint in ends if not is_control])
 
@@ -201,26 +250,12 @@ class SocketServer:
         return self.wait_until(lambda: all(p.drained for p in self.processors), timeout)
 
     def stop(self) -> None:
-        """End all threads and close all connections."""
+        """End all threads and close all connections. Stopping twice is no error."""
+        self.stop_accepting()
         for plane in self.planes:
             plane.stop()
         if self._timer_thread is not None:
             self._timer_thread.stop(2.0)
-
-    def new_processor(self, number: int, channel: RequestChannel, on_room: Callable[[], None]) -> Processor:
-        settings = self.settings
-        return Processor(
-            number,
-            settings=ProcessorSettings(settings.idle_max_s, settings.high_water_bytes, settings.low_water_bytes),
-            poller=self.runtime.new_poller(),
-            clock=self.runtime.clock,
-            threads=self.runtime.threads,
-            channel=channel,
-            memory=self.memory,
-            quotas=self.quotas,
-            outbox=self.outbox,
-            on_room=on_room,
-        )
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Look every few ms, for at most ``timeout`` s."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
+from broker.runtime.threads import Lock
+
 READ = 1  # selectors2.EVENT_READ
 WRITE = 2  # selectors2.EVENT_WRITE
 
@@ -42,7 +44,7 @@ class Poller(Protocol):
         """Registrations that are ready, each with its events; waits at most ``timeout`` s (None: until something is)."""
 
     def wakeup(self) -> None:
-        """From any thread: end the current ``poll``, or make the next one not wait. Costs a system call only if the owner waits."""
+        """From any thread: end the current ``poll``, or make the next one not wait. A system call only if the owner waits."""
 
     def close(self) -> None: ...
 
@@ -67,6 +69,9 @@ class _Alarm:
     """A descriptor that can be made readable: an eventfd where there is one, else a pipe."""
 
     def __init__(self) -> None:
+        # Between ringing and closing: a descriptor's number is soon somebody else's, and the ring would go into a log file.
+        self._lock = Lock()
+        self._closed = False
         if hasattr(os, "eventfd"):
             self._read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
@@ -78,10 +83,13 @@ class _Alarm:
         return self._read_fd
 
     def ring(self) -> None:
-        try:
-            os.write(self._write_fd, b"\1\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            pass  # full: it rings already
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                os.write(self._write_fd, b"\1\0\0\0\0\0\0\0")
+            except BlockingIOError:
+                pass  # full: it rings already
 
     def silence(self) -> None:
         try:
@@ -90,9 +98,13 @@ class _Alarm:
             pass
 
     def close(self) -> None:
-        os.close(self._read_fd)
-        if self._write_fd != self._read_fd:
-            os.close(self._write_fd)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._read_fd)
+            if self._write_fd != self._read_fd:
+                os.close(self._write_fd)
 
 
 class SelectorPoller:
@@ -104,7 +116,6 @@ class SelectorPoller:
         self._selector.register(self._alarm, READ, None)
         self._armed = False
         self._woken = False
-        self._closed = False
         self.register = self._selector.register
         self.modify = self._selector.modify
         self.unregister = self._selector.unregister
@@ -131,10 +142,8 @@ class SelectorPoller:
         self._woken = True
         if self._armed:
             self._armed = False
-            if not self._closed:
-                self._alarm.ring()
+            self._alarm.ring()
 
     def close(self) -> None:
-        self._closed = True
         self._selector.close()
         self._alarm.close()

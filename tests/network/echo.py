@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
+from broker.runtime.disk import File, FileRegion
 from protocol.errors import ProtocolError
 
 _LENGTH = struct.Struct(">I")
@@ -19,8 +20,9 @@ def frame(command: bytes, payload: bytes = b"") -> bytes:
 
 
 class EchoRequest(Request):
-    __slots__ = ("command",)
+    __slots__ = ("command", "copy")
     command: bytes
+    copy: bytes  # of the whole frame, for those that are answered later
 
 
 class EchoSession:
@@ -44,8 +46,9 @@ class EchoSession:
 
 
 class EchoService:
-    """Commands: e echo inline, p echo through the pool, w wait for `gate` (pool), n no answer, c close, x raise (inline),
-    X raise (pool), h park until `release` is called, z 1 MiB back per byte of payload."""
+    """Commands: e echo inline, p echo through the pool, w wait for `gate` (pool), n no answer, N no answer (pool), c close,
+    C close (pool), x raise (inline), X raise (pool), ! not a request at all, h park until the test answers, H the same (pool),
+    t echo and begin to throttle, z 1 MiB back per byte of payload, f payload "offset size": that part of `file`."""
 
     def __init__(self, in_flight_max: int = 1) -> None:
         self.in_flight_max = in_flight_max
@@ -54,13 +57,15 @@ class EchoService:
         self.writable_calls = 0
         self.gone: list[Connection] = []
         self.connections: list[Connection] = []
+        self.throttled: list[tuple[Connection, Outbox]] = []
         self.handled: list[bytes] = []
+        self.file: File | None = None
 
     def connect(self, peer: Peer) -> EchoSession:
         return EchoSession(self.in_flight_max)
 
     def inline(self, request: Any) -> bool:
-        return request.command not in b"pwX"
+        return request.command not in b"pwXCHN"
 
     def handle(self, request: Any, outbox: Outbox) -> None:
         command = request.command
@@ -68,15 +73,24 @@ class EchoService:
         if request.connection not in self.connections:
             self.connections.append(request.connection)
         if command == b"w":
-            self.gate.wait(10)
-        if command == b"n":
+            self.gate.wait(30)
+        if command in b"nN":
             outbox.no_op(request)
-        elif command == b"c":
+        elif command in b"cC":
             outbox.close(request)
         elif command in b"xX":
             raise RuntimeError("asked for")
-        elif command == b"h":
+        elif command in b"hH":
+            request.copy = bytes(request.frame)
             self.parked.append((request, outbox))
+        elif command == b"t":
+            outbox.start_throttling(request.connection)
+            self.throttled.append((request.connection, outbox))
+            outbox.send(request, [bytes(request.frame)])
+        elif command == b"f":
+            offset, size = map(int, bytes(request.frame[5:]).split())
+            assert self.file is not None
+            outbox.send(request, [_LENGTH.pack(1 + size) + b"f", FileRegion(self.file, offset, size)])
         elif command == b"z":
             size = len(request.frame) - 5
             outbox.send(request, [frame(b"z", b"\0" * (size << 20))])

@@ -1,0 +1,189 @@
+"""Flushing: whatever the socket takes at a time, the bytes leave whole and in order."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.network import connection as connection_module
+from broker.network.connection import Connection
+from broker.network.memory_pool import MemoryPool
+from broker.network.receive_buffer import ReceiveBuffer
+from broker.runtime.disk import Buffer, FileRegion, SystemDisk
+from broker.runtime.net import WOULD_BLOCK
+
+FILE = bytes(range(256)) * 40
+
+
+class BytesFile:
+    """A file's content; only its own socket looks into it."""
+
+    path = "/data/segment.log"
+
+    def __init__(self, content: bytes = FILE) -> None:
+        self.content = content
+
+
+class StingySocket:
+    """Takes so many bytes at a time (a repeated list; 0 = would block), then everything."""
+
+    def __init__(self, takes: Sequence[int] = ()) -> None:
+        self.takes = list(takes)
+        self.out = bytearray()
+        self.calls: list[tuple[str, bool]] = []
+
+    def _take(self) -> int:
+        return self.takes.pop(0) if self.takes else 1 << 40
+
+    def send(self, buffers: Sequence[Buffer], more: bool) -> int:
+        self.calls.append(("send", more))
+        take = self._take()
+        data = b"".join(bytes(b) for b in buffers)[:take]
+        if not data and any(len(b) for b in buffers):
+            return WOULD_BLOCK
+        self.out += data
+        return len(data)
+
+    def send_file(self, region: Any) -> int:
+        self.calls.append(("file", False))
+        take = min(self._take(), region.size)
+        if not take and region.size:
+            return WOULD_BLOCK
+        data = region.file.content[region.offset : region.offset + take]
+        self.out += data
+        return len(data)
+
+
+def connection(socket: Any) -> Connection:
+    anything: Any = None
+    return Connection(
+        socket=socket,
+        peer=anything,
+        service=anything,
+        session=anything,
+        processor=anything,
+        frame_max=100,
+        last_active=0.0,
+        received=ReceiveBuffer(MemoryPool(1 << 20)),
+    )
+
+
+def region(offset: int, size: int, file: Any = None) -> FileRegion:
+    return FileRegion(file or BytesFile(), offset, size)
+
+
+def content(part: Any) -> bytes:
+    if isinstance(part, FileRegion):
+        file: Any = part.file
+        return bytes(file.content[part.offset : part.offset + part.size])
+    return bytes(part)
+
+
+PARTS = st.lists(
+    st.one_of(
+        st.binary(max_size=30),
+        st.binary(max_size=30).map(bytearray),
+        st.binary(max_size=300).map(memoryview),
+        st.builds(region, st.integers(0, 5000), st.integers(0, 5000)),
+    ),
+    max_size=12,
+)
+
+
+@given(queues=st.lists(PARTS, min_size=1, max_size=4), takes=st.lists(st.integers(0, 400), max_size=60))
+def test_whatever_the_socket_takes_the_bytes_leave_in_order_and_are_counted(
+    queues: list[list[Any]], takes: list[int]
+) -> None:
+    socket = StingySocket(takes)
+    sender = connection(socket)
+    expected = b""
+    for parts in queues:
+        sender.enqueue(parts)
+        expected += b"".join(map(content, parts))
+        assert sender.outgoing_bytes == len(expected) - len(socket.out)
+        done = sender.flush()
+        assert sender.outgoing_bytes == len(expected) - len(socket.out)
+        assert done == (not sender.outgoing)
+    while not sender.flush():
+        assert sender.outgoing_bytes == len(expected) - len(socket.out) > 0
+    assert bytes(socket.out) == expected
+    assert sender.outgoing_bytes == 0
+
+
+def test_more_parts_than_one_call_may_carry_leave_in_several() -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([bytes([n % 256]) for n in range(1000)])
+    assert sender.flush()
+    assert bytes(socket.out) == bytes(n % 256 for n in range(1000))
+    assert 2 <= len(socket.calls) <= 20
+
+
+def test_memory_before_a_file_is_announced_so_that_both_share_a_packet() -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([b"header", region(0, 10), b"trailer"])
+    assert sender.flush()
+    assert socket.calls == [("send", True), ("file", False), ("send", False)]
+
+
+def test_a_file_that_ends_before_what_was_promised_is_an_error_that_names_it() -> None:
+    sender = connection(StingySocket())
+    sender.enqueue([region(len(FILE) - 10, 20)])
+    with pytest.raises(OSError, match=r"segment\.log ends before byte"):
+        sender.flush()
+
+
+def test_an_empty_region_is_no_short_file() -> None:
+    socket = StingySocket()
+    sender = connection(socket)
+    sender.enqueue([b"a", region(len(FILE), 0), b"b"])
+    assert sender.flush()
+    assert bytes(socket.out) == b"ab"
+
+
+def test_one_turn_sends_no_more_of_files_than_allowed_though_the_socket_would_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "_TURN_BYTES", 1000)
+    socket = StingySocket([600] * 100)
+    sender = connection(socket)
+    sender.enqueue([region(0, 5000)])
+    assert not sender.flush()
+    assert len(socket.out) == 1200
+    assert not sender.flush()
+    assert len(socket.out) == 2400
+    while not sender.flush():
+        pass
+    assert bytes(socket.out) == FILE[:5000]
+
+
+def test_a_region_that_was_sent_in_part_leaves_the_services_own_region_alone() -> None:
+    sender = connection(StingySocket([10, 0]))
+    part = region(5, 100)
+    sender.enqueue([part])
+    assert not sender.flush()
+    assert (part.offset, part.size) == (5, 100)
+
+
+def test_a_file_is_let_go_once_its_bytes_have_left(tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    file = SystemDisk().open(path, create=True)
+    file.pwrite([b"12345"], 0)
+    descriptor = file.fileno()
+    socket = StingySocket()
+    sender = connection(socket)
+
+    def send_file(part: Any) -> int:
+        return int(part.size)
+
+    socket.send_file = send_file  # type: ignore[method-assign]
+    sender.enqueue([FileRegion(file, 0, 5)])
+    del file
+    assert sender.flush()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

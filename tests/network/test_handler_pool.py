@@ -1,0 +1,73 @@
+"""A handler's step: handle one request, survive what the service raises."""
+
+from typing import Any
+
+from broker.network.handler_pool import Handler
+from broker.network.request_channel import RequestChannel
+from broker.network.service import Request
+from tests.network.harness import Stage
+
+
+class Boom:
+    def handle(self, request: Request, outbox: Any) -> None:
+        raise RuntimeError("asked for")
+
+
+class Calm:
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+
+    def handle(self, request: Request, outbox: Any) -> None:
+        self.seen.append(request)
+
+
+class Closes:
+    def __init__(self) -> None:
+        self.closed: list[Request] = []
+
+    def close(self, request: Request) -> None:
+        self.closed.append(request)
+
+
+class _Connection:
+    class peer:
+        host = "h"
+
+
+def request() -> Any:
+    made = Request()
+    made.connection = _Connection()  # type: ignore[assignment]
+    return made
+
+
+def test_a_step_handles_one_request_and_says_so() -> None:
+    channel, service, outbox = RequestChannel(10), Calm(), Closes()
+    handler: Any = Handler(channel, outbox)  # type: ignore[arg-type]
+    assert not handler.step(0)
+    first, second = request(), request()
+    channel.offer((service, first), lambda: None)  # type: ignore[arg-type]
+    channel.offer((service, second), lambda: None)  # type: ignore[arg-type]
+    assert handler.step(0)
+    assert service.seen == [first]
+    assert handler.step(0)
+    assert service.seen == [first, second]
+    assert not handler.step(0)
+    assert handler.handled == 2
+
+
+def test_what_a_service_raises_closes_the_connection_and_the_handler_goes_on() -> None:
+    channel, outbox = RequestChannel(10), Closes()
+    handler: Any = Handler(channel, outbox)  # type: ignore[arg-type]
+    bad, good, calm = request(), request(), Calm()
+    channel.offer((Boom(), bad), lambda: None)  # type: ignore[arg-type]
+    channel.offer((calm, good), lambda: None)  # type: ignore[arg-type]
+    assert handler.step(0)
+    assert outbox.closed == [bad]
+    assert handler.step(0)
+    assert calm.seen == [good]
+
+
+def test_a_woken_handler_ends_its_step_without_a_request() -> None:
+    handler = Stage().handler
+    handler.wakeup()
+    assert not handler.step(None)

@@ -1,0 +1,185 @@
+"""The pool hands out what it has, makes the rest wait, and wakes who waits: once, and never not."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.network.memory_pool import MemoryPool
+
+KIB = 1024
+
+
+def never() -> None:
+    raise AssertionError("called")
+
+
+def test_a_buffer_is_at_least_as_large_as_asked_and_counts_in_full() -> None:
+    pool = MemoryPool(1 << 20)
+    buffer = pool.allocate(100_000, never)
+    assert buffer is not None
+    assert len(buffer) >= 100_000
+    assert pool.in_use == len(buffer)
+    pool.release(buffer)
+    assert pool.in_use == 0
+
+
+def test_a_single_request_may_exceed_what_is_left_but_not_a_second_one() -> None:
+    pool = MemoryPool(128 * KIB)
+    small = pool.allocate(64 * KIB, never)
+    huge = pool.allocate(10 << 20, never)
+    assert small is not None
+    assert huge is not None
+    assert pool.exhausted
+    assert pool.allocate(1, lambda: None) is None
+
+
+def test_whoever_waits_is_called_once_when_memory_comes_back() -> None:
+    pool = MemoryPool(64 * KIB)
+    buffer = pool.allocate(64 * KIB, never)
+    assert buffer is not None
+    calls: list[str] = []
+
+    def first() -> None:
+        calls.append("first")
+
+    def second() -> None:
+        calls.append("second")
+
+    assert pool.allocate(1, first) is None
+    assert pool.allocate(1, first) is None
+    assert pool.allocate(1, second) is None
+    assert calls == []
+    pool.release(buffer)
+    assert calls == ["first", "second"]
+    again = pool.allocate(1, never)
+    assert again is not None
+    pool.release(again)
+    assert calls == ["first", "second"]
+
+
+def test_waiting_for_memory_that_has_come_meanwhile_is_refused() -> None:
+    # Between looking at `exhausted` and asking to be called, another thread may have returned everything: a call that is
+    # promised then never comes.
+    pool = MemoryPool(64 * KIB)
+    buffer = pool.allocate(64 * KIB, never)
+    assert buffer is not None
+    assert pool.wait(lambda: None)
+    pool.release(buffer)
+    assert not pool.wait(never)
+
+
+def test_forced_memory_is_given_beyond_the_end() -> None:
+    pool = MemoryPool(64 * KIB)
+    first = pool.allocate(64 * KIB, never)
+    second = pool.allocate(64 * KIB, never, force=True)
+    assert first is not None
+    assert second is not None
+    assert pool.in_use == 128 * KIB
+    pool.release(first)
+    assert pool.exhausted
+    pool.release(second)
+    assert not pool.exhausted
+
+
+def test_a_returned_buffer_is_used_again_and_a_forgotten_one_never() -> None:
+    pool = MemoryPool(1 << 20)
+    one = pool.allocate(64 * KIB, never)
+    assert one is not None
+    pool.release(one)
+    assert pool.allocate(64 * KIB, never) is one
+    pool.forget(one)
+    assert pool.in_use == 0
+    assert pool.allocate(64 * KIB, never) is not one
+
+
+def test_sizes_of_nearly_the_same_length_reuse_each_others_buffers() -> None:
+    pool = MemoryPool(1 << 24)
+    one = pool.allocate(1_000_000, never)
+    assert one is not None
+    pool.release(one)
+    assert pool.allocate(1_000_100, never) is one
+
+
+def test_no_more_idle_memory_is_kept_than_allowed_and_trim_keeps_none() -> None:
+    pool = MemoryPool(1 << 20, keep=128 * KIB)
+    buffers = [pool.allocate(64 * KIB, never) for _ in range(4)]
+    for buffer in buffers:
+        assert buffer is not None
+        pool.release(buffer)
+    again = [pool.allocate(64 * KIB, never) for _ in range(4)]
+    assert sum(any(a is b for b in buffers) for a in again) == 2
+    for buffer in again:
+        assert buffer is not None
+        pool.release(buffer)
+    pool.trim()
+    fresh = [pool.allocate(64 * KIB, never) for _ in range(2)]
+    assert not any(a is b for a in fresh for b in [*buffers, *again])
+
+
+def test_giving_back_more_than_was_taken_is_a_bug() -> None:
+    pool = MemoryPool(1 << 20)
+    with pytest.raises(AssertionError):
+        pool.release(bytearray(64 * KIB))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 400 * KIB), st.booleans())))
+@settings(max_examples=60)
+def test_in_use_is_the_sum_of_what_is_out_and_nobody_waits_while_there_is_room(
+    steps: list[tuple[bool, int, bool]],
+) -> None:
+    pool = MemoryPool(512 * KIB)
+    out: list[bytearray] = []
+    waiting: set[int] = set()
+    for number, (take, size, reuse) in enumerate(steps):
+        if take:
+            buffer = pool.allocate(size, lambda number=number: waiting.discard(number))  # type: ignore[misc]
+            if buffer is None:
+                waiting.add(number)
+                assert pool.exhausted
+            else:
+                assert all(buffer is not other for other in out)
+                out.append(buffer)
+        elif out:
+            buffer = out.pop(size % len(out))
+            if reuse:
+                pool.release(buffer)
+            else:
+                pool.forget(buffer)
+            assert not waiting
+        assert pool.in_use == sum(map(len, out))
+
+
+def test_many_threads_take_and_return_and_none_is_forgotten() -> None:
+    pool = MemoryPool(128 * KIB)
+    turns = 300
+
+    def work() -> None:
+        bell = threading.Event()
+        for _ in range(turns):
+            while (buffer := pool.allocate(64 * KIB, bell.set)) is None:
+                assert bell.wait(10), "nobody called although memory came back"
+                bell.clear()
+            buffer[0] = 1
+            pool.release(buffer)
+            while pool.exhausted:
+                bell.clear()
+                if pool.wait(bell.set):
+                    assert bell.wait(10), "nobody called although memory came back"
+
+    failures: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert pool.in_use == 0

@@ -1,0 +1,804 @@
+"""A processor stepped by the test over real loopback sockets: order, muting, bounds, and what ends a connection.
+
+Memory has a file of its own (test_request_memory.py), random mixes of everything too (test_any_order.py).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.network.connection import Connection
+from broker.network.mute import MuteState
+from broker.network.quota import ConnectionQuotas
+from broker.network.service import Outbox, Peer, Request
+from broker.runtime.disk import SystemDisk
+from broker.runtime.poller import READ, WRITE
+from tests.network.echo import EchoService, EchoSession, frame
+from tests.network.harness import Bench, Stage
+
+MIB = 1 << 20
+MakeBench = Callable[..., Bench]
+
+
+def answer_parked(bench: Bench, index: int = 0) -> None:
+    request, outbox = bench.service.parked.pop(index)
+    outbox.send(request, [request.copy])
+
+
+# -- order and muting -------------------------------------------------------------------------------------------------
+
+
+def test_inline_requests_are_answered_within_the_step_that_read_them(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"e", b"1") + frame(b"e", b"2"))
+    b.step()
+    assert client.frames == [(b"e", b"1"), (b"e", b"2")]
+    assert b.processor.stats.inline == 2
+
+
+def test_a_pooled_request_mutes_until_its_answer_and_those_behind_it_wait(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"p", b"1") + frame(b"e", b"2") + frame(b"p", b"3") + frame(b"e", b"4"))
+    b.settle(handling=False)
+    assert b.service.handled == []
+    assert len(b.channel) == 1
+    assert b.connection_of(client).mute_state is MuteState.MUTED_AND_RESPONSE_PENDING
+    assert b.handle()
+    b.settle(handling=False)
+    assert client.frames == [(b"p", b"1"), (b"e", b"2")]
+    assert len(b.channel) == 1
+    assert b.handle()
+    b.settle(handling=False)
+    assert client.frames == [(b"p", b"1"), (b"e", b"2"), (b"p", b"3"), (b"e", b"4")]
+    assert b.connection_of(client).mute_state is MuteState.NOT_MUTED
+
+
+@pytest.mark.parametrize("park", [b"h", b"H"])
+@pytest.mark.parametrize("on_processor", [False, True])
+def test_a_parked_request_holds_back_those_behind_it_until_it_is_answered_from_any_thread(
+    bench: MakeBench, park: bytes, on_processor: bool
+) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(park, b"1") + frame(b"e", b"2"))
+    b.settle()
+    client.send(frame(b"e", b"3"))  # arrives while muted
+    b.settle()
+    assert client.frames == []
+    assert b.service.handled == [park]
+    if on_processor:
+        b.on_processor(lambda: answer_parked(b))
+    else:
+        answer_parked(b)
+    b.until(lambda: len(client.frames) == 3)
+    assert client.frames == [(park, b"1"), (b"e", b"2"), (b"e", b"3")]
+
+
+def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"h", b"1"))
+    b.settle()
+    b.processor.process_new_responses()
+    b.poller.arm()
+    answer_parked(b)
+    assert b.poller.poll(20.0) == []  # ended by the bell: there is nothing ready
+    b.step()
+    assert client.frames == [(b"h", b"1")]
+
+
+def test_a_request_inline_on_one_connection_may_answer_what_is_parked_on_another(bench: MakeBench) -> None:
+    # A produce, inline, wakes a long poll: both connections of the same processor.
+    class Waking(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            if request.command == b"e" and self.parked:
+                parked, _ = self.parked.pop()
+                outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
+            super().handle(request, outbox)
+
+    b = bench(Waking())
+    waits, wakes = b.connect(), b.connect()
+    waits.send(frame(b"h", b"poll") + frame(b"p", b"next"))
+    b.settle()
+    wakes.send(frame(b"e", b"data"))
+    b.until(lambda: len(waits.frames) == 2)
+    assert waits.frames == [(b"h", b"poll"), (b"p", b"next")]
+    assert wakes.frames == [(b"e", b"data")]
+
+
+def test_a_request_that_wants_no_answer_unmutes(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"n") + frame(b"e", b"1") + frame(b"N") + frame(b"e", b"2"))
+    b.until(lambda: len(client.frames) == 2)
+    assert client.frames == [(b"e", b"1"), (b"e", b"2")]
+    assert b.service.handled == [b"n", b"e", b"N", b"e"]
+
+
+def test_a_muted_connection_stays_registered_until_it_turns_readable(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"h", b"1"))
+    b.settle()
+    connection = b.connection_of(client)
+    assert connection.interest == READ
+    client.send(frame(b"e", b"2"))
+    b.settle()
+    assert connection.interest == 0
+    answer_parked(b)
+    b.until(lambda: len(client.frames) == 2)
+    assert connection.interest == READ
+
+
+def test_a_request_answered_twice_costs_its_connection_and_no_other(bench: MakeBench) -> None:
+    b = bench()
+    twice, other = b.connect(), b.connect()
+    twice.send(frame(b"h", b"1"))
+    b.settle()
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"h", b"1")])
+    outbox.send(request, [frame(b"h", b"1")])
+    b.until(lambda: twice.eof)
+    other.send(frame(b"e"))
+    b.until(lambda: other.frames)
+
+
+# -- many connections -------------------------------------------------------------------------------------------------
+
+
+def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_their_turn(bench: MakeBench) -> None:
+    class Noting(EchoService):
+        def __init__(self) -> None:
+            super().__init__()
+            self.order: list[int] = []
+
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            self.order.append(request.connection.peer.port)
+            super().handle(request, outbox)
+
+    b = bench(Noting(), receive_buffer=MIB)
+    flood, other = b.connect(), b.connect()
+    flood.send(frame(b"n") * 40_000)
+    other.send(frame(b"e", b"me too"))
+    b.until(lambda: other.frames)
+    mine = other.socket.getsockname()[1]
+    before = b.service.order.index(mine)
+    assert before < 2000, f"{before} requests of one connection before another had its turn"
+    b.until(lambda: len(b.service.order) == 40_001)
+
+
+def test_a_reader_that_never_reads_stalls_nobody_and_is_expired(bench: MakeBench) -> None:
+    b = bench(high=64 * 1024, low=16 * 1024, idle=60.0)
+    deaf, other = b.connect(receive_buffer=4096), b.connect()
+    deaf.reads = False
+    deaf.send(frame(b"z", b"x" * 16))  # 16 MiB back
+    b.settle()
+    deaf.send(frame(b"e") * 10)
+    b.settle()
+    connection = b.connection_of(deaf)
+    assert connection.outgoing_bytes > MIB
+    assert b.service.handled == [b"z"]  # no further request is taken
+    for _ in range(3):
+        b.clock.now += 30
+        other.send(frame(b"e"))
+        b.step(2)
+        other.take(1)
+    assert b.service.gone == [connection]
+    assert b.processor.stats.idle_closed == 1
+    assert b.quotas.total == 1
+
+
+def test_a_reader_that_reads_slowly_is_not_expired(bench: MakeBench) -> None:
+    b = bench(high=64 * 1024, low=16 * 1024, idle=60.0)
+    slow = b.connect(receive_buffer=4096)
+    slow.reads = False
+    slow.send(frame(b"z", b"x" * 16))
+    b.settle()
+    total = 0
+    for _ in range(5):
+        b.clock.now += 50
+        while True:
+            try:
+                total += len(slow.socket.recv(1 << 16))
+            except BlockingIOError:
+                break
+        b.settle()
+    assert len(b.processor.connections) == 1
+    slow.received += bytes(total)
+    slow.reads = True
+    b.until(lambda: len(slow.received) == 16 * MIB + 5)
+
+
+def test_a_large_answer_unmutes_only_when_it_has_left(bench: MakeBench) -> None:
+    b = bench(high=64 * 1024, low=16 * 1024)
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    client.send(frame(b"z", b"x" * 8) + frame(b"e", b"next"))
+    b.settle()
+    assert b.service.handled == [b"z"]
+    assert b.connection_of(client).interest & WRITE
+    client.reads = True
+    b.until(lambda: len(client.frames) == 2)
+    assert client.frames[1] == (b"e", b"next")
+    assert b.connection_of(client).interest == READ
+
+
+def test_a_hundred_connections_at_once_are_all_answered(bench: MakeBench) -> None:
+    b = bench()
+    clients = []
+    for _ in range(100):
+        clients.append(b.connect())
+    for n, client in enumerate(clients):
+        client.send(frame(b"e" if n % 2 else b"p", bytes([n])) * 5)
+    b.until(lambda: all(len(client.frames) == 5 for client in clients))
+    for n, client in enumerate(clients):
+        assert client.frames == [(b"e" if n % 2 else b"p", bytes([n]))] * 5
+
+
+# -- the request channel ----------------------------------------------------------------------------------------------
+
+
+def test_a_full_request_channel_mutes_the_connection_tcp_pushes_back_and_all_recovers(bench: MakeBench) -> None:
+    b = bench(queue=2)
+    clients = [b.connect() for _ in range(6)]
+    payload = b"x" * 50_000
+    for client in clients:
+        client.send(frame(b"p", payload) * 100)
+    b.settle(handling=False)
+    assert len(b.channel) == 2
+    held = [c for c in b.processor.connections if c.held is not None]
+    assert len(held) == 4
+    assert all(client.unsent for client in clients)  # TCP pushes back: 5 MB do not fit in socket buffers
+    assert b.processor.stats.requests == 6
+    b.until(lambda: all(len(client.frames) == 100 for client in clients))
+    assert len(b.channel) == 0
+    assert not any(c.held for c in b.processor.connections)
+
+
+def test_those_held_back_by_a_full_channel_get_in_in_their_order(bench: MakeBench) -> None:
+    b = bench(queue=1)
+    clients = [b.connect() for _ in range(4)]
+    for n, client in enumerate(clients):
+        client.send(frame(b"H", bytes([n])))
+        b.settle(handling=False)
+    for _ in clients:
+        assert b.handle()
+        b.step()
+    assert [request.copy for request, _ in b.service.parked] == [frame(b"H", bytes([n])) for n in range(4)]
+
+
+def test_a_connection_that_goes_while_held_back_is_forgotten(bench: MakeBench) -> None:
+    b = bench(queue=1)
+    first, goes, last = b.connect(), b.connect(), b.connect()
+    for client in (first, goes, last):
+        client.send(frame(b"p", b"1"))
+        b.settle(handling=False)
+    goes.abort()
+    b.until(lambda: len(b.processor.connections) == 2, handling=False)
+    b.until(lambda: last.frames)
+    assert b.service.handled == [b"p", b"p"]
+
+
+# -- streams: sessions that are never muted for requests --------------------------------------------------------------
+
+
+def test_a_session_without_muting_may_have_many_requests_out(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0))
+    client = b.connect()
+    client.send(b"".join(frame(b"H", bytes([n])) for n in range(10)))
+    b.settle()
+    assert len(b.service.parked) == 10
+    while b.service.parked:
+        answer_parked(b, -1)
+    b.until(lambda: len(client.frames) == 10)
+    assert [payload[0] for _, payload in client.frames] == list(range(9, -1, -1))
+
+
+def test_a_session_without_muting_is_held_back_by_a_full_channel_and_goes_on(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0), queue=3)
+    client = b.connect()
+    client.send(b"".join(frame(b"p", bytes([n])) for n in range(100)))
+    b.settle(handling=False)
+    assert len(b.channel) == 3
+    b.until(lambda: len(client.frames) == 100)
+    assert [payload[0] for _, payload in client.frames] == list(range(100))
+
+
+def test_what_is_pushed_comes_in_the_order_pushed(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0))
+    client = b.connect()
+    connection = b.connection_of(client)
+    for n in range(50):
+        b.outbox.push(connection, [frame(b"P", bytes([n])), b""])
+    b.until(lambda: len(client.frames) == 50)
+    assert [payload[0] for _, payload in client.frames] == list(range(50))
+
+
+def test_above_the_high_water_mark_it_is_not_writable_and_below_the_low_one_it_is_again(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0), high=256 * 1024, low=64 * 1024)
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    connection = b.connection_of(client)
+    pushed = 0
+    while connection.writable:
+        b.outbox.push(connection, [frame(b"P", b"x" * 99_995)])
+        pushed += 1
+        b.step()
+        assert pushed < 1000
+    assert connection.outgoing_bytes > 256 * 1024
+    assert b.service.writable_calls == 0
+    client.send(frame(b"e", b"held"))
+    b.settle()
+    assert b.service.handled == []  # nor is it read from: its answers would only add to the pile
+    while connection.outgoing_bytes > 64 * 1024:
+        assert not connection.writable
+        assert b.service.writable_calls == 0
+        try:
+            client.received += client.socket.recv(16_384)
+        except BlockingIOError:
+            pass
+        b.step(timeout=0.001)
+    assert connection.writable
+    assert b.service.writable_calls == 1
+    client.reads = True
+    b.until(lambda: len(client.frames) == pushed + 1)
+    assert client.frames[-1] == (b"e", b"held")
+
+
+def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobody(bench: MakeBench) -> None:
+    class Stream(EchoService):
+        left = 400
+
+        def more(self, connection: Connection, outbox: Outbox) -> None:
+            while self.left and connection.writable:
+                self.left -= 1
+                outbox.push(connection, [frame(b"P", b"x" * 50_000)])
+                if self.left % 4 == 0:
+                    break  # the next time it is told
+
+        def writable(self, connection: Connection) -> None:
+            super().writable(connection)
+            self.more(connection, b.outbox)
+
+    service = Stream(in_flight_max=0)
+    b = bench(service, high=128 * 1024, low=32 * 1024)
+    client, other = b.connect(), b.connect()
+    connection = b.connection_of(client)
+    asked = 0
+
+    def all_there() -> bool:
+        nonlocal asked
+        service.more(connection, b.outbox)
+        if asked < 20 and len(other.frames) == asked:
+            asked += 1
+            other.send(frame(b"e"))
+        return len(client.received) == 400 * 50_005 and len(other.frames) == 20
+
+    b.until(all_there)
+
+
+def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(bench: MakeBench) -> None:
+    class Broken(EchoService):
+        def writable(self, connection: Connection) -> None:
+            raise RuntimeError("asked for")
+
+    b = bench(Broken(in_flight_max=0), high=64 * 1024, low=32 * 1024)
+    client, other = b.connect(receive_buffer=4096), b.connect()
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [b"x" * 8 * MIB])
+    b.settle()
+    assert not connection.writable
+    client.reads = True
+    b.until(lambda: connection.closed)
+    other.send(frame(b"e"))
+    b.until(lambda: other.frames)
+
+
+# -- throttling -------------------------------------------------------------------------------------------------------
+
+
+def test_a_throttled_connection_is_answered_but_not_read_until_its_throttle_ends(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"t", b"1") + frame(b"e", b"2"))
+    b.settle()
+    assert client.frames == [(b"t", b"1")]
+    client.send(frame(b"e", b"3"))
+    b.settle()
+    assert client.frames == [(b"t", b"1")]
+    assert b.connection_of(client).mute_state is MuteState.MUTED_AND_THROTTLED
+    connection, outbox = b.service.throttled.pop()
+    outbox.end_throttling(connection)
+    b.until(lambda: len(client.frames) == 3)
+    assert client.frames == [(b"t", b"1"), (b"e", b"2"), (b"e", b"3")]
+
+
+def test_a_throttle_that_ends_before_the_answer_leaves_it_muted_for_the_answer(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    connection = b.connection_of(client)
+    client.send(frame(b"h", b"1") + frame(b"e", b"2"))
+    b.settle()
+    b.outbox.start_throttling(connection)
+    b.settle()
+    assert connection.mute_state is MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING
+    b.outbox.end_throttling(connection)
+    b.settle()
+    assert connection.mute_state is MuteState.MUTED_AND_RESPONSE_PENDING
+    assert client.frames == []
+    answer_parked(b)
+    b.until(lambda: len(client.frames) == 2)
+
+
+def test_a_throttle_on_an_idle_connection_holds_its_next_request(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    connection = b.connection_of(client)
+    b.outbox.start_throttling(connection)
+    b.settle()
+    client.send(frame(b"e"))
+    b.settle()
+    assert client.frames == []
+    b.outbox.end_throttling(connection)
+    b.until(lambda: client.frames)
+
+
+# -- how connections end ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [b"c", b"C"])
+def test_close_comes_after_what_was_queued_before(bench: MakeBench, command: bytes) -> None:
+    b = bench()
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    client.send(frame(b"z", b"x" * 2) + frame(b"e", b"2") + frame(command) + frame(b"e", b"never"))
+    b.settle()
+    client.reads = True
+    b.until(lambda: client.eof)
+    assert [name for name, _ in client.frames] == [b"z", b"e"]
+    assert b.processor.connections == set()
+    b.step(2)
+    assert len(b.service.gone) == 1
+    assert b.quotas.total == 0
+
+
+@pytest.mark.parametrize("nonsense", [frame(b"!"), b"\0\0\0\0", b"\xff\xff\xff\xff" + b"x" * 100])
+def test_nonsense_after_good_requests_closes_but_the_good_ones_are_answered(bench: MakeBench, nonsense: bytes) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"e", b"1") + frame(b"p", b"2") + frame(b"e", b"3") + nonsense)
+    b.until(lambda: client.eof)
+    assert client.frames == [(b"e", b"1"), (b"p", b"2"), (b"e", b"3")]
+    assert b.processor.stats.protocol_errors == 1
+
+
+@pytest.mark.parametrize("command", [b"x", b"X"])
+def test_a_handler_that_raises_closes_its_connection_after_what_was_answered_before(
+    bench: MakeBench, command: bytes
+) -> None:
+    b = bench()
+    client, other = b.connect(), b.connect()
+    client.send(frame(b"e", b"1") + frame(b"e", b"2") + frame(command) + frame(b"e", b"never"))
+    b.until(lambda: client.eof)
+    assert client.frames == [(b"e", b"1"), (b"e", b"2")]
+    assert b.service.handled == [b"e", b"e", command]
+    other.send(frame(b"e", b"fine"))
+    b.until(lambda: other.frames)
+    b.step()
+    assert b.quotas.total == 1
+    assert b.memory.in_use == 0
+
+
+@pytest.mark.parametrize("payload", [95, 100, 300_000])
+def test_a_frame_larger_than_the_listeners_largest_closes_however_it_arrives(bench: MakeBench, payload: int) -> None:
+    b = bench(frame_max=99)
+    client = b.connect()
+    client.send(frame(b"e", b"1") + frame(b"e", b"x" * payload))
+    b.until(lambda: client.eof)
+    assert client.frames == [(b"e", b"1")]
+
+
+def test_a_frame_of_exactly_the_largest_size_is_served(bench: MakeBench) -> None:
+    b = bench(frame_max=99)
+    client = b.connect()
+    client.send(frame(b"e", b"x" * 94))
+    b.until(lambda: client.frames)
+
+
+def test_a_peer_that_hangs_up_while_its_request_is_out_is_noticed_and_its_late_answer_dropped(
+    bench: MakeBench,
+) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"h", b"1"))
+    b.settle()
+    client.close()
+    b.until(lambda: b.service.gone)
+    assert b.processor.connections == set()
+    answer_parked(b)
+    b.step(2)
+    assert b.quotas.total == 0
+
+
+def test_a_peer_that_closes_its_side_still_gets_every_answer_that_was_due(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect(receive_buffer=4096)
+    client.send(frame(b"e", b"1") + frame(b"z", b"x" * 4))
+    client.finish()
+    b.until(lambda: client.eof)
+    assert [name for name, _ in client.frames] == [b"e", b"z"]
+    assert not client.reset
+
+
+def test_a_reset_connection_is_gone_at_once(bench: MakeBench) -> None:
+    b = bench()
+    client, other = b.connect(), b.connect()
+    client.send(frame(b"e"))
+    b.settle()
+    client.abort()
+    b.until(lambda: len(b.processor.connections) == 1)
+    other.send(frame(b"e"))
+    b.until(lambda: other.frames)
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(bench: MakeBench) -> None:
+    b = bench(idle=10.0)
+    idle, busy, parked = b.connect(), b.connect(), b.connect()
+    parked.send(frame(b"h"))
+    b.settle()
+    for _ in range(4):
+        b.clock.now += 5
+        busy.send(frame(b"e"))
+        b.step(3)
+    assert idle.eof
+    assert not busy.eof
+    assert not parked.eof  # its request is out: it is the broker that takes so long
+    assert b.processor.stats.idle_closed == 1
+    b.clock.now += 11
+    b.step(3)
+    assert busy.eof
+
+
+def test_a_file_shorter_than_promised_costs_the_connection_and_nothing_else(bench: MakeBench, tmp_path: Path) -> None:
+    service = EchoService()
+    service.file = SystemDisk().open(str(tmp_path / "log"), create=True)
+    service.file.pwrite([bytes(100)], 0)
+    b = bench(service)
+    client, other = b.connect(), b.connect()
+    client.send(frame(b"f", b"10 90") + frame(b"f", b"50 100"))
+    b.until(lambda: client.eof)
+    assert client.frames == [(b"f", bytes(90))]
+    other.send(frame(b"f", b"0 100"))
+    b.until(lambda: other.frames)
+
+
+def test_large_files_and_memory_leave_in_order_through_a_slow_reader(bench: MakeBench, tmp_path: Path) -> None:
+    service = EchoService()
+    content = b"".join(n.to_bytes(4, "big") for n in range(2 * MIB))
+    service.file = SystemDisk().open(str(tmp_path / "log"), create=True)
+    service.file.pwrite([content], 0)
+    b = bench(service)
+    client = b.connect(receive_buffer=8192)
+    client.send(
+        frame(b"f", b"0 8388608") + frame(b"e", b"between") + frame(b"f", b"4 0") + frame(b"f", b"1000000 5000000")
+    )
+    b.until(lambda: len(client.frames) == 4)
+    assert client.frames == [
+        (b"f", content),
+        (b"e", b"between"),
+        (b"f", b""),
+        (b"f", content[1_000_000:6_000_000]),
+    ]
+
+
+def test_bytes_that_cannot_be_sent_are_a_bug_that_costs_one_connection(bench: MakeBench) -> None:
+    b = bench()
+    client, other = b.connect(), b.connect()
+    client.send(frame(b"h"))
+    b.settle()
+    request, outbox = b.service.parked.pop()
+    view = memoryview(b"abc")
+    b.on_processor(lambda: outbox.send(request, [view]))
+    view.release()
+    b.until(lambda: client.eof)
+    other.send(frame(b"e"))
+    b.until(lambda: other.frames)
+
+
+def test_a_service_that_cannot_take_a_connection_costs_that_connection_only(bench: MakeBench) -> None:
+    class Picky(EchoService):
+        refuse = True
+
+        def connect(self, peer: Peer) -> EchoSession:
+            if self.refuse:
+                raise RuntimeError("asked for")
+            return super().connect(peer)
+
+    b = bench(Picky())
+    refused = b.dial()
+    assert b.processor.offer(b.new_connection())
+    b.step()
+    b.until(lambda: refused.eof)
+    assert b.quotas.total == 0
+    b.service.refuse = False
+    client = b.connect()
+    client.send(frame(b"e"))
+    b.until(lambda: client.frames)
+
+
+def test_a_service_whose_disconnected_raises_does_no_further_harm(bench: MakeBench) -> None:
+    class Sore(EchoService):
+        def disconnected(self, connection: Connection) -> None:
+            super().disconnected(connection)
+            raise RuntimeError("asked for")
+
+    b = bench(Sore())
+    one, two = b.connect(), b.connect()
+    one.close()
+    two.close()
+    b.until(lambda: len(b.service.gone) == 2)
+    b.step()
+    assert b.quotas.total == 0
+
+
+# -- taking connections -----------------------------------------------------------------------------------------------
+
+
+def test_no_more_than_twenty_new_connections_wait_and_the_acceptor_is_told_when_there_is_room(bench: MakeBench) -> None:
+    b = bench()
+    waiting = []
+    for _ in range(21):
+        b.dial()
+        waiting.append(b.new_connection())
+    assert [b.processor.offer(new) for new in waiting] == [True] * 20 + [False]
+    assert b.rooms == 0
+    b.step()
+    assert b.rooms == 1
+    assert len(b.processor.connections) == 20
+    assert b.processor.offer(waiting[20])
+    b.step()
+    assert len(b.processor.connections) == 21
+
+
+def test_processors_together_close_just_as_many_as_are_too_many_and_the_quietest_first(bench: MakeBench) -> None:
+    stage = Stage(quotas=ConnectionQuotas(20, 20, {}, 0))
+    first, second = bench(stage=stage), bench(stage=stage)
+    clients = []
+    for n in range(10):
+        b = (first, second)[n % 2]
+        stage.clock.now += 1
+        clients.append((b, b.connect()))
+    stage.quotas.configure(7, 20, {}, 0)
+    stage.clock.now += 5
+    # Both look before either has told its service that they are gone.
+    first.on_processor(first.processor.process_new_responses)
+    for b in (first, second):
+        b.step()
+    for b in (first, second, first, second):
+        b.step()
+    assert stage.quotas.total == 7
+    closed = [client for _, client in clients if client.eof]
+    assert closed == [client for b, client in clients if b is first][:3]
+
+
+# -- draining and closing ---------------------------------------------------------------------------------------------
+
+
+def test_a_draining_processor_answers_what_is_in_flight_and_takes_nothing_new(bench: MakeBench) -> None:
+    b = bench()
+    busy, idle = b.connect(), b.connect()
+    busy.send(frame(b"p", b"1") + frame(b"e", b"too late"))
+    b.settle(handling=False)
+    b.processor.drain()
+    b.step()
+    assert not b.processor.drained
+    idle.send(frame(b"e", b"too late as well"))
+    b.settle()
+    assert busy.frames == [(b"p", b"1")]
+    assert idle.frames == []
+    assert b.processor.drained
+    b.dial()
+    late = b.new_connection()
+    assert not b.processor.offer(late)
+    late.socket.close()
+    b.quotas.close(late.peer.host)
+
+
+def test_it_is_not_drained_while_an_answer_has_not_wholly_left(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    client.send(frame(b"z", b"x" * 8))
+    b.settle()
+    b.processor.drain()
+    b.settle()
+    assert not b.processor.drained
+    client.reads = True
+    b.until(lambda: b.processor.drained)
+    b.until(lambda: len(client.frames) == 1)
+
+
+def test_it_is_not_drained_before_its_own_thread_has_heard_of_it(bench: MakeBench) -> None:
+    # Until then it may still be about to take a request.
+    b = bench()
+    b.connect()
+    b.processor.drain()
+    assert not b.processor.drained
+    b.step()
+    assert b.processor.drained
+
+
+def test_closing_lets_go_of_connections_that_were_offered_and_of_none_twice(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    waiting = b.dial()
+    assert b.processor.offer(b.new_connection())
+    b.dial()
+    late = b.new_connection()
+    b.processor.close()
+    assert not b.processor.offer(late)
+    late.socket.close()
+    b.quotas.close(late.peer.host)
+    for each in (client, waiting):
+        each.socket.setblocking(True)
+        assert each.socket.recv(1) == b""
+    assert b.quotas.total == 0
+    assert len(b.service.gone) == 1
+
+
+def test_stats_count_what_passed(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    sent = frame(b"e", b"abc") + frame(b"p", b"abc") + frame(b"n")
+    client.send(sent)
+    b.until(lambda: len(client.frames) == 2)
+    b.settle()
+    stats = b.processor.stats
+    assert (stats.requests, stats.inline, stats.bytes_in, stats.bytes_out) == (3, 2, len(sent), len(sent) - 5)
+
+
+def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) -> None:
+    b = bench()
+    seen: list[bytes] = []
+
+    class Reading(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            seen.append(bytes(request.frame))
+            super().handle(request, outbox)
+
+    b = bench(Reading())
+    clients = [b.connect() for _ in range(4)]
+    sent = [frame(b"p", bytes([n]) * size) for n, size in enumerate((10, 70_000, 300_000, 2_000_000))]
+    for client, data in zip(clients, sent, strict=True):
+        client.send(data + frame(b"e", b"more") * 100)
+    b.settle(handling=False)
+    noise = b.connect()
+    noise.send(frame(b"e", b"\xee" * 900_000))
+    b.settle(handling=False)
+    while b.handle():
+        pass
+    assert sorted(seen[-4:], key=len) == sent
+    b.until(lambda: all(len(client.frames) == 101 for client in clients))
+
+
+def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads_it(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    data = frame(b"H", b"\x01" * 300_000)
+    client.send(data)
+    b.until(lambda: len(b.channel) == 1, handling=False)
+    connection = b.connection_of(client)
+    request: Request | None = connection.in_flight
+    assert request is not None
+    client.abort()
+    b.until(lambda: not b.processor.connections, handling=False)
+    assert b.memory.in_use == 0
+    other = b.connect()
+    other.send(frame(b"e", b"\xee" * 300_000))
+    b.until(lambda: other.frames, handling=False)
+    assert bytes(request.frame) == data

@@ -1,0 +1,102 @@
+"""The bounded queue: order, bound, and the call when there is room."""
+
+import threading
+from typing import Any
+
+from broker.network.request_channel import RequestChannel
+from broker.network.service import Request
+
+
+def item(number: int) -> Any:
+    request = Request()
+    request.received_at = float(number)
+    return None, request
+
+
+def never() -> None:
+    raise AssertionError("called")
+
+
+def numbers(channel: RequestChannel, count: int) -> list[int]:
+    taken = [channel.take(0) for _ in range(count)]
+    return [int(each[1].received_at) for each in taken if each is not None]
+
+
+def test_requests_come_out_in_the_order_they_went_in() -> None:
+    channel = RequestChannel(10)
+    assert all(channel.offer(item(n), never) for n in range(5))
+    assert len(channel) == 5
+    assert numbers(channel, 6) == [0, 1, 2, 3, 4]
+    assert len(channel) == 0
+
+
+def test_a_full_channel_refuses_and_calls_each_waiter_once_when_there_is_room() -> None:
+    channel = RequestChannel(2)
+    assert channel.offer(item(0), never)
+    assert channel.offer(item(1), never)
+    calls: list[str] = []
+
+    def one() -> None:
+        calls.append("one")
+
+    def two() -> None:
+        calls.append("two")
+
+    assert not channel.offer(item(2), one)
+    assert not channel.offer(item(3), one)
+    assert not channel.offer(item(4), two)
+    assert len(channel) == 2
+    assert numbers(channel, 1) == [0]
+    assert calls == ["one", "two"]
+    assert numbers(channel, 1) == [1]
+    assert calls == ["one", "two"]
+
+
+def test_a_wakeup_ends_one_wait_and_is_no_request() -> None:
+    channel = RequestChannel(1)
+    channel.wakeup()
+    assert len(channel) == 0
+    assert channel.offer(item(0), never)
+    assert channel.take(None) is None
+    assert numbers(channel, 1) == [0]
+
+
+def test_take_returns_after_its_timeout() -> None:
+    assert RequestChannel(1).take(0) is None
+    assert RequestChannel(1).take(0.001) is None
+
+
+def test_many_producers_and_takers_lose_nothing_and_never_pass_the_bound() -> None:
+    channel = RequestChannel(4)
+    producers, each = 4, 400
+    taken: list[float] = []
+    over: list[int] = []
+
+    def produce(base: int) -> None:
+        bell = threading.Event()
+        for number in range(base, base + each):
+            while not channel.offer(item(number), bell.set):
+                assert bell.wait(10), "nobody called although there was room"
+                bell.clear()
+            if len(channel) > 4:
+                over.append(len(channel))
+
+    def consume() -> None:
+        while True:
+            got = channel.take(None)
+            if got is None:
+                return
+            taken.append(got[1].received_at)
+
+    takers = [threading.Thread(target=consume) for _ in range(3)]
+    makers = [threading.Thread(target=produce, args=(n * each,)) for n in range(producers)]
+    for thread in [*takers, *makers]:
+        thread.start()
+    for thread in makers:
+        thread.join()
+    for _ in takers:
+        channel.wakeup()
+    for thread in takers:
+        thread.join()
+    assert sorted(taken) == [float(n) for n in range(producers * each)]
+    assert over == []

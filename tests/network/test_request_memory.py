@@ -1,0 +1,256 @@
+"""Request memory is bounded, who cannot have any waits without harm, and nobody who stalls keeps it from the others."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from broker.network import processor as processor_module
+from tests.network.echo import EchoService, frame
+from tests.network.harness import Bench, Client, Stage, tiny_buffers
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture(autouse=True)
+def tiny() -> Iterator[None]:
+    """Reads of 1 KiB, memory in steps of 256 bytes, first buffers of 4.25 KiB."""
+    with tiny_buffers():
+        yield
+
+
+def hoard(bench: Bench, client: Client, size: int = 3000, send: int = 2000) -> None:
+    """Have a client hold memory with a frame that is not whole."""
+    client.send(frame(b"e", b"h" * size)[:send])
+    bench.settle()
+    assert bench.connection_of(client).received.held
+
+
+def test_without_memory_left_a_connection_is_muted_and_goes_on_when_some_comes_back(bench: MakeBench) -> None:
+    b = bench(memory=2048)
+    holder, waits = b.connect(), b.connect()
+    hoard(b, holder)
+    assert b.memory.exhausted
+    waits.send(frame(b"e", b"small"))
+    b.settle()
+    assert waits.frames == []
+    assert b.connection_of(waits).interest == 0
+    holder.send(frame(b"e", b"h" * 3000)[2000:])
+    b.until(lambda: holder.frames and waits.frames)
+    b.settle()
+    assert b.memory.in_use == 0
+
+
+def test_memory_that_comes_back_on_another_processor_wakes_those_who_wait(bench: MakeBench) -> None:
+    stage = Stage(memory=2048)
+    one, two = bench(stage=stage), bench(stage=stage)
+    holder, waits = one.connect(), two.connect()
+    hoard(one, holder)
+    waits.send(frame(b"e", b"small"))
+    two.settle()
+    assert waits.frames == []
+    holder.abort()
+    one.until(lambda: not one.processor.connections)
+    two.until(lambda: waits.frames)
+
+
+def test_memory_that_comes_back_at_the_moment_of_asking_is_not_missed(bench: MakeBench) -> None:
+    stage = Stage(memory=2048)
+    b = bench(stage=stage)
+    client = b.connect()
+    buffer = stage.memory.allocate(2048, lambda: None)
+    assert buffer is not None
+    wait = stage.memory.wait
+
+    def returned_just_before(on_release: Callable[[], None]) -> bool:
+        nonlocal buffer
+        if buffer is not None:  # what another processor's thread may do between the look and the asking
+            taken, buffer = buffer, None
+            stage.memory.release(taken)
+        return wait(on_release)
+
+    stage.memory.wait = returned_just_before  # type: ignore[method-assign]
+    client.send(frame(b"e"))
+    b.until(lambda: client.frames, what="muted for ever")
+
+
+def test_requests_in_flight_hold_their_memory_until_they_are_answered(bench: MakeBench) -> None:
+    b = bench(memory=2048)
+    client, waits = b.connect(), b.connect()
+    client.send(frame(b"H", b"x" * 3000))
+    b.until(lambda: b.service.parked)
+    assert b.memory.exhausted
+    waits.send(frame(b"e"))
+    b.settle()
+    assert waits.frames == []
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"H")])
+    b.until(lambda: client.frames and waits.frames)
+
+
+def test_many_large_requests_at_once_all_get_through_a_small_pool_without_anybody_being_dropped(
+    bench: MakeBench,
+) -> None:
+    # Each gets its first buffer and needs a larger one while the others hold theirs: somebody must be able to grow.
+    b = bench(memory=16 * 1024)
+    clients = [b.connect() for _ in range(12)]
+    payloads = [bytes([n]) * 20_000 for n in range(12)]
+    for client, payload in zip(clients, payloads, strict=True):
+        client.send(frame(b"p", payload)[:6000])
+        b.step()
+    b.settle()
+    assert b.memory.exhausted
+    for client, payload in zip(clients, payloads, strict=True):
+        client.send(frame(b"p", payload)[6000:])
+    b.until(lambda: all(client.frames for client in clients), what="they wait for each other")
+    assert [client.frames for client in clients] == [[(b"p", payload)] for payload in payloads]
+    b.clock.now += 3
+    b.settle()
+    assert b.memory.in_use == 0
+    assert len(b.processor.connections) == 12
+
+
+def test_the_pool_is_exceeded_by_one_growing_request_at_most(bench: MakeBench) -> None:
+    b = bench(memory=16 * 1024)
+    clients = [b.connect() for _ in range(12)]
+    most = 0
+    for n, client in enumerate(clients):
+        client.send(frame(b"e", bytes([n]) * 20_000)[:19_000])
+        b.settle()
+        most = max(most, b.memory.in_use)
+    # The pool, the buffer that was taken last, and one request that may grow to its end.
+    assert most <= 16 * 1024 + 4352 + 20_480 + 256
+
+
+def test_a_stalled_sender_that_holds_memory_is_dropped_when_others_want_it(bench: MakeBench) -> None:
+    b = bench(memory=2048)
+    stalled, waits = b.connect(), b.connect()
+    hoard(b, stalled)
+    b.clock.now += 60
+    b.step(2)
+    assert not stalled.eof  # nobody wants the memory yet
+    waits.send(frame(b"e"))
+    b.settle()
+    b.clock.now += 1
+    b.until(lambda: waits.frames)
+    assert stalled.eof
+    assert len(b.processor.connections) == 1
+
+
+def test_a_stalled_sender_is_dropped_for_the_sake_of_another_processors_connections(bench: MakeBench) -> None:
+    stage = Stage(memory=2048)
+    one, two = bench(stage=stage), bench(stage=stage)
+    stalled, waits = one.connect(), two.connect()
+    hoard(one, stalled)
+    waits.send(frame(b"e"))
+    two.settle()
+    assert waits.frames == []
+    for _ in range(20):
+        stage.clock.now += 1
+        one.step()
+        two.step()
+    assert stalled.eof
+    two.until(lambda: waits.frames)
+
+
+def test_a_sender_that_drips_to_keep_its_memory_is_dropped_too(bench: MakeBench) -> None:
+    b = bench(memory=2048)
+    drips, waits = b.connect(), b.connect()
+    hoard(b, drips, size=100_000)
+    waits.send(frame(b"e"))
+    b.settle()
+    for _ in range(40):
+        b.clock.now += 1
+        drips.send(b"h")
+        b.step(2)
+        if waits.frames:
+            break
+    assert waits.frames
+    assert drips.eof
+
+
+def test_of_two_that_stall_only_one_goes_if_that_is_enough(bench: MakeBench) -> None:
+    b = bench(memory=2048 + 256)
+    first, second, waits = b.connect(), b.connect(), b.connect()
+    first.send(frame(b"e", b"h" * 600)[:20])
+    b.settle()
+    b.clock.now += 1
+    b.step()
+    hoard(b, second, size=2000, send=1500)
+    assert b.memory.exhausted
+    waits.send(frame(b"e"))
+    b.settle()
+    for _ in range(30):
+        b.clock.now += 1
+        b.step(2)
+    assert waits.frames
+    assert first.eof
+    assert not second.eof
+
+
+def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: MakeBench) -> None:
+    # `parked` has grown beyond the end with a request that is being worked on; the two others cannot send what they would.
+    b = bench(memory=8 * 1024)
+    parked, grows, small = b.connect(), b.connect(), b.connect()
+    parked.send(frame(b"H", b"x" * 30_000)[:1000])
+    b.settle()
+    grows.send(frame(b"e", b"g" * 30_000)[:4000])
+    b.settle()
+    parked.send(frame(b"H", b"x" * 30_000)[1000:])
+    b.until(lambda: b.service.parked)
+    grows.send(frame(b"e", b"g" * 30_000)[4000:])
+    small.send(frame(b"e"))
+    b.settle()
+    assert b.connection_of(grows).waits_for_memory
+    for _ in range(40):
+        b.clock.now += 1
+        b.step(2)
+    assert not grows.eof
+    assert not small.eof
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"H")])
+    b.until(lambda: parked.frames and grows.frames and small.frames)
+
+
+def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"e", b"x" * 3000))
+    b.until(lambda: client.frames)
+    assert b.memory.in_use > 0
+    b.clock.now += 2 * processor_module._NAP_S
+    b.step(2)
+    assert b.memory.in_use == 0
+
+
+def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_be_had(bench: MakeBench) -> None:
+    b = bench(EchoService(), memory=1024)
+    client = b.connect()
+    client.send(frame(b"h") + frame(b"e", b"x" * 100) * 40)
+    b.settle()
+    filler = b.memory.allocate(1024, lambda: None, force=True)
+    assert filler is not None
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"h")])
+    for _ in range(50):
+        b.step()
+    assert len(client.frames) >= 10  # all that had arrived when memory ran out
+    b.memory.release(filler)
+    b.until(lambda: len(client.frames) == 41)
+
+
+def test_a_connection_that_goes_gives_its_memory_back_whatever_it_was_doing(bench: MakeBench) -> None:
+    b = bench(memory=64 * 1024)
+    half, flying, done = b.connect(), b.connect(), b.connect()
+    hoard(b, half)
+    flying.send(frame(b"H", b"x" * 3000) + b"\0\0")
+    done.send(frame(b"e", b"x" * 3000))
+    b.until(lambda: b.service.parked and done.frames)
+    assert b.memory.in_use > 0
+    for client in (half, flying, done):
+        client.abort()
+    # One that sent more while muted is not looked at before its answer is due.
+    b.until(lambda: len(b.processor.connections) == 1)
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"H")])
+    b.until(lambda: not b.processor.connections)
+    assert b.memory.in_use == 0
