@@ -108,7 +108,9 @@ def _topic(broker: KafkaBroker, info: TopicInfo) -> metadata.TopicMetadata:
     # A partition that is offline is shown with its leader all the same: produce and fetch then tell the client what is wrong
     # with it, where "no leader" would make it ask for metadata until it gives up.
     node = broker.node_id
-    partitions = [metadata.PartitionMetadata(0, number, node, 0, (node,), (node,), ()) for number in range(info.partitions)]
+    partitions = [
+        metadata.PartitionMetadata(0, number, node, 0, (node,), (node,), ()) for number in range(info.partitions)
+    ]
     return metadata.TopicMetadata(0, info.name, False, partitions)
 
 
