@@ -7,7 +7,7 @@ imported only when it is called: `serve` starts without the Kafka client, `consu
 import importlib
 import os
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -69,12 +69,16 @@ def command() -> None:
     """A Kafka-style broker, and what one needs to look into it."""
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script. Never returns: exits with the status."""
     try:
-        result = command.main(arguments, prog_name="broker", standalone_mode=False)
+        # Not command.main(), which has ways of its own with Ctrl-C and with output that nobody reads any more.
+        with command.make_context("broker", sys.argv[1:] if arguments is None else arguments) as context:
+            command.invoke(context)
         sys.stdout.flush()
-        sys.exit(result if isinstance(result, int) else 0)
+        sys.exit(0)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -102,7 +102,7 @@ def command(
                         raise BrokerError(str(error)) from error
                     sent.add(future, len(line))
                     advance(len(line) + 1)
-                producer.flush(timeout=_DELIVERY_TIMEOUT_MS / 1000)
+                # Not producer.flush(): it loses its way when the client splits a batch that the broker found too large.
                 sent.settle()
         finally:
             # What could be sent has been by now; after an error nobody waits for the rest.
