@@ -23,10 +23,9 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
-from broker.storage import append_rules, reading
+from broker.storage import append_rules, durability, reading, trimming
 from broker.storage.append_rules import LARGEST_CODEC, SMALLEST_RECORD, SPECIAL
-from broker.storage.files import SNAPSHOT, OpenFiles, file_name
-from broker.storage.index_file import CorruptIndex
+from broker.storage.files import OpenFiles
 from broker.storage.log_config import LogConfig
 from broker.storage.producer_state import ProducerState
 from broker.storage.recovery import LoadedLog, new_segment
@@ -36,7 +35,6 @@ from broker.storage.segment import (
     MAX_RELATIVE,
     MAX_TIMESTAMP,
     NEVER,
-    CorruptSegment,
     Header,
     Segment,
 )
@@ -132,11 +130,11 @@ class Log:
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
         self.read_ends: dict[int, tuple[Segment, int]] = {}
         self.producers = ProducerState()
-        self._active: Segment | None = None
-        self._sync_lock = Lock()
+        self.active: Segment | None = None
+        self.sync_lock = Lock()
         self.files_lock = Lock()  # held while files of closed segments are replaced or taken away
-        self._dir_dirty = False  # a file was made that is not durable in its directory
-        self._snapshots: set[int] = set()
+        self.dir_dirty = False  # a file was made that is not durable in its directory
+        self.snapshots: set[int] = set()
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watch_lock = Lock()
         self._next_token = 0
@@ -145,6 +143,14 @@ class Log:
     read = reading.read
     offset_for_timestamp = reading.offset_for_timestamp
     max_timestamp_offset = reading.max_timestamp_offset
+    flush_to = durability.flush_to
+    checkpoint = durability.checkpoint
+    write_snapshot = durability.write_snapshot
+    delete_records = trimming.delete_records
+    advance_start = trimming.advance_start
+    drop_old_segments = trimming.drop_old_segments
+    discard = trimming.discard
+    repair_index = trimming.repair_index
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -170,8 +176,8 @@ class Log:
             random = int.from_bytes(self.around.entropy.bytes(8), "big")
             self._roll_jitter_ms = random % min(config.segment_jitter_ms, config.segment_ms)
         with self.lock:
-            if self._active is not None and self._active.size:
-                self._set_roll_time(self._active)
+            if self.active is not None and self.active.size:
+                self._set_roll_time(self.active)
 
     @property
     def last_stable_offset(self) -> int:
@@ -183,17 +189,18 @@ class Log:
         with self.lock:
             self.first_dirty_offset = min(first_dirty_offset, loaded.log_end_offset)
             self.dense_from = min(dense_from, loaded.log_end_offset)
-            self._active = loaded.segments[-1]
+            self.active = loaded.segments[-1]
             self.set_segments(tuple(loaded.segments))
             self.log_start_offset = loaded.log_start_offset
             self.producers = loaded.producers
-            self._snapshots = set(loaded.snapshots)
-            self._publish(loaded.log_end_offset, self._active)
+            self.snapshots = set(loaded.snapshots)
+            self._publish(loaded.log_end_offset, self.active)
             self.durable_offset = self.recovery_point = min(recovery_point, loaded.log_end_offset)
-            if self._active.size:
-                first = self._active.header(0, self._active.size)
-                self._active.first_timestamp = first[MAX_TIMESTAMP] if first else -1
-                self._set_roll_time(self._active)
+            if self.active.size:
+                first = self.active.header(0, self.active.size)
+                self.active.first_timestamp = first[MAX_TIMESTAMP] if first else -1
+                self._set_roll_time(self.active)
+            self.dir_dirty = True  # nobody knows what an earlier process left unsynced
             self.last_flush_ms = self.around.clock.time_ms()
             self.offline = None
 
@@ -247,7 +254,7 @@ class Log:
                     return AppendInfo(seen.base_offset, seen.last_offset, -1, self.log_start_offset, True)
             base_offset = self.log_end_offset
             last_offset = base_offset + last_delta
-            segment = self._active
+            segment = self.active
             assert segment is not None
             position = segment.size
             if (
@@ -325,20 +332,20 @@ class Log:
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment, unless the present one is empty; ``lock`` is held. Returns the active one."""
-        old = self._active
+        old = self.active
         assert old is not None
         if old.size == 0:
             return old
         offset = self.log_end_offset
         try:
             old.finish_indexes()
-            self._write_snapshot(offset, self.producers.to_snapshot(), durable=False)
+            self.write_snapshot(offset, self.producers.to_snapshot(), durable=False)
             segment = new_segment(self.around.files, self.dir, offset, now_ms)
         except OSError as error:
             raise self.failed("a new segment could not be made", error) from error
         segment.max_entries = self._config.segment_index_bytes // segment.offsets.ENTRY.size
-        self._dir_dirty = True
-        self._active = segment
+        self.dir_dirty = True
+        self.active = segment
         self.set_segments((*self.view.segments, segment))
         self.tail = (offset, segment, 0)
         # In the background, so that recovery never has much to scan and the next wait_durable little to write.
@@ -410,41 +417,7 @@ class Log:
         for callback in callbacks:
             callback()
 
-    # -- fsync and checkpoints -----------------------------------------------------------------------------------------
-
-    def flush_to(self, offset: int) -> None:
-        """fsync, so that everything before ``offset`` (at most the log end offset) is durable. Blocks.
-
-        Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk.
-        """
-        if self.durable_offset >= offset:
-            return
-        with self._sync_lock:
-            if self.durable_offset >= offset:
-                return
-            with self.lock:
-                if self.offline is not None:
-                    if self.deleted:
-                        raise self.offline
-                    raise self.gone()
-                end = self.log_end_offset
-                unsynced = self.segments_from(self.durable_offset)
-                dir_dirty, self._dir_dirty = self._dir_dirty, False
-            try:
-                for segment in unsynced:
-                    try:
-                        segment.log.get().sync()
-                    except FileNotFoundError:
-                        if segment in self.view.segments:
-                            raise  # else it was deleted meanwhile, or compacted, which is durable
-                if dir_dirty:
-                    self.around.disk.sync_dir(self.dir)
-            except OSError as error:
-                if self.deleted:
-                    raise StorageError(f"{self.topic}-{self.partition} was deleted") from error
-                raise self.go_offline(f"fsync failed: {error}") from error
-            self.durable_offset = end
-            self.last_flush_ms = self.around.clock.time_ms()
+    # -- the rest ------------------------------------------------------------------------------------------------------
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
         """Those that have ``offset`` or later ones in them; ``lock`` is held."""
@@ -453,147 +426,6 @@ class Log:
         while first > 0 and segments[first].base_offset > offset:
             first -= 1
         return segments[first:]
-
-    def checkpoint(self, *, closing: bool = False) -> bool:
-        """Move the recovery point up to the log end offset: data, indexes and producer state are durable then. True if it moved.
-
-        Raises StorageError. Blocks.
-        """
-        if self.offline is not None:
-            return False
-        with self.lock:
-            end = self.log_end_offset
-            known = end in self._snapshots
-            if self.recovery_point == end and (not closing or known or not len(self.producers)):
-                return False
-            assert self._active is not None
-            segments = self.segments_from(self.recovery_point)
-            try:
-                self._active.finish_indexes()
-            except OSError as error:
-                raise self.failed("an index could not be written", error) from error
-            snapshot = self.producers.to_snapshot()
-        self.flush_to(end)
-        try:
-            for segment in segments:
-                segment.sync_indexes()
-            if not known and (len(self.producers) or not closing):
-                with self._sync_lock:
-                    self._write_snapshot(end, snapshot, durable=True)
-            self.around.disk.sync_dir(self.dir)
-            self._remove_snapshots(end)
-        except OSError as error:
-            if self.deleted:
-                return False
-            raise self.failed("a checkpoint could not be made", error) from error
-        self.recovery_point = end
-        return True
-
-    def _write_snapshot(self, offset: int, data: bytes, *, durable: bool) -> None:
-        file = self.around.disk.open(f"{self.dir}/{file_name(offset, SNAPSHOT)}", create=True)
-        try:
-            file.truncate(0)
-            file.pwrite([data], 0)
-            if durable:
-                file.sync()
-        finally:
-            file.close()
-        self._snapshots.add(offset)
-
-    def _remove_snapshots(self, newest: int) -> None:
-        """Those before ``newest`` that do not belong to a segment: the ones of earlier checkpoints."""
-        with self.lock:
-            keep = {newest, *self.view.bases}
-            old = [offset for offset in self._snapshots if offset < newest and offset not in keep]
-            self._snapshots.difference_update(old)
-        for offset in old:
-            self.around.disk.remove(f"{self.dir}/{file_name(offset, SNAPSHOT)}")
-
-    # -- the rest ------------------------------------------------------------------------------------------------------
-
-    def delete_records(self, before: int) -> int:
-        """Serve nothing before ``before`` any more (-1: before the high watermark). Returns the new log start offset, durable.
-
-        Raises RequestError (offset_out_of_range), StorageError.
-        """
-        if before == -1:
-            before = self.high_watermark
-        if not 0 <= before <= self.high_watermark:
-            raise RequestError(
-                ErrorCode.offset_out_of_range, f"{before} is not in the log, which ends at {self.high_watermark}."
-            )
-        self.flush_to(before)
-        if self.advance_start(before):
-            self.around.save_log_start(self)
-            self.drop_old_segments()
-        return self.log_start_offset
-
-    def advance_start(self, offset: int) -> bool:
-        """Move the log start offset up, in memory. True if it moved."""
-        with self.lock:
-            if self.offline is not None:
-                raise self.gone()
-            if offset <= self.log_start_offset:
-                return False
-            self.log_start_offset = offset
-            self.read_ends.clear()
-            return True
-
-    def drop_old_segments(self) -> int:
-        """Take the segments that end before the log start offset out of the log. Their files are renamed now and removed
-        after ``file.delete.delay.ms``. Returns how many there were."""
-        with self.files_lock:
-            return self._drop_old_segments()
-
-    def _drop_old_segments(self) -> int:
-        with self.lock:
-            bases, segments = self.view
-            count = 0
-            while count + 1 < len(bases) and bases[count + 1] <= self.log_start_offset:
-                count += 1
-            if not count:
-                return 0
-            old = segments[:count]
-            self.set_segments(segments[count:])
-            self.read_ends.clear()
-            self._snapshots.difference_update(bases[:count])
-            dir_dirty, self._dir_dirty = self._dir_dirty, False
-        try:
-            if dir_dirty:  # the new segment must not be lost when the old ones already are
-                self.around.disk.sync_dir(self.dir)
-            self.discard([path for segment in old for path in segment.paths()])
-        except OSError as error:
-            raise self.failed("old segments could not be deleted", error) from error
-        return count
-
-    def discard(self, paths: list[str]) -> None:
-        """Rename files so that they no longer belong to the log, durably, and remove them later."""
-        disk = self.around.disk
-        renamed = []
-        for path in paths:
-            if disk.exists(path):
-                disk.rename(path, path + ".deleted")
-                renamed.append(path + ".deleted")
-        disk.sync_dir(self.dir)
-        self.around.delete_later(renamed, self._config.file_delete_delay_ms)
-
-    def repair_index(self, error: CorruptIndex) -> None:
-        """A look-up found an index that does not fit its segment: make it again. Blocks for as long as that takes."""
-        with self.files_lock:
-            for segment in self.view.segments:
-                if error.path not in (segment.offsets.cached.path, segment.times.cached.path):
-                    continue
-                logger.warning("index made again", reason=str(error))
-                try:
-                    if segment is self._active:
-                        with self.lock:
-                            segment.rebuild_indexes(self._index_interval)
-                    else:
-                        segment.rebuild_indexes(self._index_interval)
-                except CorruptSegment as corrupt:
-                    raise self.go_offline(str(corrupt)) from corrupt
-                except OSError as second:
-                    raise self.failed("an index could not be made again", second) from second
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest leader epoch that is at most ``epoch``, the offset at which it ended); (-1, -1) where that is unknown."""

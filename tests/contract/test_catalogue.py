@@ -1,0 +1,206 @@
+"""What every Catalogue does: SQLite's and the simulator's. What was changed is there after it was closed and opened again."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from broker.storage.catalogue import Catalogue, StoredOffset, TopicRow
+from tests.contract.implementations import CATALOGUES
+
+A, B = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+class Reopening:
+    """The catalogue under test; ``again()`` closes it and opens it anew."""
+
+    def __init__(self, open_it: Callable[[], Catalogue]) -> None:
+        self._open = open_it
+        self.now = open_it()
+
+    def again(self) -> Catalogue:
+        self.now.close()
+        self.now = self._open()
+        return self.now
+
+
+@pytest.fixture(params=list(CATALOGUES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def catalogue(name: str, tmp_path: Path) -> Iterator[Reopening]:
+    reopening = Reopening(CATALOGUES[name](tmp_path))
+    yield reopening
+    reopening.now.close()
+
+
+def test_a_new_one_is_empty(catalogue: Reopening) -> None:
+    new = catalogue.now
+    assert new.topics() == []
+    assert new.deleted_topic_ids() == set()
+    assert new.broker_configs() == {}
+    assert list(new.load_offsets()) == []
+    assert list(new.load_groups()) == []
+    assert new.meta("cluster_id") is None
+
+
+def test_topics_stay_and_come_sorted(catalogue: Reopening) -> None:
+    catalogue.now.put_topic(TopicRow("b", B, 3, {"retention.ms": "5", "cleanup.policy": "compact"}))
+    catalogue.now.put_topic(TopicRow("a", A, 1))
+    assert catalogue.again().topics() == [
+        TopicRow("a", A, 1, {}),
+        TopicRow("b", B, 3, {"cleanup.policy": "compact", "retention.ms": "5"}),
+    ]
+
+
+def test_a_topic_is_replaced_by_one_of_its_name(catalogue: Reopening) -> None:
+    catalogue.now.put_topic(TopicRow("a", A, 1, {"x": "1"}))
+    catalogue.now.put_topic(TopicRow("a", A, 2))
+    assert catalogue.again().topics() == [TopicRow("a", A, 2, {})]
+
+
+def test_a_deleted_topic_is_remembered_until_it_is_forgotten(catalogue: Reopening) -> None:
+    catalogue.now.put_topic(TopicRow("a", A, 1))
+    catalogue.now.delete_topic("a")
+    catalogue.now.delete_topic("a")
+    catalogue.now.delete_topic("never was")
+    assert catalogue.again().topics() == []
+    assert catalogue.now.deleted_topic_ids() == {A}
+    catalogue.now.put_topic(TopicRow("a", B, 1))
+    catalogue.now.forget_deleted_topics([A, B])
+    assert catalogue.again().deleted_topic_ids() == set()
+    assert catalogue.now.topics() == [TopicRow("a", B, 1, {})]
+
+
+def test_settings_of_brokers_are_set_and_taken_back(catalogue: Reopening) -> None:
+    catalogue.now.alter_broker_configs({"a": "1", "b": "2"})
+    catalogue.now.alter_broker_configs({"a": "3"}, "1")
+    catalogue.now.alter_broker_configs({"a": None, "b": "4", "never": None})
+    assert catalogue.again().broker_configs() == {"b": "4"}
+    assert catalogue.now.broker_configs("1") == {"a": "3"}
+    assert catalogue.now.broker_configs("2") == {}
+
+
+def test_offsets_are_committed_with_all_their_fields(catalogue: Reopening) -> None:
+    catalogue.now.commit_offsets("g", [("t", 0, 5, 3, "näher ⇒", 1_000), ("t", 1, 2**62, -1, "", 2_000)])
+    catalogue.now.commit_offsets("g", [("t", 0, 6, -1, None, 3_000)])
+    catalogue.now.commit_offsets("g", [])
+    assert sorted(catalogue.again().load_offsets()) == [
+        StoredOffset("g", "t", 0, 6, -1, None, 3_000, -1),
+        StoredOffset("g", "t", 1, 2**62, -1, "", 2_000, -1),
+    ]
+
+
+def keys(catalogue: Catalogue) -> list[tuple[str, str, int]]:
+    return sorted((offset.group, offset.topic, offset.partition) for offset in catalogue.load_offsets())
+
+
+def test_offsets_are_deleted_one_by_one_by_group_and_by_topic(catalogue: Reopening) -> None:
+    for group in ("g", "h"):
+        catalogue.now.commit_offsets(group, [("t", 0, 1, 0, "", 0), ("t", 1, 1, 0, "", 0), ("u", 0, 1, 0, "", 0)])
+    catalogue.now.delete_offsets("g", [("t", 1), ("t", 7)])
+    assert keys(catalogue.again()) == [("g", "t", 0), ("g", "u", 0), ("h", "t", 0), ("h", "t", 1), ("h", "u", 0)]
+    catalogue.now.delete_topic_offsets("t")
+    assert keys(catalogue.again()) == [("g", "u", 0), ("h", "u", 0)]
+    catalogue.now.delete_offsets("h", None)
+    assert keys(catalogue.again()) == [("g", "u", 0)]
+
+
+def test_groups_are_saved_replaced_and_deleted_without_their_offsets(catalogue: Reopening) -> None:
+    catalogue.now.save_group("g", b"one")
+    catalogue.now.save_group("g", b"\0two")
+    catalogue.now.save_group("h", b"")
+    catalogue.now.commit_offsets("h", [("t", 0, 1, 0, "", 0)])
+    catalogue.now.delete_group("h")
+    catalogue.now.delete_group("never was")
+    assert list(catalogue.again().load_groups()) == [("g", b"\0two")]
+    assert keys(catalogue.now) == [("h", "t", 0)]
+
+
+def test_no_producer_id_is_given_out_twice(catalogue: Reopening) -> None:
+    first = catalogue.now.allocate_producer_ids(1)
+    second = catalogue.now.allocate_producer_ids(1000)
+    third = catalogue.again().allocate_producer_ids(1)
+    assert (first, second, third) == (0, 1, 1001)
+
+
+def test_meta_values_are_kept(catalogue: Reopening) -> None:
+    catalogue.now.set_meta("cluster_id", "x")
+    catalogue.now.set_meta("cluster_id", "y")
+    assert catalogue.again().meta("cluster_id") == "y"
+    assert catalogue.now.meta("other") is None
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+NUMBERS = st.integers(0, 2)
+
+
+def test_it_behaves_like_plain_dicts_whatever_is_done(name: str, tmp_path: Path) -> None:
+    places = iter(range(1_000_000))
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            directory = tmp_path / str(next(places))
+            directory.mkdir()
+            self.real = Reopening(CATALOGUES[name](directory))
+            self.topics: dict[str, TopicRow] = {}
+            self.offsets: dict[tuple[str, str, int], StoredOffset] = {}
+            self.next_id = 0
+
+        @rule(name=NAMES, partitions=NUMBERS, configs=st.dictionaries(NAMES, NAMES))
+        def put(self, name: str, partitions: int, configs: dict[str, str]) -> None:
+            row = TopicRow(name, uuid.uuid5(A, name), partitions, configs)
+            self.real.now.put_topic(row)
+            self.topics[name] = row
+
+        @rule(name=NAMES)
+        def delete(self, name: str) -> None:
+            self.real.now.delete_topic(name)
+            self.topics.pop(name, None)
+
+        @rule(group=NAMES, partitions=st.dictionaries(st.tuples(NAMES, NUMBERS), NUMBERS))
+        def commit(self, group: str, partitions: dict[tuple[str, int], int]) -> None:
+            self.real.now.commit_offsets(group, [(t, p, offset, 0, "m", 7) for (t, p), offset in partitions.items()])
+            for (topic, partition), offset in partitions.items():
+                row = StoredOffset(group, topic, partition, offset, 0, "m", 7, -1)
+                self.offsets[group, topic, partition] = row
+
+        @rule(group=NAMES, partitions=st.none() | st.lists(st.tuples(NAMES, NUMBERS)))
+        def forget(self, group: str, partitions: list[tuple[str, int]] | None) -> None:
+            self.real.now.delete_offsets(group, partitions)
+            for key in list(self.offsets):
+                if key[0] == group and (partitions is None or key[1:] in partitions):
+                    del self.offsets[key]
+
+        @rule(topic=NAMES)
+        def forget_topic(self, topic: str) -> None:
+            self.real.now.delete_topic_offsets(topic)
+            for key in [key for key in self.offsets if key[1] == topic]:
+                del self.offsets[key]
+
+        @rule(n=st.integers(1, 5))
+        def allocate(self, n: int) -> None:
+            assert self.real.now.allocate_producer_ids(n) == self.next_id
+            self.next_id += n
+
+        @rule()
+        def reopen(self) -> None:
+            self.real.again()
+
+        @rule()
+        def compare(self) -> None:
+            assert self.real.now.topics() == [row for _, row in sorted(self.topics.items())]
+            assert sorted(self.real.now.load_offsets()) == sorted(self.offsets.values())
+
+        def teardown(self) -> None:
+            self.compare()
+            self.real.now.close()
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=15, stateful_step_count=20))

@@ -1,0 +1,113 @@
+"""What only the real disk has to do: descriptors, short writes, the kernel's answers. The rest is tests/contract/test_disk.py."""
+
+import errno
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.runtime import disk as module
+from broker.runtime.disk import FileRegion, SystemDisk
+
+DISK = SystemDisk()
+
+
+def test_a_dropped_file_closes_when_the_last_region_of_it_is_gone(tmp_path: Path) -> None:
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    file.pwrite([b"abc"], 0)
+    fd = file.fileno()
+    region = FileRegion(file, 0, 3)
+    del file
+    gc.collect()
+    assert os.pread(fd, 3, 0) == b"abc"
+    del region
+    gc.collect()
+    with pytest.raises(OSError) as closed:
+        os.fstat(fd)
+    assert closed.value.errno == errno.EBADF
+
+
+def test_files_are_not_inherited_by_child_processes(tmp_path: Path) -> None:
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    assert not os.get_inheritable(file.fileno())
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(module.os, "pwrite", lambda fd, data, offset: real(fd, bytes(data)[:7], offset))
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    data = bytes(range(100))
+    assert file.pwrite([data], 10) == 100
+    assert file.pwrite([data[:50], data[50:]], 200) == 100
+    assert file.pread(100, 10) == data
+    assert file.pread(100, 200) == data
+
+
+def test_a_write_that_writes_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "pwrite", lambda fd, data, offset: 0)
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    with pytest.raises(OSError, match="nothing could be written"):
+        file.pwrite([b"abc"], 0)
+
+
+def test_a_large_write_goes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sizes = os.pwrite, []
+
+    def pwrite(fd: int, data: Any, offset: int) -> int:
+        sizes.append(len(data))
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(module.os, "pwrite", pwrite)
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    file.pwrite([bytes(600_000)], 0)
+    assert sizes == [262_144, 262_144, 75_712]
+
+
+def test_a_short_read_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    data = bytes(range(100))
+    file.pwrite([data], 0)
+    real = os.pread
+    monkeypatch.setattr(module.os, "pread", lambda fd, size, offset: real(fd, min(size, 7), offset))
+    assert file.pread(1000, 0) == data
+
+
+def test_a_range_that_is_not_in_memory_is_known_as_such(tmp_path: Path) -> None:
+    if not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this system cannot tell")
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    size = 4 << 20
+    file.pwrite([os.urandom(size)], 0)
+    file.sync(data_only=False)
+    os.posix_fadvise(file.fileno(), 1 << 20, 2 << 20, os.POSIX_FADV_DONTNEED)
+    if file.is_resident(0, size):
+        pytest.skip("this file system kept the pages, or is in memory")
+    assert file.is_resident(0, 1 << 20)
+    assert not file.is_resident(2 << 20, 4096)
+    file.pread(size, 0)
+    assert file.is_resident(0, size)
+
+
+def test_where_the_kernel_cannot_tell_everything_counts_as_resident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preadv(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        raise OSError(errno.EOPNOTSUPP, "no")
+
+    file = DISK.open(f"{tmp_path}/a", create=True)
+    monkeypatch.setattr(module.os, "preadv", preadv)
+    assert file.is_resident(0, 10)
+
+
+def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
+    held = DISK.lock(f"{tmp_path}/.lock")
+    code = f"from broker.runtime.disk import SystemDisk; SystemDisk().lock({f'{tmp_path}/.lock'!r})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in result.stderr
+    assert (tmp_path / ".lock").read_text() == f"pid {os.getpid()}\n"
+    held.close()
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
