@@ -51,7 +51,7 @@ class MemoryPool:
     def allocate(
         self, size: int, on_release: Callable[[], None], *, force: bool = False, grows: bytearray | None = None
     ) -> bytearray | None:
-        """A buffer of at least ``size`` bytes, its content undefined; or None: ``on_release`` is called once when memory comes back.
+        """A buffer of ``size`` bytes or more, content undefined; or None: ``on_release`` is called once when memory comes back.
 
         ``force``: never None, for bytes that have already been read. ``grows``: the buffer that this one will replace; its
         owner releases it next.

@@ -1,0 +1,183 @@
+"""Two processors, some connections and everything that can happen to them, in any order hypothesis thinks of.
+
+Whatever the order: each client gets the answers to its requests, whole and in its own order; no connection has two requests out;
+and once readers read, throttles end and parked requests are answered, everything that was asked is answered and no memory
+is held. Memory, the request channel and the water marks are so small that all of them run out all the time.
+"""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.network.connection import Connection
+from broker.network.service import Outbox
+from tests.network.echo import EchoService, frame
+from tests.network.harness import Bench, Client, Stage, tiny_buffers
+
+CONNECTIONS = 4
+
+
+class Watched(EchoService):
+    """Notices a connection that has two requests out at once, and bytes that changed under a handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out: set[Connection] = set()
+        self.violations: list[str] = []
+
+    def handle(self, request: Any, outbox: Outbox) -> None:
+        if request.connection in self.out:
+            self.violations.append(f"{request.command!r} while another is out")
+        payload = bytes(request.frame[5:])
+        if payload and payload != payload[:1] * len(payload):
+            self.violations.append(f"the bytes of {request.command!r} are not what was sent")
+        if request.command in b"hH":
+            self.out.add(request.connection)
+        super().handle(request, outbox)
+
+    def inline(self, request: Any) -> bool:
+        if request.connection in self.out:
+            self.violations.append(f"{request.command!r} routed while another is out")
+        return super().inline(request)
+
+
+class ReactorMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tiny = tiny_buffers()
+        self.tiny.__enter__()
+        self.service = Watched()
+        self.stage = Stage(memory=6 * 1024, queue=1)
+        self.benches = [Bench(self.service, stage=self.stage, high=4096, low=1024) for _ in range(2)]
+        self.clients: list[tuple[Bench, Client]] = []
+        self.expected: list[bytes] = []
+        self.unsent: list[bytes] = []
+        self.number = 0
+
+    @initialize()
+    def connect(self) -> None:
+        for n in range(CONNECTIONS):
+            bench = self.benches[n % 2]
+            self.clients.append((bench, bench.connect(receive_buffer=4096)))
+            self.expected.append(b"")
+            self.unsent.append(b"")
+
+    # -- what clients do ----------------------------------------------------------------------------------------------
+
+    @rule(
+        which=st.integers(0, CONNECTIONS - 1),
+        command=st.sampled_from([b"e", b"e", b"p", b"p", b"h", b"H", b"n", b"N", b"t"]),
+        size=st.one_of(st.integers(0, 30), st.sampled_from([250, 1014, 1019, 1020, 4300]), st.integers(0, 12_000)),
+        times=st.sampled_from([1, 1, 1, 3, 200]),
+    )
+    def ask(self, which: int, command: bytes, size: int, times: int) -> None:
+        if times > 3:
+            size %= 20
+        for _ in range(times):
+            self.number += 1
+            request = frame(command, bytes([self.number % 250 + 1]) * size)
+            self.unsent[which] += request
+            if command not in b"nN":
+                self.expected[which] += request
+
+    @rule(which=st.integers(0, CONNECTIONS - 1), size=st.one_of(st.integers(1, 10), st.just(1 << 20)))
+    def send(self, which: int, size: int) -> None:
+        self.clients[which][1].send(self.unsent[which][:size])
+        self.unsent[which] = self.unsent[which][size:]
+
+    @rule(which=st.integers(0, CONNECTIONS - 1), reads=st.booleans())
+    def read(self, which: int, reads: bool) -> None:
+        self.clients[which][1].reads = reads
+
+    # -- what the broker's threads do ---------------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 1), times=st.integers(1, 4))
+    def step(self, which: int, times: int) -> None:
+        self.benches[which].step(times)
+
+    @rule()
+    def handle(self) -> None:
+        self.stage.handler.step(0)
+
+    @rule(which=st.integers(0, 1))
+    def look_at_the_queues_only(self, which: int) -> None:
+        bench = self.benches[which]
+        bench.on_processor(bench.processor.process_new_responses)
+
+    # -- what the service does ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.service.parked)
+    @rule(data=st.data(), on_processor=st.sampled_from([None, 0, 1]))
+    def answer(self, data: st.DataObject, on_processor: int | None) -> None:
+        index = data.draw(st.integers(0, len(self.service.parked) - 1))
+        if on_processor is None:
+            self._answer(index)
+        else:  # on one of the two processors' threads: the connection's own or the other
+            self.benches[on_processor].on_processor(lambda: self._answer(index))
+
+    def _answer(self, index: int) -> None:
+        request, outbox = self.service.parked.pop(index)
+        self.service.out.discard(request.connection)
+        outbox.send(request, [request.copy])  # type: ignore[attr-defined]
+
+    @precondition(lambda self: self.service.throttled)
+    @rule()
+    def end_throttle(self) -> None:
+        connection, outbox = self.service.throttled.pop(0)
+        outbox.end_throttling(connection)
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def answers_are_a_beginning_of_what_is_due(self) -> None:
+        for (_, client), expected in zip(self.clients, self.expected, strict=True):
+            assert expected.startswith(client.received)
+
+    @invariant()
+    def nothing_is_out_twice(self) -> None:
+        assert self.service.violations == []
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert len(self.stage.channel) <= 1
+        # The pool, a first buffer of each connection that was read from when there was a little left, and one that grew.
+        assert self.stage.memory.in_use <= 6 * 1024 + 2 * 4352 + 2 * 12_288 + 1024
+
+    def teardown(self) -> None:
+        try:
+            self._finish()
+        finally:
+            for bench in self.benches:
+                bench.close()
+            self.tiny.__exit__(None, None, None)
+        assert self.stage.memory.in_use == 0
+        assert self.stage.quotas.total == 0
+
+    def _finish(self) -> None:
+        for (_, client), unsent in zip(self.clients, self.unsent, strict=True):
+            client.reads = True
+            client.send(unsent)
+
+        def all_answered() -> bool:
+            self.benches[1].step()
+            while self.service.parked:
+                self._answer(0)
+            while self.service.throttled:
+                self.end_throttle()
+            return all(
+                client.received == expected and not client.unsent
+                for (_, client), expected in zip(self.clients, self.expected, strict=True)
+            )
+
+        if self.clients:
+            self.benches[0].until(all_answered, what="something is muted for ever")
+        assert self.service.violations == []
+        for bench in self.benches:
+            bench.settle()
+            assert not any(c.in_flight for c in bench.processor.connections)
+
+
+TestAnyOrder = ReactorMachine.TestCase
+TestAnyOrder.settings = settings(max_examples=120, stateful_step_count=40)

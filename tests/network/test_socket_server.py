@@ -1,0 +1,428 @@
+"""The reactor put together: real threads, real sockets, the echo protocol."""
+
+import queue
+import random
+import socket
+import struct
+import threading
+from typing import Any
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.network import processor as processor_module
+from broker.network.quota import ConnectionQuotas
+from broker.network.service import Outbox
+from broker.network.socket_server import Binding, SocketServer
+from broker.runtime import system_runtime
+from tests.network.echo import EchoService, frame
+from tests.network.harness import Client, descriptors, serving, settings, wait_for
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors sleep for an hour when there is nothing to do: a wake-up that is lost is a hang and not a delay."""
+    monkeypatch.setattr(processor_module, "_NAP_S", 3600.0)
+
+
+class Handed(list[Any]):
+    """Parked requests go to whoever waits for them."""
+
+    def __init__(self, to: queue.SimpleQueue[Any]) -> None:
+        super().__init__()
+        self._to = to
+
+    def append(self, item: Any) -> None:
+        self._to.put(item)
+
+
+def unlimited() -> ConnectionQuotas:
+    return ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def make(*bindings: Binding) -> SocketServer:
+    server = SocketServer(system_runtime(), settings(), unlimited(), lambda _: None)
+    server.bind(bindings)
+    return server
+
+
+def binding(port: int, port_max: int = 0, host: str = "127.0.0.1") -> Binding:
+    return Binding("echo", "echo", host, port, port_max, MIB)
+
+
+def test_a_range_of_ports_is_tried_in_order_and_only_taken_ones_are_passed_over() -> None:
+    first = make(binding(0))
+    port = first.address("echo")[1]
+    with pytest.raises(ConfigError, match=f"port {port} is in use"):
+        make(binding(port))
+    second = make(binding(port, port + 20))
+    assert port < second.address("echo")[1] <= port + 20
+    first.unbind()
+    second.unbind()
+    again = make(binding(port))
+    assert again.address("echo")[1] == port
+    again.unbind()
+
+
+def test_an_address_that_is_not_ours_is_a_sentence_for_the_operator_and_no_other_port_is_tried() -> None:
+    with pytest.raises(ConfigError, match=r"listener echo: cannot listen on 192\.0\.2\.1:0"):
+        make(binding(0, 0, host="192.0.2.1"))
+
+
+def test_if_one_listener_cannot_be_bound_the_others_are_let_go() -> None:
+    before = descriptors()
+    with pytest.raises(ConfigError):
+        make(binding(0), Binding("other", "echo", "192.0.2.1", 0, 0, MIB))
+    assert descriptors() == before
+
+
+def test_a_server_that_was_bound_and_never_started_can_be_stopped() -> None:
+    before, threads = descriptors(), threading.active_count()
+    server = make(binding(0))
+    server.unbind()
+    server.stop()
+    assert descriptors() == before
+    assert threading.active_count() == threads
+
+
+def test_stopping_is_complete_without_having_stopped_to_accept_and_may_be_done_twice() -> None:
+    before, threads = descriptors(), threading.active_count()
+    server = make(binding(0))
+    server.start({"echo": EchoService()})
+    client = Client(server.address("echo"))
+    client.send(frame(b"e"))
+    server.stop()
+    server.stop()
+    client.close()
+    assert descriptors() == before
+    assert threading.active_count() == threads
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_many_clients_with_every_kind_of_request_in_any_pieces_are_answered_in_order() -> None:
+    rng = random.Random(7)
+    with serving(network_threads=3, io_threads=4, queued_max_requests=4, queued_max_request_bytes=4 * MIB) as served:
+        stop = threading.Event()
+
+        def answer() -> None:  # a thread that belongs to nobody, answering what is parked
+            while not stop.is_set() or served.service.parked:
+                try:
+                    request, outbox = served.service.parked.pop(0)
+                except IndexError:
+                    stop.wait(0.0005)
+                    continue
+                outbox.send(request, [request.copy])
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        streams: list[bytes] = []
+        expected: list[bytes] = []
+        for n in range(24):
+            stream = due = b""
+            for _ in range(rng.choice([5, 60])):
+                command = rng.choice([b"e", b"e", b"p", b"p", b"h", b"H", b"n", b"N"])
+                size = rng.choice([0, 10, 100, 2_000, 70_000, rng.randrange(400_000)])
+                request = frame(command, bytes([n + 1]) * size)
+                stream += request
+                if command not in b"nN":
+                    due += request
+            streams.append(stream)
+            expected.append(due)
+        clients = [served.connect() for _ in streams]
+        position = [0] * len(clients)
+        while any(position[n] < len(stream) for n, stream in enumerate(streams)):
+            for n, client in enumerate(clients):
+                piece = rng.choice([1, 3, 1000, 100_000, 10 * MIB])
+                client.send(streams[n][position[n] : position[n] + piece])
+                position[n] += piece
+        served.until(lambda: all(len(c.received) >= len(due) for c, due in zip(clients, expected, strict=True)))
+        for client, due in zip(clients, expected, strict=True):
+            assert client.received == due
+        stop.set()
+        answering.join()
+
+
+@pytest.mark.usefixtures("no_naps")
+@pytest.mark.parametrize("command", [b"p", b"H"])
+def test_not_one_wake_up_is_lost_between_processors_handlers_and_strangers(command: bytes) -> None:
+    with serving(network_threads=1, io_threads=2) as served:
+        parked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        served.service.parked = Handed(parked)
+
+        def answer() -> None:
+            while (item := parked.get()) is not None:
+                request, outbox = item
+                outbox.send(request, [request.copy])
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        clients = [served.connect() for _ in range(3)]
+        for n in range(700):
+            data = frame(command, n.to_bytes(2, "big"))
+            for client in clients:
+                client.send(data)
+            served.until(lambda: all(client.frames for client in clients), "an answer that nobody was woken for")
+            for client in clients:
+                assert client.take(1) == [(command, n.to_bytes(2, "big"))]
+        parked.put(None)
+        answering.join()
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_what_several_threads_push_arrives_whole_and_in_each_threads_order() -> None:
+    with serving(EchoService(in_flight_max=0), high_water_bytes=64 * 1024, low_water_bytes=16 * 1024) as served:
+        client = served.connect()
+        served.ask(client, frame(b"e"))
+        (connection,) = served.service.connections
+        outbox = served.server.outbox
+
+        def push(who: int) -> None:
+            for n in range(300):
+                outbox.push(connection, [frame(b"P", bytes([who]) + n.to_bytes(2, "big") + b"x" * (n * 7 % 3000))])
+
+        threads = [threading.Thread(target=push, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        served.until(lambda: len(client.frames) == 1200)
+        for thread in threads:
+            thread.join()
+        for who in range(4):
+            numbers = [int.from_bytes(p[1:3], "big") for _, p in client.frames if p[0] == who]
+            assert numbers == list(range(300))
+
+
+# -- nobody stalls anybody --------------------------------------------------------------------------------------------
+
+
+def test_clients_that_do_not_read_do_not_write_or_do_not_finish_stall_nobody() -> None:
+    with serving(network_threads=1, io_threads=1, high_water_bytes=64 * 1024, low_water_bytes=16 * 1024) as served:
+        deaf = [served.connect(receive_buffer=4096) for _ in range(5)]
+        for client in deaf:
+            client.reads = False
+            client.send(frame(b"z", b"x" * 20))
+        loris = [served.connect() for _ in range(5)]
+        for client in loris:
+            client.send(frame(b"e", b"x" * 200_000)[:7])
+        silent = [served.connect() for _ in range(5)]
+        for _ in range(20):
+            for client in loris:
+                client.send(b"x")
+            assert served.serves()
+        assert not any(client.eof for client in [*deaf, *loris, *silent])
+
+
+def test_a_full_request_channel_pushes_back_and_all_recovers_when_handlers_do() -> None:
+    with serving(network_threads=2, io_threads=2, queued_max_requests=3) as served:
+        clients = [served.connect() for _ in range(12)]
+        for client in clients:
+            client.send(frame(b"w", b"1") + frame(b"p", b"x" * 100_000) * 80)
+        channel = served.server.planes[0].channel
+        served.until(lambda: len(channel) == 3 and len(served.service.handled) == 2)
+        served.until(lambda: sum(c.held is not None for p in served.server.processors for c in p.connections) == 7)
+        assert all(client.unsent for client in clients)
+        inline = served.connect()  # needs no handler
+        assert served.ask(inline, frame(b"e", b"ok")) == [(b"e", b"ok")]
+        served.service.gate.set()
+        served.until(lambda: all(len(client.frames) == 81 for client in clients))
+        assert len(channel) == 0
+
+
+def test_the_control_plane_works_while_the_data_plane_is_full_in_every_way() -> None:
+    quotas = ConnectionQuotas(6, 100, {}, 0)
+    with serving(
+        control=EchoService(),
+        quotas=quotas,
+        network_threads=1,
+        io_threads=1,
+        queued_max_requests=1,
+        queued_max_request_bytes=300_000,
+    ) as served:
+        stuck = [served.connect() for _ in range(6)]
+        for client in stuck[:3]:
+            client.send(frame(b"w"))
+        served.until(lambda: len(served.server.planes[0].channel) == 1)
+        stuck[3].send(frame(b"e", b"x" * MIB)[: MIB // 2])
+        served.until(lambda: served.server.memory.exhausted)
+        served.until(lambda: quotas.full)
+        late = served.connect()
+        late.send(frame(b"e"))
+        for _ in range(3):
+            assert served.serves("control")
+            client = served.connect("control")
+            assert served.ask(client, frame(b"p", b"x" * 400_000)) == [(b"p", b"x" * 400_000)]
+        assert late.frames == []
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_connections_beyond_the_most_wait_until_one_closes() -> None:
+    with serving(quotas=ConnectionQuotas(2, 100, {}, 0)) as served:
+        first, second = served.connect(), served.connect()
+        for client in (first, second):
+            served.ask(client, frame(b"e"))
+        third = served.connect().send(frame(b"e", b"at last"))
+        served.ask(first, frame(b"e"))
+        assert third.frames == []
+        second.close()
+        served.until(lambda: third.frames == [(b"e", b"at last")])
+
+
+def test_connections_of_one_address_beyond_its_most_are_closed_at_once() -> None:
+    with serving(quotas=ConnectionQuotas(100, 2, {}, 0)) as served:
+        kept = [served.connect() for _ in range(2)]
+        for client in kept:
+            served.ask(client, frame(b"e"))
+        refused = served.connect()
+        served.until(lambda: refused.eof)
+        for client in kept:
+            served.ask(client, frame(b"e"))
+
+
+def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor_module, "_NAP_S", 0.05)
+    with serving(idle_max_s=0.05) as served:
+        client = served.connect()
+        served.ask(client, frame(b"e"))
+        served.until(lambda: client.eof)
+
+
+# -- comings and goings -----------------------------------------------------------------------------------------------
+
+
+def test_two_thousand_connections_opened_and_dropped_leave_nothing() -> None:
+    linger = struct.pack("ii", 1, 0)
+    with serving() as served:
+        address = served.server.address("echo")
+        for batch in range(20):
+            sockets = []
+            for n in range(100):
+                sock = socket.create_connection(address)
+                kind = (batch + n) % 4
+                if kind == 1:
+                    sock.sendall(frame(b"e")[:3])
+                elif kind == 2:
+                    sock.sendall(frame(b"p", b"x" * 1000) * 3)
+                elif kind == 3:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                sockets.append(sock)
+            for sock in sockets:
+                sock.close()
+        served.until(lambda: served.server.planes[0].acceptor.accepted == 2000)  # type: ignore[union-attr]
+        served.until(lambda: served.server.quotas.total == 0)
+        served.until(lambda: served.connections == 0)
+        assert served.serves()
+
+
+def test_processors_can_be_added_and_taken_away_while_clients_work() -> None:
+    with serving(network_threads=1) as served:
+        before = threading.active_count()
+        answered = 0
+        for count in (3, 1, 4, 2, 1):
+            clients = [served.connect() for _ in range(20)]
+            for client in clients:
+                client.send(frame(b"p", b"x" * 100))
+            served.until(lambda: all(client.frames for client in clients))  # noqa: B023
+            served.server.resize_processors(count)
+            assert len(served.server.processors) == count
+            wait_for(lambda: threading.active_count() == before + count - 1)  # noqa: B023
+            for client in clients:
+                client.send(frame(b"e", b"still there"))
+            # Those of a processor that went are closed, the others go on.
+            served.until(lambda: all(client.eof or len(client.frames) == 2 for client in clients))  # noqa: B023
+            answered += sum(not client.eof for client in clients)
+            assert served.serves()
+            for client in clients:
+                client.close()
+        assert answered > 0
+        served.until(lambda: served.connections == 0)
+        assert served.server.quotas.total == 0
+
+
+def test_new_connections_are_dealt_out_to_all_processors() -> None:
+    with serving(network_threads=3) as served:
+        for _ in range(9):
+            served.ask(served.connect(), frame(b"e"))
+        assert [len(processor.connections) for processor in served.server.processors] == [3, 3, 3]
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_graceful_end_answers_what_is_in_flight_and_takes_nothing_more() -> None:
+    with serving(io_threads=2) as served:
+        busy, parked, idle = served.connect(), served.connect(), served.connect()
+        served.ask(idle, frame(b"e"))
+        busy.send(frame(b"w", b"1") + frame(b"e", b"too late"))
+        parked.send(frame(b"H", b"2"))
+        served.until(lambda: len(served.service.handled) == 3 and served.service.parked)
+        address = served.server.address("echo")
+        served.server.stop_accepting()
+        with pytest.raises(OSError):
+            socket.create_connection(address)
+        assert not served.server.drain(0.02)
+        served.service.gate.set()
+        request, outbox = served.service.parked.pop()
+        outbox.send(request, [request.copy])
+        assert served.server.drain(20.0)
+        served.until(lambda: busy.frames and parked.frames)
+        idle.send(frame(b"e", b"too late"))
+        served.server.stop()
+        served.until(lambda: all(client.eof for client in (busy, parked, idle)))
+        assert busy.frames == [(b"w", b"1")]
+        assert parked.frames == [(b"H", b"2")]
+        assert idle.frames == []
+
+
+def test_a_handler_that_never_returns_does_not_keep_the_server_from_ending() -> None:
+    service = EchoService()
+    server = make(binding(0))
+    server.start({"echo": service})
+    client = Client(server.address("echo"))
+    client.send(frame(b"w"))
+    wait_for(lambda: service.handled)
+    server.stop()
+    client.socket.setblocking(True)
+    assert client.socket.recv(10) == b""
+    client.close()
+    service.gate.set()  # now it ends, and answers a connection that is long gone
+    wait_for(lambda: not any(thread.name.startswith("handler") for thread in threading.enumerate()))
+
+
+def test_late_answers_to_connections_of_a_server_that_has_stopped_are_dropped() -> None:
+    parked: list[tuple[Any, Outbox]]
+    with serving() as served:
+        client = served.connect()
+        client.send(frame(b"H") + frame(b"e"))
+        served.until(lambda: served.service.parked)
+        parked = served.service.parked
+    for request, outbox in parked:
+        outbox.send(request, [request.copy])
+        outbox.close(request)
+        outbox.push(request.connection, [b"x"])
+        outbox.start_throttling(request.connection)
+        outbox.call(request.connection, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+
+
+def test_a_thread_that_ends_by_an_exception_is_reported() -> None:
+    class Fatal(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            raise SystemExit("no seam takes this")
+
+    crashes: list[BaseException] = []
+    server = SocketServer(system_runtime(), settings(), unlimited(), crashes.append)
+    server.bind([binding(0)])
+    server.start({"echo": Fatal()})
+    client = Client(server.address("echo"))
+    client.send(frame(b"p"))
+    wait_for(lambda: crashes)
+    assert isinstance(crashes[0], SystemExit)
+    client.close()
+    server.stop()
