@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import ConfigError, RequestError, StorageError
 from broker.kafka.admin import error_fields, repeated
-from broker.kafka.config_resources import BROKER_SETTINGS, TOPIC_DEFAULTS, ResourceType, is_this_broker, require_topic
+from broker.kafka.config_resources import (
+    BROKER_SETTINGS,
+    TOPIC_DEFAULTS,
+    ResourceType,
+    is_this_broker,
+    require_topic,
+    stored_overrides,
+)
 from broker.runtime.threads import Lock
 from broker.storage.log_config import BY_NAME, LogConfig
 from protocol.kafka.errors import ErrorCode
@@ -92,7 +99,7 @@ def _topic_value(broker: "KafkaBroker", name: str) -> str:
 
 def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan: Plan) -> None:
     with _LOCK:
-        overrides = {name: broker.catalogue.broker_configs(name) for name in ("", str(broker.node_id))}
+        overrides = stored_overrides(broker)
         present = overrides[entity]
         changes = plan(present, lambda name: _broker_value(broker, name))
         for name in changes:
@@ -121,11 +128,21 @@ def _broker_value(broker: "KafkaBroker", name: str) -> str:
 
 
 def load_defaults(broker: "KafkaBroker") -> None:
-    """At the start, before the first request: put in force what was changed while an earlier run was running."""
+    """At the start, before the first request: put in force what was changed while running, in an earlier run.
+
+    Raises ConfigError where that does not go together with the configuration of this run.
+    """
     with _LOCK:
-        overrides = {name: broker.catalogue.broker_configs(name) for name in ("", str(broker.node_id))}
+        overrides = stored_overrides(broker)
+        try:
+            defaults = _defaults(broker, overrides)
+        except RequestError as error:
+            changed = ", ".join(sorted({name for settings in overrides.values() for name in settings}))
+            raise ConfigError(
+                f"Set what agrees with the settings that were changed while the broker was running ({changed}): {error}"
+            ) from error
         if any(overrides.values()):
-            _put_in_force(broker, _defaults(broker, overrides))
+            _put_in_force(broker, defaults)
 
 
 def _defaults(broker: "KafkaBroker", overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:

@@ -77,12 +77,23 @@ def is_this_broker(broker: "KafkaBroker", name: str) -> bool:
     return True
 
 
+def stored_overrides(broker: "KafkaBroker") -> dict[str, dict[str, str]]:
+    """What was changed while running: for all brokers under "", for this one under its id. What another version of this
+    program may have stored besides is left out."""
+    return {
+        entity: {
+            name: value for name, value in broker.catalogue.broker_configs(entity).items() if name in TOPIC_DEFAULTS
+        }
+        for entity in ("", str(broker.node_id))
+    }
+
+
 class Settings:
     """The broker's settings as they are at the moment: read once from the catalogue, used for one request."""
 
     def __init__(self, broker: "KafkaBroker") -> None:
-        self.of_all = broker.catalogue.broker_configs("")
-        self.of_this = broker.catalogue.broker_configs(str(broker.node_id))
+        overrides = stored_overrides(broker)
+        self._of_all, self._of_this = overrides[""], overrides[str(broker.node_id)]
         self._config = broker.config
 
     def topic_entries(self, own: Mapping[str, str]) -> list[Entry]:
@@ -97,7 +108,7 @@ class Settings:
         """What was set while running for all brokers."""
         return [
             self._broker_entry(name, [_synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)])
-            for name, value in self.of_all.items()
+            for name, value in self._of_all.items()
         ]
 
     def _topic_entry(self, setting: Setting, own: str | None) -> Entry:
@@ -130,10 +141,10 @@ class Settings:
     def _synonyms(self, name: str) -> list[Entry]:
         """Where a setting of the broker has a value, what is in force first."""
         found = []
-        if name in self.of_this:
-            found.append(_synonym(name, self.of_this[name], Source.DYNAMIC_BROKER))
-        if name in self.of_all:
-            found.append(_synonym(name, self.of_all[name], Source.DYNAMIC_DEFAULT_BROKER))
+        if name in self._of_this:
+            found.append(_synonym(name, self._of_this[name], Source.DYNAMIC_BROKER))
+        if name in self._of_all:
+            found.append(_synonym(name, self._of_all[name], Source.DYNAMIC_DEFAULT_BROKER))
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if value != default:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.errors import ConfigError
 from broker.kafka.handlers.incremental_alter_configs import API
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.changing import (
@@ -155,3 +156,13 @@ def test_a_change_of_the_broker_is_in_force_after_a_restart(tmp_path: Any) -> No
         assert in_force(kafka, topic).retention_ms == 4321
         assert in_force(kafka, kafka.topic()).retention_ms == 4321
         assert broker_values(kafka, "1")["log.retention.ms"] == ("4321", 3)
+
+
+def test_a_change_that_a_new_configuration_contradicts_keeps_the_broker_from_starting(tmp_path: Any) -> None:
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        change(kafka, BROKER, "", ("log.cleaner.max.compaction.lag.ms", SET, "1000"))
+    with (
+        pytest.raises(ConfigError, match=r"log\.cleaner\.max\.compaction\.lag\.ms"),
+        Kafka(data_dir=str(tmp_path), log_cleaner_min_compaction_lag_ms=2000),
+    ):
+        pass
