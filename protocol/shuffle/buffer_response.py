@@ -1,0 +1,324 @@
+"""BufferResponse, the message that carries the data, and the decoder of everything a server sends.
+
+A server packs a header and sends the payload after it as a part of its own, untouched. The client's decoder is as
+incremental as Flink's: for a BufferResponse it believes the ``size`` in the body and not the length of the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.errors import ProtocolError
+from protocol.frames import DEFAULT_MAX_FRAME
+from protocol.shuffle import messages, writer_frames
+from protocol.shuffle.data_type import DATA_TYPES, DataType
+from protocol.shuffle.frame import FIRST_WRITER_ID, HEADER, HEADER_BYTES, MAGIC, frame_size
+from protocol.shuffle.generation import Generation
+from protocol.wire import BytesLike
+
+# 32 KiB: Flink's memory segment. A payload above it breaks the connection of a Flink client.
+DEFAULT_BUFFER_SIZE = 32 * 1024
+
+
+class BufferHeader(NamedTuple):
+    """All of a BufferResponse but its payload.
+
+    ``partial_sizes`` is empty for an ordinary buffer; else the payload is that many buffers, back to back, that take
+    ``sequence`` and the numbers after it. ``subpartition`` is -1 where the sender did not say (1.16 never does).
+    """
+
+    receiver: bytes
+    subpartition: int
+    partial_sizes: tuple[int, ...]
+    sequence: int
+    backlog: int
+    data_type: DataType
+    compressed: bool
+    size: int
+
+    @property
+    def next_sequence(self) -> int:
+        """The number that the receiver's next frame has."""
+        return self.sequence + (len(self.partial_sizes) or 1)
+
+
+class BufferResponse(NamedTuple):
+    """A ``BufferHeader`` with its ``payload``."""
+
+    receiver: bytes
+    subpartition: int
+    partial_sizes: tuple[int, ...]
+    sequence: int
+    backlog: int
+    data_type: DataType
+    compressed: bool
+    size: int
+    payload: bytes | bytearray
+
+    @property
+    def next_sequence(self) -> int:
+        return self.sequence + (len(self.partial_sizes) or 1)
+
+    def partials(self) -> list[BytesLike]:
+        """The buffers in the payload; one for an ordinary one."""
+        if not self.partial_sizes:
+            return [self.payload]
+        view = memoryview(self.payload)
+        parts: list[BytesLike] = []
+        pos = 0
+        for size in self.partial_sizes:
+            parts.append(view[pos : pos + size])
+            pos += size
+        return parts
+
+
+# Whole headers; see docs/PROTOCOLS.md. Length, magic and id; receiver; (1.19) subpartition; (2.0) number of partial
+# buffers; sequence, backlog, data type, compressed, size.
+_HEADER_1_16 = struct.Struct(">iIB16siiB?i")
+_HEADER_1_19 = struct.Struct(">iIB16siiiB?i")
+_HEADER_2_0 = struct.Struct(">iIB16siiiiB?i")
+# The same without the frame header.
+_BODY_1_16 = struct.Struct(">16siiBBi")
+_BODY_1_19 = struct.Struct(">16siiiBBi")
+_BODY_2_0 = struct.Struct(">16siiiiBBi")
+
+_pack_1_16, _pack_1_19, _pack_2_0 = _HEADER_1_16.pack, _HEADER_1_19.pack, _HEADER_2_0.pack
+_V1_16, _V1_19, _V2_0 = Generation.V1_16, Generation.V1_19, Generation.V2_0
+_new = tuple.__new__  # skips the generated __new__
+
+
+def header(
+    generation: Generation,
+    receiver: bytes,
+    subpartition: int,
+    sequence: int,
+    backlog: int,
+    data_type: int,
+    compressed: bool,
+    size: int,
+    partial_sizes: Sequence[int] = (),
+) -> bytes:
+    """Frame header and message header, to be sent right before ``size`` bytes of payload.
+
+    ValueError for partial sizes in a generation that has none.
+    """
+    if partial_sizes:
+        return _header_with_partials(
+            generation, receiver, subpartition, sequence, backlog, data_type, compressed, size, partial_sizes
+        )
+    if generation is _V2_0:
+        return _pack_2_0(47 + size, MAGIC, 0, receiver, subpartition, 0, sequence, backlog, data_type, compressed, size)
+    if generation is _V1_19:
+        return _pack_1_19(43 + size, MAGIC, 0, receiver, subpartition, sequence, backlog, data_type, compressed, size)
+    return _pack_1_16(39 + size, MAGIC, 0, receiver, sequence, backlog, data_type, compressed, size)
+
+
+def _header_with_partials(
+    generation: Generation,
+    receiver: bytes,
+    subpartition: int,
+    sequence: int,
+    backlog: int,
+    data_type: int,
+    compressed: bool,
+    size: int,
+    partial_sizes: Sequence[int],
+) -> bytes:
+    count = len(partial_sizes)
+    if generation is not _V2_0:
+        raise ValueError(f"Flink {generation.value} has no partial buffers")
+    if sum(partial_sizes) != size:
+        raise ValueError(f"partial buffers of {sum(partial_sizes)} bytes in a payload of {size}")
+    length = 47 + 4 * count + size
+    return _pack_2_0(
+        length, MAGIC, 0, receiver, subpartition, count, sequence, backlog, data_type, compressed, size
+    ) + struct.pack(f">{count}i", *partial_sizes)
+
+
+def header_size(view: BytesLike, generation: Generation) -> int:
+    """Size of the header that begins ``view`` with the frame header; 0 while too few bytes are there to tell."""
+    if generation is not _V2_0:
+        return HEADER_BYTES + generation.buffer_header_bytes
+    if len(view) < 33:
+        return 0
+    count = int.from_bytes(view[29:33], "big", signed=True)
+    if count < 0:
+        raise ProtocolError(f"a frame of {count} partial buffers")
+    return 47 + 4 * count
+
+
+def parse_header(view: BytesLike, generation: Generation, pos: int = 0) -> BufferHeader:
+    """The header that begins at ``pos``, where the frame header is. The payload need not be there.
+
+    The frame's length is not looked at, as in Flink. Raises ProtocolError.
+    """
+    partial_sizes: tuple[int, ...] = ()
+    try:
+        if generation is _V2_0:
+            receiver, subpartition, count, sequence, backlog, data_type, compressed, size = _BODY_2_0.unpack_from(
+                view, pos + 9
+            )
+            if count:
+                partial_sizes = _parse_partial_sizes(view, pos + 47, count, size)
+        elif generation is _V1_19:
+            receiver, subpartition, sequence, backlog, data_type, compressed, size = _BODY_1_19.unpack_from(
+                view, pos + 9
+            )
+        else:
+            receiver, sequence, backlog, data_type, compressed, size = _BODY_1_16.unpack_from(view, pos + 9)
+            subpartition = -1
+    except struct.error:
+        raise ProtocolError("a buffer's header that ends too early") from None
+    if data_type > generation.last_data_type:
+        raise ProtocolError(f"a buffer of the unknown type {data_type}")
+    if sequence < 0 or backlog < 0 or size < 0:
+        raise ProtocolError(f"a buffer with the number {sequence}, a backlog of {backlog} and {size} bytes")
+    member = DATA_TYPES[data_type]
+    if size == 0 and member.is_event:
+        raise ProtocolError("an event of no bytes")
+    return _new(
+        BufferHeader,
+        (receiver, subpartition, partial_sizes, sequence, backlog, member, compressed != 0, size),
+    )
+
+
+def _parse_partial_sizes(view: BytesLike, pos: int, count: int, size: int) -> tuple[int, ...]:
+    if count < 0 or 4 * count > len(view) - pos:
+        raise ProtocolError(f"{count} partial buffers in a header of {len(view)} bytes")
+    sizes: tuple[int, ...] = struct.unpack_from(f">{count}i", view, pos)
+    if min(sizes) < 0 or sum(sizes) != size:
+        raise ProtocolError(f"partial buffers that do not make up {size} bytes")
+    return sizes
+
+
+ServerMessage = BufferResponse | messages.Message | writer_frames.ServerFrame
+
+
+class ClientDecoder:
+    """Cuts what a server sends into messages, however the stream is split. Belongs to one thread.
+
+    Payloads are copied once, out of what ``feed`` was given. Nothing is kept but an unfinished message, and no more
+    of that than has come: at most ``max_payload`` of a buffer and ``max_frame`` of anything else. After a
+    ProtocolError the connection is of no more use.
+    """
+
+    __slots__ = ("_fixed", "_generation", "_head", "_header", "_max_frame", "_max_payload", "_payload")
+
+    def __init__(
+        self, generation: Generation, max_payload: int = DEFAULT_BUFFER_SIZE, max_frame: int = DEFAULT_MAX_FRAME
+    ) -> None:
+        self._generation = generation
+        self._fixed = HEADER_BYTES + generation.buffer_header_bytes
+        self._max_payload = max_payload
+        self._max_frame = max_frame
+        self._head = bytearray()  # of an unfinished message, up to a buffer's payload
+        self._header: BufferHeader | None = None  # of the buffer whose payload is being read
+        self._payload = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes kept of a message that is not whole yet: not 0 at the end of the stream means it was cut off."""
+        header = self._header
+        return len(self._head) if header is None else self._fixed + 4 * len(header.partial_sizes) + len(self._payload)
+
+    def feed(self, data: BytesLike) -> list[ServerMessage]:
+        """The messages that ``data`` finishes, in order. Raises ProtocolError."""
+        view = memoryview(data)
+        end = len(view)
+        out: list[ServerMessage] = []
+        pos = self._finish(view, out)
+        generation, fixed = self._generation, self._fixed
+        unpack = HEADER.unpack_from
+        while end - pos >= HEADER_BYTES:
+            length, magic, message_id = unpack(view, pos)
+            if message_id == 0 and magic == MAGIC:
+                start = pos + fixed
+                if start > end:
+                    break
+                if generation is _V2_0:
+                    start += self._partials_size(view, pos)
+                    if start > end:
+                        break
+                header = parse_header(view, generation, pos)
+                size = header.size
+                if size > self._max_payload:
+                    raise self._too_large(size)
+                after = start + size
+                if after > end:
+                    self._header = header
+                    self._payload = bytearray(view[start:])
+                    return out
+                out.append(_new(BufferResponse, (*header, bytes(view[start:after]))))
+                pos = after
+            else:
+                length = frame_size(view[pos:], self._max_frame)
+                if length > end - pos:
+                    break
+                out.append(self._message(view[pos : pos + length]))
+                pos += length
+        if pos < end:
+            self._head += view[pos:]
+            frame_size(self._head, self._max_frame)  # says at once what is wrong with the beginning
+        return out
+
+    def _finish(self, view: memoryview, out: list[ServerMessage]) -> int:
+        """Goes on with what was not whole. Returns where in ``view`` the next message begins."""
+        pos = 0
+        head = self._head
+        while head:
+            wanted = self._wanted(head)
+            if len(head) < wanted:
+                before = pos
+                pos = min(len(view), pos + wanted - len(head))
+                head += view[before:pos]
+                if len(head) < wanted:
+                    return pos
+            elif head[8]:
+                out.append(self._message(memoryview(bytes(head))))
+                head.clear()
+            else:
+                self._header = parse_header(head, self._generation)
+                if self._header.size > self._max_payload:
+                    raise self._too_large(self._header.size)
+                self._payload = bytearray()
+                head.clear()
+        header = self._header
+        if header is None:
+            return pos
+        payload = self._payload
+        before = pos
+        pos = min(len(view), pos + header.size - len(payload))
+        payload += view[before:pos]
+        if len(payload) == header.size:
+            out.append(_new(BufferResponse, (*header, payload)))
+            self._header = None
+            self._payload = bytearray()
+        return pos
+
+    def _wanted(self, head: bytearray) -> int:
+        """How many bytes ``head`` must have before more can be said, or, when it has them, all that it needs."""
+        length = frame_size(head, self._max_frame)
+        if len(head) < HEADER_BYTES:
+            return HEADER_BYTES
+        if head[8]:
+            return length
+        if len(head) < self._fixed or self._generation is not _V2_0:
+            return self._fixed
+        return self._fixed + self._partials_size(head, 0)
+
+    def _partials_size(self, view: BytesLike, pos: int) -> int:
+        """Bytes that the partial sizes take, whose count is in a 2.0 header that begins at ``pos``."""
+        count = int.from_bytes(view[pos + 29 : pos + 33], "big", signed=True)
+        if not 0 <= count <= self._max_payload:
+            raise ProtocolError(f"a frame of {count} partial buffers")
+        return 4 * count
+
+    def _message(self, frame: memoryview) -> ServerMessage:
+        if frame[8] >= FIRST_WRITER_ID:
+            return writer_frames.parse_server(frame)
+        return messages.parse(frame, self._generation)
+
+    def _too_large(self, size: int) -> ProtocolError:
+        return ProtocolError(f"a buffer of {size} bytes: at most {self._max_payload} have room here")

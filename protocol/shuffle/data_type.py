@@ -1,0 +1,76 @@
+"""Buffer.DataType: what a buffer holds, as its ordinal on the wire, and Flink's flags of each.
+
+The tables are indexed by ordinal, so that a hot path need not make an enum member of the byte it has.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class DataType(IntEnum):
+    NONE = 0
+    DATA_BUFFER = 1
+    EVENT_BUFFER = 2
+    PRIORITIZED_EVENT_BUFFER = 3
+    ALIGNED_CHECKPOINT_BARRIER = 4
+    TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER = 5
+    RECOVERY_COMPLETION = 6
+    END_OF_SEGMENT = 7
+    DATA_BUFFER_WITH_CLEAR_END = 8
+    END_OF_DATA = 9
+    END_OF_PARTITION = 10
+    RECOVERY_METADATA = 11
+    ALIGNED_WATERMARK_EVENT = 12
+    UNALIGNED_WATERMARK_EVENT = 13
+
+    @property
+    def is_buffer(self) -> bool:
+        """Records: takes a credit, may be compressed."""
+        return IS_BUFFER[self]
+
+    @property
+    def is_event(self) -> bool:
+        """An event: takes no credit, is never compressed, is never empty."""
+        return IS_EVENT[self]
+
+    @property
+    def has_priority(self) -> bool:
+        """Overtakes data in the receiver's queue; in wire order it takes the next sequence number like any other."""
+        return HAS_PRIORITY[self]
+
+    @property
+    def is_blocking_upstream(self) -> bool:
+        """After it the sender stops until ResumeConsumption; the backlog stated with it is 0."""
+        return IS_BLOCKING_UPSTREAM[self]
+
+    @property
+    def requires_announcement(self) -> bool:
+        return REQUIRES_ANNOUNCEMENT[self]
+
+    @property
+    def is_partial_record(self) -> bool:
+        """Its last record may go on in the next buffer: a union of subpartitions does not switch after it."""
+        return IS_PARTIAL_RECORD[self]
+
+
+def _flags(*types: DataType) -> tuple[bool, ...]:
+    return tuple(data_type in types for data_type in DataType)
+
+
+# Ordinal -> member; IndexError for an unknown one.
+DATA_TYPES = tuple(DataType)
+
+IS_BUFFER = _flags(DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END)
+IS_EVENT = tuple(
+    data_type is not DataType.NONE and not is_buffer for data_type, is_buffer in zip(DataType, IS_BUFFER, strict=True)
+)
+HAS_PRIORITY = _flags(DataType.PRIORITIZED_EVENT_BUFFER)
+IS_BLOCKING_UPSTREAM = _flags(
+    DataType.ALIGNED_CHECKPOINT_BARRIER,
+    DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER,
+    DataType.RECOVERY_COMPLETION,
+    DataType.ALIGNED_WATERMARK_EVENT,
+)
+REQUIRES_ANNOUNCEMENT = _flags(DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER)
+IS_PARTIAL_RECORD = _flags(DataType.DATA_BUFFER)

@@ -1,0 +1,47 @@
+"""What every frame of the shuffle protocol begins with: its length (these bytes included), a magic number, an id."""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.errors import ProtocolError
+from protocol.frames import DEFAULT_MAX_FRAME
+from protocol.wire import BytesLike
+
+MAGIC = 0xBADC0FFE
+MAGIC_BYTES = MAGIC.to_bytes(4, "big")
+
+HEADER = struct.Struct(">iIB")  # length, magic, id
+HEADER_BYTES = HEADER.size
+
+# From here up the ids are of our writer frames.
+FIRST_WRITER_ID = 64
+
+_LENGTH_AND_MAGIC = struct.Struct(">iI")
+
+
+def frame_size(view: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> int:
+    """Size of the frame that begins ``view``, header included; 0 while too few bytes are there to tell.
+
+    ProtocolError for a length below 9 or above ``limit`` and for a wrong magic number, as soon as the bytes that are
+    wrong are there.
+    """
+    if len(view) < 8:
+        _check_beginning(view, limit)
+        return 0
+    length: int
+    length, magic = _LENGTH_AND_MAGIC.unpack_from(view)
+    if magic != MAGIC:
+        raise ProtocolError(f"a frame whose magic number is {magic:08x}")
+    if length < HEADER_BYTES or length > limit:
+        raise ProtocolError(f"a frame of {length} bytes: {HEADER_BYTES} to {limit} are allowed")
+    return length
+
+
+def _check_beginning(view: BytesLike, limit: int) -> None:
+    if len(view) >= 4:
+        length = int.from_bytes(view[:4], "big", signed=True)
+        if length < HEADER_BYTES or length > limit:
+            raise ProtocolError(f"a frame of {length} bytes: {HEADER_BYTES} to {limit} are allowed")
+        if not MAGIC_BYTES.startswith(bytes(view[4:])):
+            raise ProtocolError(f"a frame whose magic number begins with {bytes(view[4:]).hex()}")

@@ -1,0 +1,51 @@
+"""The three layouts that Flink's shuffle protocol has had. It has no version field: a port speaks one of them.
+
+A generation reaches from the release it is named after up to the next one; it knows what the newest of its releases
+knows. Layouts before 1.16 are not served (its partition ids were shorter).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Generation(Enum):
+    """``Generation("1.20")`` finds the generation of any Flink release from 1.16 to 2.3; ValueError for others."""
+
+    V1_16 = "1.16"
+    V1_19 = "1.19"
+    V2_0 = "2.0"
+
+    buffer_header_bytes: int  # of a BufferResponse, after the frame header and without partial sizes
+    partition_request_bytes: int  # the whole frame
+    last_data_type: int  # the highest ordinal of Buffer.DataType
+    last_message_id: int
+    last_event_tag: int
+
+    @classmethod
+    def _missing_(cls, value: object) -> Generation | None:
+        major, dot, minor = str(value).partition(".")
+        if not (dot and major.isdecimal() and minor.split(".")[0].isdecimal()):
+            return None
+        release = (int(major), int(minor.split(".")[0]))
+        for first, last, generation in _RELEASES:
+            if first <= release <= last:
+                return cls(generation)
+        return None
+
+
+# Releases from, to, and the generation they speak. 2.3 is the newest that was looked at: a later one may differ.
+_RELEASES = (((1, 16), (1, 18), "1.16"), ((1, 19), (1, 20), "1.19"), ((2, 0), (2, 3), "2.0"))
+
+for _generation, _facts in {
+    Generation.V1_16: (30, 93, 7, 11, 9),
+    Generation.V1_19: (34, 97, 11, 11, 10),
+    Generation.V2_0: (38, 97, 13, 11, 12),
+}.items():
+    (
+        _generation.buffer_header_bytes,
+        _generation.partition_request_bytes,
+        _generation.last_data_type,
+        _generation.last_message_id,
+        _generation.last_event_tag,
+    ) = _facts

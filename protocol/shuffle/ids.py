@@ -1,0 +1,141 @@
+"""The ids of the shuffle protocol. A receiver (Flink's InputChannelID) is 16 plain bytes; the rest is here.
+
+A ``ResultPartitionID`` is its 60 bytes on the wire with names for their parts, so it costs what bytes cost to make, hash
+and compare, and is equal to those bytes:
+
+    0   16  data set (IntermediateDataSetID)            36  16  job vertex (JobVertexID)
+    16   4  partition number                            52   4  subtask index, >= 0
+    20  16  execution graph (ExecutionGraphID)          56   4  attempt number, >= 0
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from protocol.wire import BytesLike
+
+RECEIVER_BYTES = 16
+PARTITION_ID_BYTES = 60
+
+_PARTS = struct.Struct(">16si16s16sii")
+_I32 = struct.Struct(">i")
+_TEXT = re.compile(r"([0-9a-f]{32})#(-?\d{1,10})@([0-9a-f]{32})_([0-9a-f]{32})_(\d{1,10})_(\d{1,10})", re.IGNORECASE)
+
+
+class ResultPartitionID(bytes):
+    """One attempt of one producer at one partition. Text for people is ``hex()``; ``str()`` is Flink's form."""
+
+    __slots__ = ()
+
+    def __new__(cls, data: BytesLike) -> ResultPartitionID:
+        """From 60 bytes. ValueError if it is not 60 of them or a number in it is below 0 that may not be."""
+        self = super().__new__(cls, data)
+        if len(self) != PARTITION_ID_BYTES:
+            raise ValueError(f"a partition id of {len(self)} bytes: {PARTITION_ID_BYTES} are needed")
+        if self[52] > 127 or self[56] > 127:
+            raise ValueError("a partition id with a subtask index or an attempt number below 0")
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        data_set: bytes,
+        number: int = 0,
+        graph: bytes = bytes(16),
+        vertex: bytes = bytes(16),
+        subtask: int = 0,
+        attempt: int = 0,
+    ) -> ResultPartitionID:
+        """From its parts; the four ids are 16 bytes each. ValueError if a part has no room."""
+        if not len(data_set) == len(graph) == len(vertex) == 16:
+            raise ValueError("a data set, graph and vertex have ids of 16 bytes")
+        try:
+            return cls(_PARTS.pack(data_set, number, graph, vertex, subtask, attempt))
+        except struct.error as error:
+            raise ValueError(f"a number of a partition id is out of range: {error}") from None
+
+    @classmethod
+    def from_hex(cls, text: str) -> ResultPartitionID:
+        """From the 120 digits that ``hex()`` gives. ValueError."""
+        digits = text.strip()
+        if len(digits) != 2 * PARTITION_ID_BYTES:
+            raise ValueError(f"a partition id is {2 * PARTITION_ID_BYTES} hex digits, not {len(digits)}")
+        return cls(bytes.fromhex(digits))
+
+    @classmethod
+    def from_text(cls, text: str) -> ResultPartitionID:
+        """From 120 hex digits or Flink's ``<data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>``. ValueError."""
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            return cls.from_hex(text)
+        data_set, number, graph, vertex, subtask, attempt = match.groups()
+        as_bytes = bytes.fromhex
+        return cls.of(as_bytes(data_set), int(number), as_bytes(graph), as_bytes(vertex), int(subtask), int(attempt))
+
+    @property
+    def data_set(self) -> bytes:
+        return self[:16]
+
+    @property
+    def number(self) -> int:
+        """Of the partition in its data set. May be below 0: Flink does not check this one."""
+        return self._number(16)
+
+    @property
+    def graph(self) -> bytes:
+        return self[20:36]
+
+    @property
+    def vertex(self) -> bytes:
+        return self[36:52]
+
+    @property
+    def subtask(self) -> int:
+        return self._number(52)
+
+    @property
+    def attempt(self) -> int:
+        return self._number(56)
+
+    @property
+    def producer_key(self) -> bytes:
+        """The id without its attempt number: the same for all attempts of one producer at this partition."""
+        return self[:56]
+
+    def with_attempt(self, attempt: int) -> ResultPartitionID:
+        return ResultPartitionID(self[:56] + _I32.pack(attempt))
+
+    @property
+    def producer_text(self) -> str:
+        """The ExecutionAttemptID as Flink prints it."""
+        return f"{self.graph.hex()}_{self.vertex.hex()}_{self.subtask}_{self.attempt}"
+
+    def _number(self, pos: int) -> int:
+        number: int = _I32.unpack_from(self, pos)[0]
+        return number
+
+    def __str__(self) -> str:
+        return f"{self.data_set.hex()}#{self.number}@{self.producer_text}"
+
+    def __repr__(self) -> str:
+        return f"ResultPartitionID({str(self)!r})"
+
+
+class IndexSet(NamedTuple):
+    """Subpartitions ``start`` to ``end``, both included (Flink's ResultSubpartitionIndexSet)."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start + 1
+
+    @property
+    def indices(self) -> range:
+        return range(self.start, self.end + 1)
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end}]"

@@ -1,0 +1,517 @@
+"""Our extension: the frames by which a writer fills a result partition over the network. Flink has none.
+
+They have the frame header of all others and ids from 64 up: 64 to 79 from writer to broker, 80 to 95 back. The rules of
+their use are in docs/PROTOCOLS.md, chapter Shuffle; the ones that concern both sides:
+
+- A ``handle`` is the broker's number for an opened partition on this connection. A ``writer`` (16 random bytes) is the
+  writer's name for it over all connections: who reconnects opens the same partition under the same writer id.
+- ``sequence`` counts the pushes of a subpartition from 0, data and events alike. The broker takes the number it expects,
+  passes over lower ones (a resend), and answers a higher one with ``SEQUENCE_GAP``.
+- One push, data or event, new or resent, takes one credit. The credit in PartitionOpened is all there is at first.
+- Text is a u16 length and that many bytes of UTF-8.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
+
+from protocol.errors import ProtocolError
+from protocol.shuffle.data_type import DATA_TYPES, IS_EVENT, DataType
+from protocol.shuffle.frame import HEADER, HEADER_BYTES, MAGIC
+from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
+from protocol.wire import BytesLike, Reader
+
+
+class WriterId(IntEnum):
+    """Frame ids."""
+
+    OPEN_PARTITION = 64
+    PUSH_BUFFER = 65
+    FINISH_PARTITION = 66
+    FAIL_PARTITION = 67
+    RELEASE_PARTITION = 68
+    LIST_PARTITIONS = 69
+    CLOSE_WRITER = 70
+    PARTITION_OPENED = 80
+    WRITER_CREDIT = 81
+    PUSH_ACKNOWLEDGED = 82
+    PARTITION_FINISHED = 83
+    WRITER_ERROR = 84
+    WRITER_TASK_EVENT = 85
+    PARTITION_RELEASED = 86
+    PARTITION_LIST = 87
+    BUFFER_SIZE_HINT = 88
+
+
+class PartitionType(IntEnum):
+    PIPELINED = 0  # bounded, read once while it is written
+    BLOCKING = 1  # read when it is finished, as often as wanted
+
+
+class PartitionState(IntEnum):
+    """Of a partition in a PartitionList."""
+
+    OPEN = 0
+    FINISHED = 1
+    FAILED = 2
+    RELEASED = 3
+
+
+class WriterErrorCode(IntEnum):
+    UNKNOWN_PARTITION = 1
+    EXISTS_WITH_OTHER_SHAPE = 2
+    ANOTHER_ATTEMPT_WON = 3
+    QUOTA_EXCEEDED = 4
+    SEQUENCE_GAP = 5
+    RELEASED = 6
+    BAD_REQUEST = 7
+    STORAGE_ERROR = 8
+    FINISHED_ALREADY = 9
+
+
+NO_WRITER = bytes(16)
+NO_HANDLE = -1
+DEFAULT_TTL = -1
+# Of a task event that is for the producer of the whole partition.
+ALL_SUBPARTITIONS = -1
+# Flink's own bound is the number of key groups, 32768; each costs the broker memory before anything is written to it.
+MAX_SUBPARTITIONS = 65536
+
+
+# -- writer to broker -------------------------------------------------------------------------------------------
+
+
+class OpenPartition(NamedTuple):
+    """Begin a partition, or go on with it after a lost connection. Answered by PartitionOpened or WriterError.
+
+    ``ttl_ms``: how long a finished one is kept, DEFAULT_TTL for the broker's setting. ``owner``: who pays (quota).
+    """
+
+    writer: bytes
+    partition: ResultPartitionID
+    subpartitions: int
+    type: PartitionType
+    ttl_ms: int = DEFAULT_TTL
+    owner: str = ""
+
+
+class PushBuffer(NamedTuple):
+    """``payload`` lies in the frame it was parsed from."""
+
+    handle: int
+    subpartition: int
+    sequence: int
+    data_type: DataType
+    compressed: bool
+    payload: memoryview
+
+
+class FinishPartition(NamedTuple):
+    """All has been pushed. Answered by PartitionFinished when it is kept as safely as it will be."""
+
+    handle: int
+
+
+class FailPartition(NamedTuple):
+    """The producer has failed: readers get a ProducerFailedException with ``message``."""
+
+    handle: int
+    message: str
+
+
+class ReleasePartition(NamedTuple):
+    """Forget a partition and free its space. ``correlation`` comes back in PartitionReleased."""
+
+    correlation: int
+    partition: ResultPartitionID
+
+
+class ListPartitions(NamedTuple):
+    """Those whose 120 hex digits begin with ``prefix``."""
+
+    correlation: int
+    prefix: str = ""
+
+
+class CloseWriter(NamedTuple):
+    """Let go of the handle without finishing; the partition may be opened again within its retention."""
+
+    handle: int
+
+
+WriterFrame = (
+    OpenPartition | PushBuffer | FinishPartition | FailPartition | ReleasePartition | ListPartitions | CloseWriter
+)
+
+# -- broker to writer -------------------------------------------------------------------------------------------
+
+
+class PartitionOpened(NamedTuple):
+    """``next_sequences``: of each subpartition, the number that the broker expects next; all 0 for a new one."""
+
+    writer: bytes
+    handle: int
+    credit: int
+    next_sequences: tuple[int, ...]
+
+
+class WriterCredit(NamedTuple):
+    """``credit`` more pushes are welcome."""
+
+    handle: int
+    credit: int
+
+
+class PushAcknowledged(NamedTuple):
+    """Pairs of subpartition and the number expected next: all before it need not be kept for a resend any more."""
+
+    handle: int
+    next_sequences: tuple[tuple[int, int], ...]
+
+
+class PartitionFinished(NamedTuple):
+    handle: int
+
+
+class WriterError(NamedTuple):
+    """The partition of this handle (or, before there is one, of this writer) is of no more use to the writer.
+
+    To a ReleasePartition or ListPartitions: neither writer nor handle.
+    """
+
+    writer: bytes
+    handle: int
+    code: WriterErrorCode
+    message: str
+
+
+class WriterTaskEvent(NamedTuple):
+    """What a reader sent upstream (TaskEventRequest), for the producer."""
+
+    handle: int
+    subpartition: int
+    event: bytes
+
+
+class PartitionReleased(NamedTuple):
+    correlation: int
+    existed: bool
+
+
+class PartitionInfo(NamedTuple):
+    partition: ResultPartitionID
+    type: PartitionType
+    state: PartitionState
+    subpartitions: int
+    bytes: int
+    buffers: int
+    readers: int
+
+
+class PartitionList(NamedTuple):
+    correlation: int
+    partitions: tuple[PartitionInfo, ...]
+
+
+class BufferSizeHint(NamedTuple):
+    """A reader asks for buffers of this size from now on (NewBufferSize)."""
+
+    handle: int
+    subpartition: int
+    size: int
+
+
+ServerFrame = (
+    PartitionOpened
+    | WriterCredit
+    | PushAcknowledged
+    | PartitionFinished
+    | WriterError
+    | WriterTaskEvent
+    | PartitionReleased
+    | PartitionList
+    | BufferSizeHint
+)
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+# The bodies; each begins at offset 9.
+_OPEN = struct.Struct(">16s60siBq")
+_PUSH = struct.Struct(">iiiBBi")
+_I32 = struct.Struct(">i")
+_OPENED = struct.Struct(">16siii")
+_TWO = struct.Struct(">ii")
+_THREE = struct.Struct(">iii")
+_ERROR = struct.Struct(">16sih")
+_RELEASED = struct.Struct(">i?")
+_RELEASE = struct.Struct(">i60s")
+_INFO = struct.Struct(">60sBBiqqi")
+
+# Whole frames of the hot ones.
+_PUSH_FRAME = struct.Struct(">iIBiiiB?i")
+_TWO_FRAME = struct.Struct(">iIBii")
+_ACK_ONE_FRAME = struct.Struct(">iIBiiii")
+
+PUSH_HEADER_BYTES = _PUSH_FRAME.size
+# A text's length is a u16; what is longer is cut.
+_TEXT_BYTES_MAX = 65535
+
+_new = tuple.__new__  # skips the generated __new__
+_new_id = bytes.__new__
+
+
+def _frame(frame_id: int, *parts: BytesLike) -> bytes:
+    size = HEADER_BYTES + sum(map(len, parts))
+    return b"".join((HEADER.pack(size, MAGIC, frame_id), *parts))
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode("utf-8", "replace")
+    if len(encoded) > _TEXT_BYTES_MAX:
+        encoded = encoded[:_TEXT_BYTES_MAX].decode("utf-8", "ignore").encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def encode_open_partition(
+    writer: bytes,
+    partition: bytes,
+    subpartitions: int,
+    type: int,
+    ttl_ms: int = DEFAULT_TTL,
+    owner: str = "",
+) -> bytes:
+    return _frame(64, _OPEN.pack(writer, partition, subpartitions, type, ttl_ms), _text(owner))
+
+
+def push_header(handle: int, subpartition: int, sequence: int, data_type: int, compressed: bool, size: int) -> bytes:
+    """All of a PushBuffer but its payload, which is sent right after it."""
+    return _PUSH_FRAME.pack(27 + size, MAGIC, 65, handle, subpartition, sequence, data_type, compressed, size)
+
+
+def encode_push_buffer(
+    handle: int, subpartition: int, sequence: int, data_type: int, compressed: bool, payload: BytesLike
+) -> bytes:
+    return b"".join((push_header(handle, subpartition, sequence, data_type, compressed, len(payload)), payload))
+
+
+def encode_finish_partition(handle: int) -> bytes:
+    return _frame(66, _I32.pack(handle))
+
+
+def encode_fail_partition(handle: int, message: str) -> bytes:
+    return _frame(67, _I32.pack(handle), _text(message))
+
+
+def encode_release_partition(correlation: int, partition: bytes) -> bytes:
+    return _frame(68, _RELEASE.pack(correlation, partition))
+
+
+def encode_list_partitions(correlation: int, prefix: str = "") -> bytes:
+    return _frame(69, _I32.pack(correlation), _text(prefix))
+
+
+def encode_close_writer(handle: int) -> bytes:
+    return _frame(70, _I32.pack(handle))
+
+
+def encode_partition_opened(writer: bytes, handle: int, credit: int, next_sequences: Iterable[int]) -> bytes:
+    numbers = tuple(next_sequences)
+    count = len(numbers)
+    return _frame(80, _OPENED.pack(writer, handle, credit, count), struct.pack(f">{count}i", *numbers))
+
+
+def encode_writer_credit(handle: int, credit: int) -> bytes:
+    return _TWO_FRAME.pack(17, MAGIC, 81, handle, credit)
+
+
+def encode_push_acknowledged(handle: int, next_sequences: Iterable[tuple[int, int]]) -> bytes:
+    pairs = tuple(next_sequences)
+    if len(pairs) == 1:
+        subpartition, sequence = pairs[0]
+        return _ACK_ONE_FRAME.pack(25, MAGIC, 82, handle, 1, subpartition, sequence)
+    return _frame(82, _TWO.pack(handle, len(pairs)), *(_TWO.pack(*pair) for pair in pairs))
+
+
+def encode_partition_finished(handle: int) -> bytes:
+    return _frame(83, _I32.pack(handle))
+
+
+def encode_writer_error(writer: bytes, handle: int, code: int, message: str) -> bytes:
+    return _frame(84, _ERROR.pack(writer, handle, code), _text(message))
+
+
+def encode_writer_task_event(handle: int, subpartition: int, event: BytesLike) -> bytes:
+    return _frame(85, _THREE.pack(handle, subpartition, len(event)), event)
+
+
+def encode_partition_released(correlation: int, existed: bool) -> bytes:
+    return _frame(86, _RELEASED.pack(correlation, existed))
+
+
+def encode_partition_list(correlation: int, partitions: Iterable[PartitionInfo]) -> bytes:
+    rows = [_INFO.pack(*row) for row in partitions]
+    return _frame(87, _TWO.pack(correlation, len(rows)), *rows)
+
+
+def encode_buffer_size_hint(handle: int, subpartition: int, size: int) -> bytes:
+    return _frame(88, _THREE.pack(handle, subpartition, size))
+
+
+_ENCODERS: dict[type, Callable[..., bytes]] = {
+    OpenPartition: encode_open_partition,
+    PushBuffer: encode_push_buffer,
+    FinishPartition: encode_finish_partition,
+    FailPartition: encode_fail_partition,
+    ReleasePartition: encode_release_partition,
+    ListPartitions: encode_list_partitions,
+    CloseWriter: encode_close_writer,
+    PartitionOpened: encode_partition_opened,
+    WriterCredit: encode_writer_credit,
+    PushAcknowledged: encode_push_acknowledged,
+    PartitionFinished: encode_partition_finished,
+    WriterError: encode_writer_error,
+    WriterTaskEvent: encode_writer_task_event,
+    PartitionReleased: encode_partition_released,
+    PartitionList: encode_partition_list,
+    BufferSizeHint: encode_buffer_size_hint,
+}
+
+
+def encode(message: WriterFrame | ServerFrame) -> bytes:
+    """The frame of any of them; what is sent often calls its own function above."""
+    return _ENCODERS[type(message)](*message)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+
+
+def parse(frame: memoryview) -> WriterFrame:
+    """What a writer sent, from a whole frame. Raises ProtocolError."""
+    if frame[8] == 65:
+        return parse_push(frame)
+    return _parse(frame, _WRITER_PARSERS)
+
+
+def parse_server(frame: memoryview) -> ServerFrame:
+    """What a broker sent, from a whole frame. Raises ProtocolError."""
+    return _parse(frame, _SERVER_PARSERS)
+
+
+def parse_push(frame: memoryview) -> PushBuffer:
+    """A PushBuffer whose id has been looked at. Its payload is all of the frame after the header."""
+    try:
+        handle, subpartition, sequence, data_type, compressed, size = _PUSH.unpack_from(frame, 9)
+        member = DATA_TYPES[data_type]
+    except struct.error:
+        raise ProtocolError("a pushed buffer whose header ends too early") from None
+    except IndexError:
+        raise ProtocolError(f"a pushed buffer of the unknown type {data_type}") from None
+    if size != len(frame) - 27:
+        raise ProtocolError(f"a pushed buffer of {size} bytes in a frame of {len(frame)}")
+    if sequence < 0 or subpartition < 0:
+        raise ProtocolError(f"a pushed buffer {sequence} for subpartition {subpartition}")
+    if data_type == 0 or (size == 0 and IS_EVENT[data_type]):
+        raise ProtocolError(f"a pushed buffer of {size} bytes and the type {member.name}")
+    return _new(PushBuffer, (handle, subpartition, sequence, member, compressed != 0, frame[27:]))
+
+
+def _parse(frame: memoryview, parsers: dict[int, Callable[[Reader], _T]]) -> _T:
+    parser = parsers.get(frame[8])
+    if parser is None:
+        raise ProtocolError(f"no message has the id {frame[8]}")
+    return parser(Reader(frame, HEADER_BYTES))
+
+
+def _read_text(reader: Reader) -> str:
+    try:
+        return str(reader.take(reader.u16(), "a text"), "utf-8")
+    except UnicodeDecodeError:
+        raise ProtocolError("a text that is not UTF-8") from None
+
+
+def _read_id(reader: Reader) -> ResultPartitionID:
+    data = reader.take(PARTITION_ID_BYTES, "a partition id")
+    if data[52] > 127 or data[56] > 127:
+        raise ProtocolError("a partition id with a subtask index or an attempt number below 0")
+    return _new_id(ResultPartitionID, data)
+
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+def _member(of: type[_E], value: int) -> _E:
+    try:
+        return of(value)
+    except ValueError:
+        raise ProtocolError(f"{value} is no {of.__name__}") from None
+
+
+def _open_partition(reader: Reader) -> OpenPartition:
+    writer = bytes(reader.take(16, "a writer id"))
+    partition = _read_id(reader)
+    subpartitions = reader.i32()
+    if not 1 <= subpartitions <= MAX_SUBPARTITIONS:
+        raise ProtocolError(f"a partition of {subpartitions} subpartitions: 1 to {MAX_SUBPARTITIONS} are served")
+    kind = _member(PartitionType, reader.u8())
+    ttl_ms = reader.i64()
+    if ttl_ms < DEFAULT_TTL:
+        raise ProtocolError(f"a time to live of {ttl_ms} ms")
+    return OpenPartition(writer, partition, subpartitions, kind, ttl_ms, _read_text(reader))
+
+
+def _partition_opened(reader: Reader) -> PartitionOpened:
+    writer = bytes(reader.take(16, "a writer id"))
+    handle, credit = reader.i32(), reader.i32()
+    count = reader.array(4)
+    return PartitionOpened(writer, handle, credit, struct.unpack(f">{count}i", reader.take(4 * count)))
+
+
+def _push_acknowledged(reader: Reader) -> PushAcknowledged:
+    handle = reader.i32()
+    count = reader.array(8)
+    return PushAcknowledged(handle, tuple(_TWO.iter_unpack(reader.take(8 * count))))
+
+
+def _writer_error(reader: Reader) -> WriterError:
+    writer = bytes(reader.take(16, "a writer id"))
+    handle = reader.i32()
+    return WriterError(writer, handle, _member(WriterErrorCode, reader.i16()), _read_text(reader))
+
+
+def _partition_list(reader: Reader) -> PartitionList:
+    correlation = reader.i32()
+    rows = [_partition_info(reader) for _ in range(reader.array(_INFO.size))]
+    return PartitionList(correlation, tuple(rows))
+
+
+def _partition_info(reader: Reader) -> PartitionInfo:
+    partition = _read_id(reader)
+    kind, state = _member(PartitionType, reader.u8()), _member(PartitionState, reader.u8())
+    return PartitionInfo(partition, kind, state, reader.i32(), reader.i64(), reader.i64(), reader.i32())
+
+
+_WRITER_PARSERS: dict[int, Callable[[Reader], WriterFrame]] = {
+    64: _open_partition,
+    66: lambda reader: FinishPartition(reader.i32()),
+    67: lambda reader: FailPartition(reader.i32(), _read_text(reader)),
+    68: lambda reader: ReleasePartition(reader.i32(), _read_id(reader)),
+    69: lambda reader: ListPartitions(reader.i32(), _read_text(reader)),
+    70: lambda reader: CloseWriter(reader.i32()),
+}
+
+_SERVER_PARSERS: dict[int, Callable[[Reader], ServerFrame]] = {
+    80: _partition_opened,
+    81: lambda reader: WriterCredit(reader.i32(), reader.i32()),
+    82: _push_acknowledged,
+    83: lambda reader: PartitionFinished(reader.i32()),
+    84: _writer_error,
+    85: lambda reader: WriterTaskEvent(reader.i32(), reader.i32(), bytes(reader.bytes())),
+    86: lambda reader: PartitionReleased(reader.i32(), reader.bool()),
+    87: _partition_list,
+    88: lambda reader: BufferSizeHint(reader.i32(), reader.i32(), reader.i32()),
+}
