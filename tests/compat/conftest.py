@@ -1,0 +1,62 @@
+"""One broker, served as users serve it, for all clients; each test makes topics of its own."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.clients.librdkafka import settings
+from tests.process.broker_process import BrokerProcess
+
+# Short, so that a member that crashes is noticed soon; everything else is as a newcomer has it.
+SETTINGS = ("group_min_session_timeout_ms=500",)
+
+
+@pytest.fixture(scope="session")
+def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("compat"), *SETTINGS) as broker:
+        yield broker
+        # Whatever the clients did, nothing of it was the broker's fault.
+        assert broker.stop() == 0
+        assert [] == broker.errors
+
+
+@pytest.fixture(scope="session")
+def servers(broker_process: BrokerProcess) -> str:
+    """What clients call ``bootstrap.servers``."""
+    return broker_process.address
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that nothing else has: for a topic or a group that does not exist yet."""
+    return new_name(request.node.name)
+
+
+def new_name(prefix: str = "t") -> str:
+    plain = "".join(letter if letter.isalnum() else "-" for letter in prefix.removeprefix("test_"))
+    return f"{plain[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def admin(servers: str) -> AdminClient:
+    return AdminClient(settings(servers))
+
+
+@pytest.fixture(scope="session")
+def make_topic(admin: AdminClient) -> Callable[..., str]:
+    """Makes a topic and gives its name: ``make_topic(partitions=3, **{"cleanup.policy": "compact"})``."""
+
+    def make(name: str | None = None, *, partitions: int = 1, **configs: str) -> str:
+        name = name or new_name()
+        admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(30)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(name: str, make_topic: Callable[..., str]) -> str:
+    """A topic of one partition that no other test uses."""
+    return make_topic(name)

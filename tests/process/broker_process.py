@@ -1,0 +1,122 @@
+"""`broker serve` in a process of its own that can be stopped, killed and started again on the same data and the same port."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+# Far longer than it ever takes, so that only a broker that hangs runs into it.
+PATIENCE_S = 60.0
+
+
+class BrokerProcess:
+    """A broker whose data lies in ``directory/data``; its events are appended to ``directory/events``.
+
+    The port is any free one at first and stays the same from then on, so that clients find a restarted broker again.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *settings: str,
+        data_dir: Path | None = None,
+        listener: str = "kafka://127.0.0.1:0",
+        environment: Mapping[str, str] | None = None,
+        before_start: Callable[[], None] | None = None,
+    ) -> None:
+        """``settings``: ``key=value`` each. ``before_start`` runs in the new process, before the broker does."""
+        self.directory = directory
+        self.data_dir = data_dir if data_dir is not None else directory / "data"
+        self.ready_file = directory / "ready.json"
+        self.settings = list(settings)
+        self.listener = listener
+        self._environment = environment
+        self._before_start = before_start
+        self._events = directory / "events"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start it, wait until it serves. AssertionError with what it said if it does not."""
+        self.launch()
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.ready_file.exists():
+            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}"
+            assert time.monotonic() < deadline, f"is not ready: {self.output}"
+            time.sleep(0.005)
+        ready = json.loads(self.ready_file.read_text())
+        assert self.process.pid == ready["pid"]
+        self.address: str = ready["listeners"]["kafka"]
+        self.listener = f"kafka://{self.address}"
+        return self
+
+    def launch(self) -> None:
+        """Start it, wait for nothing."""
+        assert self._process is None or self._process.poll() is not None, "it runs already"
+        self.ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
+        command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
+        for setting in self.settings:
+            command += ["--set", setting]
+        with open(self._events, "ab") as events:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=events,
+                stderr=events,
+                env={**os.environ, **(self._environment or {})},
+                preexec_fn=self._before_start,
+            )
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(PATIENCE_S)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def wait(self) -> int:
+        """Until it has ended by itself; the exit status."""
+        return self.process.wait(PATIENCE_S)
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def output(self) -> str:
+        """All that it has written, over all its lives."""
+        return self._events.read_text() if self._events.exists() else ""
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged. A line that is no event stands as ``{"event": line, "level": "error"}``."""
+        events = []
+        for line in self.output.splitlines():
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                events.append({"event": line, "level": "error"})
+        return events
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["level"] == "error"]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
