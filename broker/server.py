@@ -10,6 +10,7 @@ from broker.config import BrokerConfig, Listener
 from broker.errors import BrokerError, ConfigError
 from broker.kafka import handlers
 from broker.kafka.broker import KafkaBroker
+from broker.kafka.config_changes import load_defaults
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
 from broker.log import get_logger
@@ -156,6 +157,7 @@ class BrokerServer:
             apis=handlers.load(),
             endpoints=self._endpoints(),
         )
+        load_defaults(self._broker)
         groups.open(lambda topic: logs.topic(topic) is not None)
         self._spawn("flusher", self._logs.flusher)
         self._spawn("catalogue-writer", groups.writer)

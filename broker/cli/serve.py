@@ -100,12 +100,10 @@ def read_config(
     if listeners:
         settings["listeners"] = listeners
     config = load(text, source=config_file or "", overrides=overrides, **settings)
-    expanded = os.path.expanduser(config.data_dir)
-    if expanded == config.data_dir:
-        return config
     import attrs
 
-    return attrs.evolve(config, data_dir=expanded)
+    # Absolute, so that what admin tools and events show means something elsewhere, too.
+    return attrs.evolve(config, data_dir=os.path.abspath(os.path.expanduser(config.data_dir)))
 
 
 class _Signals:
