@@ -41,7 +41,7 @@ class Kafka:
         self._socket.close()
         self.broker.stop()
 
-    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+    def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
         """The parsed response. Fields that the version does not know are left out of the request."""
         request = control.encode_request(key, version, 7, "test", fields)
         self._socket.sendall(request)

@@ -1,0 +1,167 @@
+"""A real coordinator on a real SQLite catalogue, with time and the writer's turns in the test's hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.errors import StorageError
+from broker.kafka.groups import GroupCoordinator
+from broker.kafka.groups.offset_coordinator import Committer, Errors
+from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
+from broker.kafka.groups.values import JoinRequest, SyncRequest
+from broker.network.timers import Timer
+from broker.storage.catalogue import SqliteCatalogue
+from protocol.kafka.consumer_protocol import encode_subscription
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.driver import Parked
+
+NOBODY = Committer("", None, -1)
+DAY_S = 86_400.0
+
+
+class TestClock:
+    """Both clocks, moved by hand."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.now * 1000)
+
+
+class FullDisk(SqliteCatalogue):
+    """A catalogue on a disk that can be full."""
+
+    full = False
+    transactions = 0
+
+    def _write(self, change: Callable[[Any], Any]) -> Any:
+        if self.full:
+            raise StorageError("no space left on device")
+        self.transactions += 1
+        return super()._write(change)
+
+
+class Office:
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.config = BrokerConfig(**settings)
+        self.clock = TestClock()
+        self.topics = {"orders", "payments"}
+        self._directory = directory
+        self._ids = 0
+        self._open()
+
+    def _open(self) -> None:
+        self.timer = Timer(self.clock)
+        self.catalogue = FullDisk(str(self._directory / "catalogue.sqlite"))
+        self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
+        self.groups.open(self.topics.__contains__)
+
+    def restart(self, *, clean: bool = True) -> None:
+        """Stop and start; not ``clean``: what the writer has not written is lost."""
+        if clean:
+            self.groups.close()
+        self.catalogue.close()
+        self._open()
+
+    def write(self) -> None:
+        """The writer has its turn, until nothing is left."""
+        while self.groups.writer.step(0):
+            pass
+
+    def wait(self, seconds: float) -> None:
+        """Time passes and the timer has its turns, and the writer after each."""
+        end = self.clock.now + seconds
+        while (deadline := self.timer.next_deadline()) is not None and deadline <= end:
+            self.clock.now = max(self.clock.now, deadline)
+            self.timer.step(0)
+            self.write()
+        self.clock.now = end
+
+    # Membership -----------------------------------------------------------------------------------------------------
+
+    def join(self, group: str, member_id: str = "", **how: Any) -> Parked:
+        parked = Parked()
+        self._ids += 1
+        request: dict[str, Any] = {
+            "member_id": member_id,
+            "group_instance_id": None,
+            "client_id": "client",
+            "client_host": "/127.0.0.1",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": (("range", bytes(encode_subscription(["orders"]))),),
+            "new_member_id": f"client-{self._ids}",
+        }
+        self.groups.join(group, JoinRequest(**request | how), parked)
+        return parked
+
+    def sync(self, group: str, member_id: str, generation: int, assignments: dict[str, bytes] | None = None) -> Parked:
+        parked = Parked()
+        self.groups.sync(group, SyncRequest(member_id, None, generation, assignments=assignments or {}), parked)
+        return parked
+
+    def stable(self, group: str, **how: Any) -> str:
+        """A stable group of generation 1 with one member; its id."""
+        member_id: str = self.join(group, self.join(group, **how).member_id, **how).member_id
+        sync = self.sync(group, member_id, 1, {member_id: b"all"})
+        self.write()
+        assert sync.error == ErrorCode.none
+        return member_id
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, group: str, offsets: dict[Partition, int], committer: Committer = NOBODY, **more: Any
+    ) -> "CommitAnswer":
+        """Answered after the writer's next turn."""
+        now_ms = self.clock.time_ms()
+        values = {"leader_epoch": -1, "metadata": "", "commit_ms": now_ms} | more
+        rows: Offsets = {key: CommittedOffset(offset=offset, **values) for key, offset in offsets.items()}
+        answer = CommitAnswer()
+        self.groups.offsets.commit(group, committer, rows, answer)
+        return answer
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """What a client that asks for everything is told."""
+        error, topics = self.groups.offsets.fetch(group, None)
+        assert error == ErrorCode.none
+        return {(topic, index): one.offset for topic, partitions in topics for index, one in partitions if one}
+
+    def stored(self, group: str) -> dict[Partition, int]:
+        """What the catalogue has."""
+        return {(row.topic, row.partition): row.offset for row in self.catalogue.load_offsets() if row.group == group}
+
+    def listed(self) -> dict[str, str]:
+        _, groups = self.groups.list()
+        return {group.group_id: group.state.value for group in groups}
+
+
+class CommitAnswer:
+    def __init__(self) -> None:
+        self.answers: list[Errors] = []
+
+    def __call__(self, errors: Errors) -> None:
+        self.answers.append(errors)
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.answers
+
+    @property
+    def errors(self) -> Errors:
+        (errors,) = self.answers
+        return errors
+
+    @property
+    def error(self) -> ErrorCode:
+        """The one that all partitions have."""
+        (error,) = set(self.errors.values())
+        return error

@@ -1,0 +1,347 @@
+"""Committed offsets: when they count, who may delete them, and when they are forgotten."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.kafka.groups.offset_coordinator import Committer, Errors
+from broker.kafka.groups.offsets import CommittedOffset
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.office import DAY_S, NOBODY, CommitAnswer, Office
+
+ORDERS_0, ORDERS_1, PAYMENTS_0 = ("orders", 0), ("orders", 1), ("payments", 0)
+
+
+def test_a_commit_is_answered_and_counts_when_it_is_durable(office: Office) -> None:
+    commit = office.commit("g", {ORDERS_0: 7})
+    assert commit.is_waiting
+    assert office.committed("g") == {}
+    office.write()
+    assert commit.error == ErrorCode.none
+    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+
+
+def test_what_a_consumer_commits_comes_back_as_it_was(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7}, leader_epoch=3, metadata="wie weit: ½")
+    office.write()
+    for _ in range(2):
+        _, [(topic, [(partition, committed)])] = office.groups.offsets.fetch("g", [("orders", [0])])
+        assert (topic, partition) == ORDERS_0
+        assert committed is not None
+        assert (committed.offset, committed.leader_epoch, committed.metadata) == (7, 3, "wie weit: ½")
+        office.restart(clean=False)
+
+
+def test_nothing_is_committed_where_nobody_has(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7})
+    office.write()
+    wanted = [("orders", [0, 1]), ("nowhere", [5])]
+    _, topics = office.groups.offsets.fetch("g", wanted)
+    assert [(name, [(index, one and one.offset) for index, one in found]) for name, found in topics] == [
+        ("orders", [(0, 7), (1, None)]),
+        ("nowhere", [(5, None)]),
+    ]
+    assert office.groups.offsets.fetch("unknown", [("orders", [0])]) == (ErrorCode.none, [("orders", [(0, None)])])
+    assert office.groups.offsets.fetch("unknown", None) == (ErrorCode.none, [])
+
+
+def test_of_two_commits_of_one_partition_the_later_one_counts(office: Office) -> None:
+    commits = [office.commit("g", {ORDERS_0: offset}) for offset in (5, 9, 7)]
+    office.write()
+    assert [commit.error for commit in commits] == [ErrorCode.none] * 3
+    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+
+
+def test_commits_that_wait_for_the_disk_together_are_one_transaction_for_each_group(office: Office) -> None:
+    before = office.catalogue.transactions
+    commits = [office.commit(group, {("orders", n): n}) for n in range(20) for group in ("g", "h")]
+    office.write()
+    assert office.catalogue.transactions == before + 2
+    assert {commit.error for commit in commits} == {ErrorCode.none}
+    assert len(office.stored("g")) == len(office.stored("h")) == 20
+
+
+def test_a_commit_that_is_not_durable_does_not_count_and_says_so(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7})
+    office.write()
+    office.catalogue.full = True
+    commit = office.commit("g", {ORDERS_0: 8})
+    office.write()
+    assert commit.error == ErrorCode.not_coordinator
+    assert office.committed("g") == {ORDERS_0: 7}
+    office.catalogue.full = False
+    office.commit("g", {ORDERS_0: 9})
+    office.write()
+    assert office.committed("g") == {ORDERS_0: 9}
+
+
+def test_metadata_has_a_longest_length(tmp_path: Path) -> None:
+    office = Office(tmp_path, offset_metadata_max_bytes=4)
+    fits, too_long = (
+        office.commit("g", {ORDERS_0: 1}, metadata="1234"),
+        office.commit("g", {ORDERS_1: 1}, metadata="12345"),
+    )
+    office.write()
+    assert (fits.error, too_long.error) == (ErrorCode.none, ErrorCode.offset_metadata_too_large)
+    assert office.stored("g") == {ORDERS_0: 1}
+
+
+def test_of_one_commit_what_fits_counts_and_the_rest_does_not(tmp_path: Path) -> None:
+    office = Office(tmp_path, offset_metadata_max_bytes=4)
+    rows = {ORDERS_0: CommittedOffset(1, -1, "1234", 0), ORDERS_1: CommittedOffset(1, -1, "12345", 0)}
+    answer = CommitAnswer()
+    office.groups.offsets.commit("g", NOBODY, rows, answer)
+    office.write()
+    assert answer.errors == {ORDERS_0: ErrorCode.none, ORDERS_1: ErrorCode.offset_metadata_too_large}
+    assert office.committed("g") == office.stored("g") == {ORDERS_0: 1}
+
+
+def test_a_member_of_the_current_generation_may_commit_and_others_may_not(office: Office) -> None:
+    a = office.stable("g")
+    good = office.commit("g", {ORDERS_0: 1}, Committer(a, None, 1))
+    old = office.commit("g", {ORDERS_0: 2}, Committer(a, None, 0))
+    stranger = office.commit("g", {ORDERS_0: 3}, Committer("who", None, 1))
+    outsider = office.commit("g", {ORDERS_0: 4})
+    office.write()
+    assert good.error == ErrorCode.none
+    assert old.error == ErrorCode.illegal_generation
+    assert stranger.error == outsider.error == ErrorCode.unknown_member_id
+    assert office.committed("g") == {ORDERS_0: 1}
+
+
+def test_a_member_of_a_group_that_does_not_exist_may_not_commit(office: Office) -> None:
+    assert office.commit("g", {ORDERS_0: 1}, Committer("who", None, 3)).error == ErrorCode.illegal_generation
+    assert office.listed() == {}
+
+
+def test_offsets_of_the_group_without_a_name_are_kept_as_any(office: Office) -> None:
+    office.commit("", {ORDERS_0: 7})
+    office.write()
+    office.restart()
+    assert office.committed("") == {ORDERS_0: 7}
+
+
+def test_a_commit_keeps_its_member_alive(office: Office) -> None:
+    a = office.stable("g")
+    for n in range(3):
+        office.wait(9)
+        assert office.commit("g", {ORDERS_0: n}, Committer(a, None, 1)).is_waiting
+        office.write()
+    assert office.listed() == {"g": "Stable"}
+
+
+def test_in_a_clean_shutdown_what_is_on_its_way_is_written_and_answered(office: Office) -> None:
+    commit = office.commit("g", {ORDERS_0: 7})
+    office.restart()
+    assert commit.error == ErrorCode.none
+    assert office.committed("g") == {ORDERS_0: 7}
+
+
+# Deleting -----------------------------------------------------------------------------------------------------------
+
+
+def delete(office: Office, group: str, *partitions: tuple[str, int]) -> tuple[ErrorCode, Errors]:
+    answers: list[tuple[ErrorCode, Errors]] = []
+    office.groups.offsets.delete(group, partitions, lambda error, errors: answers.append((error, errors)))
+    office.write()
+    (answer,) = answers
+    return answer
+
+
+def test_offsets_of_a_group_without_members_are_deleted(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7, ORDERS_1: 8})
+    office.write()
+    assert delete(office, "g", ORDERS_0, PAYMENTS_0) == (
+        ErrorCode.none,
+        {ORDERS_0: ErrorCode.none, PAYMENTS_0: ErrorCode.none},
+    )
+    assert office.committed("g") == office.stored("g") == {ORDERS_1: 8}
+
+
+def test_offsets_of_topics_that_members_read_are_not_deleted(office: Office) -> None:
+    a = office.stable("g")
+    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
+    office.write()
+    assert delete(office, "g", ORDERS_0, PAYMENTS_0) == (
+        ErrorCode.none,
+        {ORDERS_0: ErrorCode.group_subscribed_to_topic, PAYMENTS_0: ErrorCode.none},
+    )
+    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+
+
+def test_what_members_read_is_known_after_a_restart(office: Office) -> None:
+    office.stable("g")
+    office.restart()
+    assert delete(office, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
+
+
+def test_if_nobody_can_tell_what_members_read_nothing_is_deleted(office: Office) -> None:
+    office.stable("g", protocols=(("range", b"?"),))
+    assert delete(office, "g", PAYMENTS_0)[1] == {PAYMENTS_0: ErrorCode.group_subscribed_to_topic}
+
+
+def test_offsets_of_members_that_are_no_consumers_are_not_deleted(office: Office) -> None:
+    office.stable("g", protocol_type="connect")
+    assert delete(office, "g", PAYMENTS_0) == (ErrorCode.non_empty_group, {})
+
+
+def test_offsets_of_a_group_that_does_not_exist_cannot_be_deleted(office: Office) -> None:
+    assert delete(office, "g", ORDERS_0) == (ErrorCode.group_id_not_found, {})
+    assert delete(office, "", ORDERS_0) == (ErrorCode.invalid_group_id, {})
+
+
+def test_a_group_without_members_ends_with_its_last_offset(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7})
+    office.write()
+    delete(office, "g", ORDERS_0)
+    assert office.listed() == {}
+
+
+def test_a_deletion_that_is_not_durable_says_so(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7})
+    office.write()
+    office.catalogue.full = True
+    assert delete(office, "g", ORDERS_0) == (ErrorCode.none, {ORDERS_0: ErrorCode.not_coordinator})
+
+
+# Deleted topics ------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_go_with_their_topic(office: Office) -> None:
+    for group in ("g", "h"):
+        office.commit(group, {ORDERS_0: 7})
+    office.commit("g", {PAYMENTS_0: 8})
+    office.write()
+    office.groups.on_topic_deleted("orders")
+    assert (office.committed("g"), office.committed("h")) == ({PAYMENTS_0: 8}, {})
+    office.write()
+    assert (office.stored("g"), office.stored("h")) == ({PAYMENTS_0: 8}, {})
+    assert office.listed() == {"g": "Empty"}
+
+
+def test_a_commit_that_is_on_its_way_when_its_topic_is_deleted_does_not_come_back(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
+    office.groups.on_topic_deleted("orders")
+    office.write()
+    assert office.committed("g") == office.stored("g") == {PAYMENTS_0: 8}
+
+
+def test_a_topic_that_is_made_again_begins_without_offsets(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7})
+    office.groups.on_topic_deleted("orders")
+    office.commit("g", {ORDERS_0: 1})
+    office.write()
+    assert office.committed("g") == office.stored("g") == {ORDERS_0: 1}
+
+
+def test_after_a_crash_offsets_of_topics_that_are_gone_are_dropped(office: Office) -> None:
+    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
+    office.write()
+    office.topics.remove("orders")
+    office.groups.on_topic_deleted("orders")
+    office.restart(clean=False)
+    assert office.committed("g") == {PAYMENTS_0: 8}
+    office.write()
+    assert office.stored("g") == {PAYMENTS_0: 8}
+
+
+# Old offsets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def week(tmp_path: Path) -> Office:
+    """Offsets are kept for seven days."""
+    return Office(tmp_path, offsets_retention_minutes=7 * 24 * 60)
+
+
+def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(week: Office) -> None:
+    week.commit("g", {ORDERS_0: 7})
+    week.write()
+    week.wait(4 * DAY_S)
+    week.commit("g", {ORDERS_1: 8})
+    week.write()
+    week.wait(4 * DAY_S)
+    assert week.committed("g") == week.stored("g") == {ORDERS_1: 8}
+    week.wait(4 * DAY_S)
+    assert week.listed() == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: Office, restarted: bool) -> None:
+    a = week.stable("g", session_timeout_ms=1_800_000)
+    week.commit("g", {ORDERS_0: 7}, Committer(a, None, 1))
+    for _ in range(10 * 24 * 4):
+        week.wait(DAY_S / 96)
+        assert week.groups.heartbeat("g", a, None, 1) == ErrorCode.none
+    week.groups.leave("g", [(a, None)])
+    week.write()
+    if restarted:
+        week.restart()
+    week.wait(6.9 * DAY_S)
+    assert week.committed("g") == {ORDERS_0: 7}
+    week.wait(0.2 * DAY_S)
+    assert (week.committed("g"), week.stored("g"), week.listed()) == ({}, {}, {})
+    week.restart()
+    assert week.listed() == {}
+
+
+def test_a_living_group_forgets_old_offsets_of_topics_it_does_not_read(week: Office) -> None:
+    a = week.stable("g", session_timeout_ms=1_800_000)
+    week.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
+    for _ in range(8 * 24 * 4):
+        week.wait(DAY_S / 96)
+        week.groups.heartbeat("g", a, None, 1)
+    assert week.committed("g") == week.stored("g") == {ORDERS_0: 7}
+
+
+def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week: Office) -> None:
+    a = week.stable("g")
+    week.groups.leave("g", [(a, None)])
+    week.commit("g", {ORDERS_0: 7})
+    week.wait(6 * DAY_S)
+    week.commit("g", {ORDERS_0: 1})
+    week.write()
+    week.wait(6 * DAY_S)
+    assert week.committed("g") == {ORDERS_0: 1}
+
+
+def test_a_client_may_say_how_long_its_offsets_are_kept(week: Office) -> None:
+    soon = week.clock.time_ms() + int(DAY_S * 1000)
+    week.commit("g", {ORDERS_0: 7}, expire_ms=soon)
+    week.commit("g", {ORDERS_1: 8})
+    week.wait(1.1 * DAY_S)
+    assert week.committed("g") == {ORDERS_1: 8}
+
+
+def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: Office) -> None:
+    week.commit("g", {ORDERS_0: 7})
+    week.write()
+    week.clock.now += 8 * DAY_S
+    week.commit("g", {ORDERS_0: 8})
+    week.groups.offsets.sweep()
+    week.write()
+    assert week.committed("g") == week.stored("g") == {ORDERS_0: 8}
+
+
+def test_a_group_of_which_no_commit_was_durable_is_forgotten(office: Office) -> None:
+    office.catalogue.full = True
+    office.commit("g", {ORDERS_0: 7})
+    office.write()
+    office.catalogue.full = False
+    assert office.listed() == {"g": "Empty"}
+    office.groups.offsets.sweep()
+    assert office.listed() == {}
+
+
+def test_a_group_that_somebody_is_about_to_join_is_not_forgotten(office: Office) -> None:
+    pending = office.join("g")
+    office.groups.offsets.sweep()
+    assert office.join("g", pending.member_id).error == ErrorCode.none
+
+
+def test_a_group_that_nobody_joined_in_the_end_is_forgotten(office: Office) -> None:
+    office.join("g")
+    assert office.listed() == {"g": "Empty"}
+    office.wait(9)
+    office.wait(2 * office.config.offsets_retention_check_interval_ms / 1000)
+    assert office.listed() == {}

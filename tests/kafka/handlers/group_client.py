@@ -1,0 +1,119 @@
+"""Consumer groups over a raw connection, in any version."""
+
+import itertools
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.consumer_protocol import encode_subscription
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.kafka_client import Kafka
+
+_names = itertools.count()
+
+
+class Beside(Kafka):
+    """Another connection to the same broker."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.broker, self.inside, self.address = kafka.broker, kafka.inside, kafka.address
+        self._socket = socket.create_connection(self.address)
+
+    def tell(self, key: ApiKey, version: int, **fields: Any) -> None:
+        """Ask, and do not wait for the answer."""
+        self._socket.sendall(control.encode_request(key, version, 7, "test", fields))
+
+    def __enter__(self) -> "Beside":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._socket.close()
+
+
+def new_group() -> str:
+    """A name not used before."""
+    return f"group-{next(_names)}"
+
+
+def join_fields(group: str, member_id: str = "", *, topics: Sequence[str] = ("orders",), **how: Any) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "session_timeout": 30_000,
+        "rebalance_timeout": 60_000,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": bytes(encode_subscription(topics))}],
+    } | how
+
+
+def ask_join(kafka: Kafka, group: str, member_id: str = "", *, version: int = 9, **how: Any) -> Any:
+    return kafka.ask(ApiKey.JOIN_GROUP, version, **join_fields(group, member_id, **how))
+
+
+def join(kafka: Kafka, group: str, *, version: int = 9, **how: Any) -> Any:
+    """As a new member, with as many requests as the version wants."""
+    answer = ask_join(kafka, group, version=version, **how)
+    if answer.error_code == ErrorCode.member_id_required:
+        answer = ask_join(kafka, group, answer.member_id, version=version, **how)
+    assert answer.error_code == ErrorCode.none, answer
+    return answer
+
+
+def ask_sync(kafka: Kafka, group: str, member_id: str, generation: int, *, version: int = 5, **how: Any) -> Any:
+    fields = {
+        "group_id": group,
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": [],
+    }
+    return kafka.ask(ApiKey.SYNC_GROUP, version, **fields | how)
+
+
+def stable(kafka: Kafka, group: str, **how: Any) -> str:
+    """A stable group of generation 1 with one member, which is assigned b"all"; its id."""
+    member_id: str = join(kafka, group, **how).member_id
+    assignments = [{"member_id": member_id, "assignment": b"all"}]
+    answer = ask_sync(
+        kafka, group, member_id, 1, assignments=assignments, protocol_type=how.get("protocol_type", "consumer")
+    )
+    assert answer.error_code == ErrorCode.none, answer
+    return member_id
+
+
+def heartbeat(kafka: Kafka, group: str, member_id: str, generation: int, *, version: int = 4, **how: Any) -> ErrorCode:
+    fields = {"group_id": group, "member_id": member_id, "generation_id": generation, "group_instance_id": None}
+    error: ErrorCode = kafka.ask(ApiKey.HEARTBEAT, version, **fields | how).error_code
+    return error
+
+
+def leave(kafka: Kafka, group: str, member_id: str) -> None:
+    members = [{"member_id": member_id, "group_instance_id": None, "reason": None}]
+    assert kafka.ask(ApiKey.LEAVE_GROUP, 5, group_id=group, members=members).error_code == ErrorCode.none
+
+
+def commit(kafka: Kafka, group: str, topic: str, *offsets: int, version: int = 8, **how: Any) -> Any:
+    """One offset for each partition, from 0 on; the answers' error codes."""
+    partition_fields = {"committed_leader_epoch": -1, "committed_metadata": None, **how.pop("partition", {})}
+    partitions = [
+        {"partition_index": index, "committed_offset": offset, **partition_fields}
+        for index, offset in enumerate(offsets)
+    ]
+    fields = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "retention_time": -1,
+        "topics": [{"name": topic, "partitions": partitions}],
+    }
+    answer = kafka.ask(ApiKey.OFFSET_COMMIT, version, **fields | how)
+    (of_topic,) = answer.topics
+    assert of_topic.name == topic
+    assert [one.partition_index for one in of_topic.partitions] == list(range(len(offsets)))
+    return [one.error_code for one in of_topic.partitions]

@@ -1,0 +1,42 @@
+"""FindCoordinator: it is always this node."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.kafka.handlers.find_coordinator import API
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.kafka_client import Kafka, versions
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("version", versions(API))
+def test_this_node_coordinates_every_group(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="g", key_type=0, coordinator_keys=["g", "h"])
+    found = answer.coordinators if version >= 4 else [answer]
+    assert [(one.error_code, one.node_id, one.host, one.port) for one in found] == [
+        (ErrorCode.none, 1, *kafka.address)
+    ] * len(found)
+    if version >= 4:
+        assert [one.key for one in found] == ["g", "h"]
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_this_node_coordinates_transactions(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="t", key_type=1, coordinator_keys=["t"])
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.node_id, found.port) == (ErrorCode.none, 1, kafka.address[1])
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_what_nobody_coordinates_is_refused(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.FIND_COORDINATOR, version, key="x", key_type=7, coordinator_keys=["x"])
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.node_id, found.port) == (ErrorCode.invalid_request, -1, -1)
+    assert "7" in found.error_message

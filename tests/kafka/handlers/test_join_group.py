@@ -1,0 +1,102 @@
+"""JoinGroup over the wire, in every version."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers.join_group import API
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, new_group, stable
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
+
+all_versions = pytest.mark.parametrize("version", versions(API))
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+@all_versions
+def test_a_lone_member_leads_the_first_generation(kafka: Kafka, version: int) -> None:
+    answer = join(kafka, new_group(), version=version)
+    assert (answer.generation_id, answer.protocol_name, answer.leader) == (1, "range", answer.member_id)
+    assert answer.member_id.startswith("test-")
+    (member,) = answer.members
+    assert member.member_id == answer.member_id
+    assert b"orders" in member.metadata
+    assert get(answer, "protocol_type", "consumer") == "consumer"
+    assert not get(answer, "skip_assignment", False)
+
+
+@pytest.mark.parametrize("version", range(4, API.max_version + 1))
+def test_a_dynamic_member_is_told_its_id_first(kafka: Kafka, version: int) -> None:
+    answer = ask_join(kafka, new_group(), version=version)
+    assert answer.error_code == ErrorCode.member_id_required
+    assert answer.member_id.startswith("test-")
+    assert (answer.generation_id, answer.leader, answer.members) == (-1, "", ())
+
+
+@pytest.mark.parametrize("version", range(5, API.max_version + 1))
+def test_a_static_member_is_a_member_at_once_and_named_after_its_instance(kafka: Kafka, version: int) -> None:
+    answer = ask_join(kafka, new_group(), version=version, group_instance_id="pod-0")
+    assert answer.error_code == ErrorCode.none
+    assert answer.member_id.startswith("pod-0-")
+    assert [member.group_instance_id for member in answer.members] == ["pod-0"]
+
+
+@all_versions
+def test_a_refused_member_gets_a_whole_answer(kafka: Kafka, version: int) -> None:
+    answer = ask_join(kafka, new_group(), "who-1", version=version)
+    assert (answer.error_code, answer.member_id) == (ErrorCode.unknown_member_id, "who-1")
+    assert (answer.generation_id, answer.leader, answer.members) == (-1, "", ())
+    assert answer.protocol_name == (None if version >= 7 else "")
+
+
+@all_versions
+def test_the_session_timeout_is_read_in_ms(kafka: Kafka, version: int) -> None:
+    assert ask_join(kafka, new_group(), version=version, session_timeout=5_999).error_code == (
+        ErrorCode.invalid_session_timeout
+    )
+    assert join(kafka, new_group(), version=version, session_timeout=6_000).generation_id == 1
+
+
+def test_version_0_has_one_timeout_for_session_and_rebalance(kafka: Kafka) -> None:
+    group = new_group()
+    joined = join(kafka, group, version=0, session_timeout=7_000)
+    entry = kafka.inside.groups._registry.get(group)
+    assert entry is not None
+    assert entry.group.roster[joined.member_id].rebalance_timeout_ms == 7_000
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_only_from_version_9_on_can_a_returning_leader_be_told_to_skip_the_assignment(
+    kafka: Kafka, version: int
+) -> None:
+    group = new_group()
+    stable(kafka, group, group_instance_id="pod-0")
+    again = ask_join(kafka, group, version=version, group_instance_id="pod-0")
+    assert (again.error_code, again.generation_id) == (ErrorCode.none, 1)
+    assert get(again, "skip_assignment", False) == (version >= 9)
+    assert (again.leader == again.member_id) == (version >= 9)
+
+
+def test_a_join_is_answered_when_the_others_have_joined(kafka: Kafka) -> None:
+    group = new_group()
+    first = stable(kafka, group)
+    answers: list[Any] = []
+    with Beside(kafka) as other:
+        waiting = threading.Thread(target=lambda: answers.append(join(other, group)))
+        waiting.start()
+        while heartbeat(kafka, group, first, 1) != ErrorCode.rebalance_in_progress:
+            assert answers == []
+        again = ask_join(kafka, group, first)
+        waiting.join()
+    (newcomer,) = answers
+    assert (again.generation_id, newcomer.generation_id) == (2, 2)
+    assert (again.leader, newcomer.leader) == (first, first)
+    assert {member.member_id for member in again.members} == {first, newcomer.member_id}
+    assert newcomer.members == ()

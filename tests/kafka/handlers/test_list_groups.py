@@ -1,0 +1,38 @@
+"""ListGroups over the wire, in every version."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.kafka.handlers.list_groups import API
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.group_client import commit, stable
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        stable(kafka, "readers")
+        commit(kafka, "offsets only", kafka.topic(), 7)
+        yield kafka
+
+
+@pytest.mark.parametrize("version", versions(API))
+def test_all_groups_are_listed(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.LIST_GROUPS, version, states_filter=[])
+    assert answer.error_code == ErrorCode.none
+    assert sorted((one.group_id, one.protocol_type) for one in answer.groups) == [
+        ("offsets only", ""),
+        ("readers", "consumer"),
+    ]
+    states = {one.group_id: get(one, "group_state") for one in answer.groups}
+    expected = {"readers": "Stable", "offsets only": "Empty"} if version >= 4 else dict.fromkeys(states)
+    assert states == expected
+
+
+def test_from_version_4_on_groups_are_listed_by_their_state(kafka: Kafka) -> None:
+    for states, expected in [(["Stable"], ["readers"]), (["empty", "Dead"], ["offsets only"]), (["Odd"], [])]:
+        answer = kafka.ask(ApiKey.LIST_GROUPS, 4, states_filter=states)
+        assert [one.group_id for one in answer.groups] == expected

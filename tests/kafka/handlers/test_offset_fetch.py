@@ -1,0 +1,103 @@
+"""OffsetFetch over the wire: one group before version 8, any number since."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers.offset_fetch import API
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.group_client import Beside, commit, new_group
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
+
+all_versions = pytest.mark.parametrize("version", versions(API))
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def fetch(kafka: Kafka, version: int, group: str, *wanted: tuple[str, Sequence[int]], everything: bool = False) -> Any:
+    """What is said of the group: topics and an error code."""
+    topics = None if everything else [{"name": name, "partition_indexes": indexes} for name, indexes in wanted]
+    if version < 8:
+        return kafka.ask(ApiKey.OFFSET_FETCH, version, group_id=group, topics=topics)
+    (answer,) = kafka.ask(ApiKey.OFFSET_FETCH, version, groups=[{"group_id": group, "topics": topics}]).groups
+    assert answer.group_id == group
+    return answer
+
+
+def offsets(answer: Any) -> dict[tuple[str, int], tuple[int, int, str | None]]:
+    assert get(answer, "error_code", ErrorCode.none) == ErrorCode.none
+    found = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            assert one.error_code == ErrorCode.none
+            epoch = get(one, "committed_leader_epoch", "not told")
+            found[topic.name, one.partition_index] = (one.committed_offset, epoch, one.metadata)
+    return found
+
+
+@all_versions
+def test_what_was_committed_is_told_and_minus_one_for_the_rest(kafka: Kafka, version: int) -> None:
+    group, topic = new_group(), kafka.topic(partitions=2)
+    commit(kafka, group, topic, 7, partition={"committed_leader_epoch": 3, "committed_metadata": "so far"})
+    epochs = (3, -1) if version >= 5 else ("not told", "not told")
+    assert offsets(fetch(kafka, version, group, (topic, [0, 1]), ("nowhere", [9]))) == {
+        (topic, 0): (7, epochs[0], "so far"),
+        (topic, 1): (-1, epochs[1], ""),
+        ("nowhere", 9): (-1, epochs[1], ""),
+    }
+
+
+@all_versions
+def test_of_an_unknown_group_nothing_is_committed(kafka: Kafka, version: int) -> None:
+    answer = fetch(kafka, version, new_group(), ("orders", [0]))
+    assert [one[0] for one in offsets(answer).values()] == [-1]
+
+
+@pytest.mark.parametrize("version", range(2, API.max_version + 1))
+def test_null_asks_for_everything(kafka: Kafka, version: int) -> None:
+    group, topic, other = new_group(), kafka.topic(partitions=3), kafka.topic()
+    commit(kafka, group, topic, 7, 8)
+    commit(kafka, group, other, 9)
+    found = offsets(fetch(kafka, version, group, everything=True))
+    assert {key: value[0] for key, value in found.items()} == {(topic, 0): 7, (topic, 1): 8, (other, 0): 9}
+    assert offsets(fetch(kafka, version, new_group(), everything=True)) == {}
+
+
+@all_versions
+def test_nothing_asks_for_nothing(kafka: Kafka, version: int) -> None:
+    group, topic = new_group(), kafka.topic()
+    commit(kafka, group, topic, 7)
+    assert offsets(fetch(kafka, version, group)) == {}
+
+
+def test_version_8_asks_for_several_groups(kafka: Kafka) -> None:
+    first, second, topic = new_group(), new_group(), kafka.topic()
+    commit(kafka, first, topic, 7)
+    commit(kafka, second, topic, 8)
+    wanted = [
+        {"group_id": second, "topics": [{"name": topic, "partition_indexes": [0]}]},
+        {"group_id": first, "topics": None},
+    ]
+    answer = kafka.ask(ApiKey.OFFSET_FETCH, 8, groups=wanted)
+    assert [(one.group_id, [value[0] for value in offsets(one).values()]) for one in answer.groups] == [
+        (second, [8]),
+        (first, [7]),
+    ]
+
+
+@all_versions
+def test_while_the_broker_stops_the_error_is_where_the_version_has_a_place_for_it(version: int) -> None:
+    with Kafka() as stopping, Beside(stopping) as kafka:
+        stopping.inside.groups.shut_down()
+        answer = fetch(kafka, version, "g", ("orders", [0, 1]))
+    if version >= 2:
+        assert (answer.error_code, answer.topics) == (ErrorCode.coordinator_not_available, ())
+    else:
+        (topic,) = answer.topics
+        assert [one.error_code for one in topic.partitions] == [ErrorCode.coordinator_not_available] * 2
