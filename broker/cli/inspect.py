@@ -36,7 +36,7 @@ def command(path: str, batches: bool, with_records: bool) -> None:
     if not found:
         raise BrokerError(f"There are no segment files (<20 digits>.log) in {path}.")
     if not (batches or with_records):
-        _print_summary(path, found)
+        _print_summary(found)
     sys.stdout.flush()
     damaged = [segment for segment in found if segment.problems]
     for segment in damaged:
@@ -64,24 +64,21 @@ def _is_segment(name: str) -> bool:
     return len(name) == 24 and name.endswith(".log") and name[:20].isdigit()
 
 
-def _print_summary(root: str, found: list[Segment]) -> None:
+def _print_summary(found: list[Segment]) -> None:
     rows = [
         (
-            os.path.relpath(segment.path, root) if os.path.isdir(root) else segment.path,
+            os.path.basename(os.path.dirname(os.path.abspath(segment.path))),
             segment.base_offset,
             segment.next_offset,
             segment.batches,
             segment.records,
             segment.size,
-            segment.index_entries,
-            segment.time_index_entries,
-            format_time(segment.max_timestamp),
+            format_time(segment.max_timestamp).partition(".")[0],
             f"{len(segment.problems)} problems" if segment.problems else "ok",
         )
         for segment in found
     ]
-    columns = ("segment", "from", "to", "batches", "records", "bytes", "index", "time index", "newest", "")
-    print_table(columns, rows)
+    print_table(("partition", "from", "to", "batches", "records", "bytes", "newest (UTC)", ""), rows)
 
 
 class _Printer:

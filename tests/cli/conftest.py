@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -61,8 +62,6 @@ class Serving:
         self.ready_file = ready_file
 
     def wait_until_ready(self) -> None:
-        import time
-
         while not self.ready_file.exists():
             if self.process.poll() is not None:
                 raise AssertionError(f"ended with {self.process.returncode}: {self.process.stderr.read().decode()}")  # type: ignore[union-attr]
