@@ -83,6 +83,7 @@ _HEADER_2_0 = struct.Struct(">iIB16siiiiB?i")
 _BODY_1_16 = struct.Struct(">16siiBBi")
 _BODY_1_19 = struct.Struct(">16siiiBBi")
 _BODY_2_0 = struct.Struct(">16siiiiBBi")
+_I32 = struct.Struct(">i")
 
 _pack_1_16, _pack_1_19, _pack_2_0 = _HEADER_1_16.pack, _HEADER_1_19.pack, _HEADER_2_0.pack
 _V1_16, _V1_19, _V2_0 = Generation.V1_16, Generation.V1_19, Generation.V2_0
@@ -230,15 +231,16 @@ class ClientDecoder:
         out: list[ServerMessage] = []
         pos = self._finish(view, out)
         generation, fixed = self._generation, self._fixed
-        unpack = HEADER.unpack_from
+        has_partials = generation is _V2_0
+        unpack, unpack_count = HEADER.unpack_from, _I32.unpack_from
         while end - pos >= HEADER_BYTES:
             length, magic, message_id = unpack(view, pos)
             if message_id == 0 and magic == MAGIC:
                 start = pos + fixed
                 if start > end:
                     break
-                if generation is _V2_0:
-                    start += self._partials_size(view, pos)
+                if has_partials and (count := unpack_count(view, pos + 29)[0]):
+                    start += self._partials_size(count)
                     if start > end:
                         break
                 header = parse_header(view, generation, pos)
@@ -306,11 +308,10 @@ class ClientDecoder:
             return length
         if len(head) < self._fixed or self._generation is not _V2_0:
             return self._fixed
-        return self._fixed + self._partials_size(head, 0)
+        return self._fixed + self._partials_size(_I32.unpack_from(head, 29)[0])
 
-    def _partials_size(self, view: BytesLike, pos: int) -> int:
-        """Bytes that the partial sizes take, whose count is in a 2.0 header that begins at ``pos``."""
-        count = int.from_bytes(view[pos + 29 : pos + 33], "big", signed=True)
+    def _partials_size(self, count: int) -> int:
+        """Bytes that this many partial sizes take."""
         if not 0 <= count <= self._max_payload:
             raise ProtocolError(f"a frame of {count} partial buffers")
         return 4 * count

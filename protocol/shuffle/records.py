@@ -1,0 +1,138 @@
+"""Records in data buffers: each a four-byte length and its bytes, back to back, regardless of where buffers end.
+
+Record and even length may begin in one buffer and go on in the next. What a record's bytes mean is not looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from protocol.errors import ProtocolError
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
+from protocol.wire import BytesLike
+
+_LENGTH = struct.Struct(">i")
+_pack = _LENGTH.pack
+_unpack = _LENGTH.unpack_from
+
+# 1 GiB: a record is in memory as a whole on both sides. Flink's own limit is 2 GiB - 1.
+DEFAULT_MAX_RECORD = 1 << 30
+
+
+def encode_record(record: BytesLike) -> bytes:
+    """One record as it stands in the stream."""
+    return b"".join((_pack(len(record)), record))
+
+
+class RecordEncoder:
+    """Cuts a stream of records into buffers of ``buffer_size``. Not for several threads at once."""
+
+    __slots__ = ("_pending", "buffer_size")
+
+    def __init__(self, buffer_size: int = DEFAULT_BUFFER_SIZE) -> None:
+        """``buffer_size`` may be changed between calls (a reader may ask for another one)."""
+        self.buffer_size = buffer_size
+        self._pending = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait for their buffer to be full."""
+        return len(self._pending)
+
+    def add(self, record: BytesLike) -> list[bytes]:
+        """The buffers that ``record`` fills; usually none."""
+        pending = self._pending
+        pending += _pack(len(record))
+        pending += record
+        return self._full() if len(pending) >= self.buffer_size else []
+
+    def add_all(self, records: Iterable[BytesLike]) -> list[bytes]:
+        pending = self._pending
+        for record in records:
+            pending += _pack(len(record))
+            pending += record
+        return self._full() if len(pending) >= self.buffer_size else []
+
+    def flush(self) -> bytes:
+        """What waits, as a last buffer that need not be full; empty if nothing does. It ends with a whole record."""
+        rest = bytes(self._pending)
+        self._pending.clear()
+        return rest
+
+    def _full(self) -> list[bytes]:
+        pending, size = self._pending, self.buffer_size
+        end = len(pending) - len(pending) % size
+        with memoryview(pending) as view:
+            buffers = [bytes(view[start : start + size]) for start in range(0, end, size)]
+        del pending[:end]
+        return buffers
+
+
+class RecordDecoder:
+    """Puts records together again, for one subpartition. Not for several threads at once.
+
+    An unfinished record is kept as the bytes of it that have come; its length makes nobody allocate anything.
+    """
+
+    __slots__ = ("_max_record", "_rest", "_wanted")
+
+    def __init__(self, max_record: int = DEFAULT_MAX_RECORD) -> None:
+        self._max_record = max_record
+        self._rest = bytearray()  # of an unfinished record, its length included
+        self._wanted = 0  # bytes that the rest has to have before there is something to do
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished record; 0 where the stream may end."""
+        return len(self._rest)
+
+    def feed(self, buffer: BytesLike) -> list[bytes]:
+        """The records that ``buffer`` finishes. Raises ProtocolError for a length below 0 or above the limit."""
+        view = memoryview(buffer)
+        end = len(view)
+        records: list[bytes] = []
+        pos = 0
+        rest = self._rest
+        while rest:
+            before = pos
+            pos = min(end, pos + self._wanted - len(rest))
+            rest += view[before:pos]
+            if len(rest) < self._wanted:
+                return records
+            if self._wanted > 4:
+                with memoryview(rest) as whole:
+                    records.append(bytes(whole[4:]))
+                rest.clear()
+            else:
+                self._wanted = 4 + self._length(rest, 0)
+                if self._wanted == 4:
+                    records.append(b"")
+                    rest.clear()
+        limit = self._max_record
+        while end - pos >= 4:
+            size: int = _unpack(view, pos)[0]
+            if not 0 <= size <= limit:
+                self._length(view, pos)
+            after = pos + 4 + size
+            if after > end:
+                self._wanted = 4 + size
+                rest += view[pos:]
+                return records
+            records.append(bytes(view[pos + 4 : after]))
+            pos = after
+        if pos < end:
+            self._wanted = 4
+            rest += view[pos:]
+        return records
+
+    def finish(self) -> None:
+        """The stream has ended. ProtocolError if it ended inside a record."""
+        if self._rest:
+            raise ProtocolError(f"a stream of records that ends {self._wanted - len(self._rest)} bytes too early")
+
+    def _length(self, view: BytesLike, pos: int) -> int:
+        size: int = _unpack(view, pos)[0]
+        if not 0 <= size <= self._max_record:
+            raise ProtocolError(f"a record of {size} bytes: at most {self._max_record} are allowed")
+        return size
