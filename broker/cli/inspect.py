@@ -73,7 +73,7 @@ def _print_summary(found: list[Segment]) -> None:
             segment.batches,
             segment.records,
             segment.size,
-            format_time(segment.max_timestamp).partition(".")[0],
+            format_time(segment.max_timestamp)[:16],
             f"{len(segment.problems)} problems" if segment.problems else "ok",
         )
         for segment in found

@@ -95,6 +95,13 @@ def test_a_ready_file_that_cannot_be_written_is_refused(serve: Serve) -> None:
     assert "--ready-file" in refusal(serve("--ready-file", "/nowhere/ready.json", wait=False))
 
 
+def test_an_older_ready_file_is_gone_before_the_start(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "ready-0.json").write_text("left by a broker that was killed")
+    serving = serve("--listener", "carrier-pigeon://127.0.0.1:1", wait=False)
+    refusal(serving)
+    assert not serving.ready_file.exists()
+
+
 def test_a_second_broker_on_the_same_directory_is_refused(serve: Serve) -> None:
     first = serve()
     assert "data" in refusal(serve(wait=False))
