@@ -142,7 +142,7 @@ def _wait_for_topic(run: Run, topic: str) -> bool:
 def test_a_line_that_is_not_taken_is_named(run: Run, topic: str) -> None:
     run("topics", "create", topic, "-c", "max.message.bytes=1000")
     told = run("produce", topic, stdin=b"small\n" + b"x" * 2000 + b"\n", fails=1).stderr.decode()
-    assert "Line" in told
+    assert "Line 2 was not taken" in told
     assert "too large" in told
     assert 1 == told.count("\n")
 
