@@ -138,18 +138,6 @@ def _header_with_partials(
     ) + struct.pack(f">{count}i", *partial_sizes)
 
 
-def header_size(view: BytesLike, generation: Generation) -> int:
-    """Size of the header that begins ``view`` with the frame header; 0 while too few bytes are there to tell."""
-    if generation is not _V2_0:
-        return HEADER_BYTES + generation.buffer_header_bytes
-    if len(view) < 33:
-        return 0
-    count = int.from_bytes(view[29:33], "big", signed=True)
-    if count < 0:
-        raise ProtocolError(f"a frame of {count} partial buffers")
-    return 47 + 4 * count
-
-
 def parse_header(view: BytesLike, generation: Generation, pos: int = 0) -> BufferHeader:
     """The header that begins at ``pos``, where the frame header is. The payload need not be there.
 

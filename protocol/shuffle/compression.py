@@ -1,8 +1,8 @@
 """Compressed buffers: eight bytes of header, little-endian (compressed size, original size), then one block.
 
-Which codec it is does not stand on the wire; writers and readers have to agree. LZ4 is a raw block, ZSTD a frame. Flink
-also has LZO, which is not served: no maintained library for it exists in Python. Buffers in it pass through a broker
-like any others.
+Which codec it is does not stand on the wire: writers and readers have to agree. LZ4 is a raw block, ZSTD a frame. Flink
+also has LZO, which is not served: it is rare, and Python has it only on top of a system library. A broker does not look
+into buffers, so it passes LZO on like anything else.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from protocol.shuffle.generation import Generation
+
 
 class DataType(IntEnum):
     NONE = 0
@@ -74,3 +76,19 @@ IS_BLOCKING_UPSTREAM = _flags(
 )
 REQUIRES_ANNOUNCEMENT = _flags(DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER)
 IS_PARTIAL_RECORD = _flags(DataType.DATA_BUFFER)
+
+
+def _as_known_by(last: int) -> tuple[DataType, ...]:
+    return tuple(
+        data_type if data_type <= last else (DataType.DATA_BUFFER if IS_BUFFER[data_type] else DataType.EVENT_BUFFER)
+        for data_type in DataType
+    )
+
+
+# By ordinal, the type to send to a receiver of a generation: older ones know data and events only by the types that there
+# were. 6, not 7: END_OF_SEGMENT came with 1.18, in the middle of a generation.
+AS_KNOWN_BY = {
+    Generation.V1_16: _as_known_by(DataType.RECOVERY_COMPLETION),
+    Generation.V1_19: _as_known_by(Generation.V1_19.last_data_type),
+    Generation.V2_0: _as_known_by(Generation.V2_0.last_data_type),
+}

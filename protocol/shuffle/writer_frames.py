@@ -392,7 +392,7 @@ _T = TypeVar("_T")
 
 def parse(frame: memoryview) -> WriterFrame:
     """What a writer sent, from a whole frame. Raises ProtocolError."""
-    if frame[8] == 65:
+    if len(frame) > 8 and frame[8] == 65:
         return parse_push(frame)
     return _parse(frame, _WRITER_PARSERS)
 
@@ -421,9 +421,9 @@ def parse_push(frame: memoryview) -> PushBuffer:
 
 
 def _parse(frame: memoryview, parsers: dict[int, Callable[[Reader], _T]]) -> _T:
-    parser = parsers.get(frame[8])
+    parser = parsers.get(frame[8]) if len(frame) > 8 else None
     if parser is None:
-        raise ProtocolError(f"no message has the id {frame[8]}")
+        raise ProtocolError(f"no writer's message begins with {bytes(frame[:9]).hex()}")
     return parser(Reader(frame, HEADER_BYTES))
 
 
