@@ -190,7 +190,10 @@ class Medium:
     def process_died(self, process: Process, *, power: bool) -> None:
         process.files.clear()
         if power:
-            self._lose_power(self.root, set())
+            self.lose_power()
+
+    def lose_power(self) -> None:
+        self._lose_power(self.root, set())
 
     def _lose_power(self, directory: Directory, seen: set[int]) -> None:
         # Files that only an unsynced removal has made unreachable come back: look at both states.

@@ -36,6 +36,7 @@ class PartitionHistory:
         self.start_least = 0  # DeleteRecords was answered up to here
         self.start_most = 0  # ... and asked for up to here
         self.last_ack_at = 0.0
+        self.lost_lives: set[int] = set()  # of the broker, that ended in a power loss
         self.rotten = False  # a bit was flipped in its files: it may go offline, it may not lie
 
     def __repr__(self) -> str:
@@ -71,7 +72,9 @@ class PartitionHistory:
                 sent = self.sent[value] = Sent(producer, number, idempotent)
             sent.attempts += 1
 
-    def acknowledged(self, base_offset: int, values: Sequence[bytes], acks: int) -> None:
+    def acknowledged(self, base_offset: int, values: Sequence[bytes], acks: int, life: int) -> None:
+        if life in self.lost_lives and acks != -1:
+            return  # the answer was on its way when the record was lost
         end = base_offset + len(values)
         for offset, value in enumerate(values, base_offset):
             self._agree(offset, value, "acknowledged")
@@ -84,8 +87,12 @@ class PartitionHistory:
 
     # -- fetch ------------------------------------------------------------------------------------------------------------
 
-    def fetched(self, offset: int, least_end: int, high_watermark: int, log_start: int, data: bytes) -> int:
+    def fetched(
+        self, offset: int, least_end: int, high_watermark: int, log_start: int, data: bytes, life: int
+    ) -> int:
         """Records that came for a fetch from ``offset``; the next offset to fetch. ``least_end`` was known when it was sent."""
+        if life in self.lost_lives:
+            return offset  # what was on its way when the power went may never have been on the disk
         if high_watermark < least_end:
             raise Violation(f"{self}: the high watermark is {high_watermark}, and {least_end} was acknowledged before")
         if not log_start <= high_watermark:
@@ -118,8 +125,9 @@ class PartitionHistory:
 
     # -- the machine ----------------------------------------------------------------------------------------------------
 
-    def power_lost(self) -> None:
+    def power_lost(self, life: int) -> None:
         """What was not promised to be durable may be gone, and its offsets may be given out again."""
+        self.lost_lives.add(life)
         keep = self.durable_end
         for known in (self.acked, self.seen):
             for offset in [offset for offset in known if offset >= keep]:
@@ -177,6 +185,7 @@ class GroupHistory:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        self.dead_lives: set[int] = set()  # of the broker
         self.clock = 0  # orders the events of this group
         self.owners: dict[tuple[int, int, str, int], str] = {}  # life, generation, topic, partition
         self.leaders: dict[tuple[int, int], str] = {}
@@ -189,6 +198,8 @@ class GroupHistory:
         return self.clock
 
     def joined(self, member: str, generation: int, leader: str, life: int) -> None:
+        if life in self.dead_lives:
+            return
         known = self.leaders.setdefault((life, generation), leader)
         if known != leader:
             if self.any_commit:
@@ -205,10 +216,12 @@ class GroupHistory:
 
     def crashed(self) -> None:
         """A generation of which no member had its assignment yet may never have been."""
+        self.dead_lives.add(self.world.lives)
         self.newest = self.newest_synced
 
     def assigned(self, member: str, generation: int, life: int, partitions: Iterable[tuple[str, int]]) -> None:
         self.newest_synced = max(self.newest_synced, generation)
+        self.newest = max(self.newest, generation)
         for topic, partition in partitions:
             owner = self.owners.setdefault((life, generation, topic, partition), member)
             if owner != member:
@@ -276,7 +289,7 @@ class History:
             group.crashed()
         if power:
             for partition in self.partitions.values():
-                partition.power_lost()
+                partition.power_lost(self.world.lives)
 
     def synced(self) -> None:
         for partition in self.partitions.values():

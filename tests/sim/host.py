@@ -9,7 +9,7 @@ from broker.errors import BrokerError
 from broker.runtime import Runtime
 from broker.server import BrokerServer
 from tests.sim.catalogue import SimCatalogue, Tables
-from tests.sim.disk import Medium, SimDisk
+from tests.sim.disk import Directory, Medium, SimDisk
 from tests.sim.network import Fabric, SimNetwork
 from tests.sim.poller import SimPoller
 from tests.sim.threads import SimClock, SimEntropy, SimThreads
@@ -34,6 +34,8 @@ class Host:
         self.world = world
         self.fabric = Fabric(world)
         self.medium = Medium(world)
+        self.medium.root.put("data", Directory())  # the operator's
+        self.medium.root.sync(self.medium.root.position)
         self.tables = Tables()
         self.catalogue_error = 0.0
         self.settings = settings
@@ -128,6 +130,11 @@ class Host:
         self.world.note("power loss" if power else "kill")
         self.died = True
         self._gone(power=power)
+
+    def lose_power(self) -> None:
+        """While no broker runs."""
+        self.world.note("power loss")
+        self.medium.lose_power()
 
     @property
     def faulty(self) -> bool:

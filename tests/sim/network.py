@@ -112,8 +112,9 @@ class Pipe:
 class Wire:
     """One connection: both pipes and whether it is broken."""
 
-    def __init__(self, fabric: "Fabric", number: int, up: int, down: int) -> None:
+    def __init__(self, fabric: "Fabric", number: int, life: int, up: int, down: int) -> None:
         self.fabric = fabric
+        self.life = life  # the broker's, at the other end
         self.number = number
         self.up = Pipe(fabric, up)  # client to broker
         self.down = Pipe(fabric, down)
@@ -262,6 +263,7 @@ class SimListener:
     def __init__(self, process: Process, fabric: "Fabric", address: tuple[str, int], backlog: int) -> None:
         self._process = process
         self._fabric = fabric
+        self.life = process.number
         self.address = address
         self._backlog = backlog
         self._fd = process.world.next_descriptor()
@@ -392,7 +394,7 @@ class Fabric:
             return None
         self._number += 1
         least, most = self.capacity_least, self.capacity_most
-        wire = Wire(self, self._number, self.rng.randint(least, most), self.rng.randint(least, most))
+        wire = Wire(self, self._number, listener.life, self.rng.randint(least, most), self.rng.randint(least, most))
         listener.waiting.append((wire, (host, 50_000 + self._number)))
         self.wires.append(wire)
         return ClientSocket(wire)

@@ -4,6 +4,8 @@ The broker takes them by name from ``broker.runtime.threads``. For the time of a
 has one of those names gets the simulated thing instead; so do locks that a module or an attrs class made at import.
 """
 
+import importlib
+import pkgutil
 import sys
 import threading
 from collections import deque
@@ -13,6 +15,11 @@ from typing import Any
 
 import attrs
 
+import broker.kafka
+import broker.network
+import broker.server
+import broker.storage
+from broker.network.connection import Connection
 from broker.runtime import threads as real
 from tests.sim.world import Process, World
 
@@ -151,6 +158,10 @@ def _replacements(world: World) -> dict[Any, Any]:
 
 
 def _broker_modules() -> list[Any]:
+    """All of them that run in a broker; what is imported later would have real locks."""
+    for package in (broker.kafka, broker.network, broker.storage):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(found.name)
     return [
         module
         for name, module in sorted(sys.modules.items())
@@ -177,9 +188,13 @@ def installed(world: World) -> Iterator[None]:
                 put(namespace, name, replacements[value])
             elif isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__:
                 _replace_factories(value, replacements, put)
+    # Processors keep their connections in a set, ordered by address in memory: a number that the seed decides instead.
+    hash_by_id = Connection.__hash__
+    Connection.__hash__ = lambda connection: connection.peer.port  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
+        Connection.__hash__ = hash_by_id  # type: ignore[method-assign]
         for namespace, name, value in reversed(undo):
             namespace[name] = value
 

@@ -6,7 +6,6 @@ its end and agrees with history. Last, everybody leaves, and nothing may be left
 """
 
 import gc
-import os
 from typing import Any
 
 import attrs
@@ -51,10 +50,10 @@ class Result:
         return f"{self.trace:08x}"
 
 
-def draw_settings(rng: Any) -> dict[str, Any]:
+def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
     """Small numbers: bounds are where bugs live."""
     high = rng.choice((1, 2_000, 50_000, 1_000_000))
-    segment = rng.choice((300, 1_500, 20_000, 1_000_000))
+    segment = largest_batch * rng.choice((1, 1, 3, 10, 1000))
     return {
         "network_threads": rng.randrange(1, 4),
         "io_threads": rng.randrange(1, 4),
@@ -69,6 +68,8 @@ def draw_settings(rng: Any) -> dict[str, Any]:
         "log_segment_bytes": segment,
         "log_index_interval_bytes": rng.choice((0, 200, 4096)),
         "log_retention_ms": -1,
+        # Clocks jump here, and a batch keeps the time of its first attempt.
+        "log_message_timestamp_after_max_ms": 2**63 - 1,
         "log_segment_delete_delay_ms": rng.choice((0, 1_000, 60_000)),
         "log_retention_check_interval_ms": rng.choice((500, 300_000)),
         "log_flush_offset_checkpoint_interval_ms": rng.choice((300, 3_000, 60_000)),
@@ -87,7 +88,8 @@ class Simulation:
         self.world = World(seed, verbose)
         self.steps = steps
         rng = self.world.rng("scenario")
-        self.settings = draw_settings(rng)
+        self._size_most = 30_000 if rng.random() < 0.25 else 300  # bytes of a record
+        self.settings = draw_settings(rng, largest_batch=4 * (self._size_most + 50) + 100)
         self.weather = weather or draw_weather(rng)
         self.world.chaos = self.weather.chaos
         self.history = History(self.world)
@@ -122,7 +124,7 @@ class Simulation:
             deletes_records=deletes,
             configs=configs if rng.random() < 0.2 else {},
         )
-        large = 30_000 if rng.random() < 0.3 else 300
+        large = self._size_most
         self.producers: list[Producer] = [
             IdempotentProducer(
                 f"idempotent-{n}",
@@ -154,10 +156,8 @@ class Simulation:
             Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
             for n in range(rng.randrange(1, 4))
         ]
-        if os.environ.get("NOGROUPS"):
-            self.members = []
         self.keeper = Keeper(
-            "keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=0 if os.environ.get("NOGROUPS") else 8
+            "keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=8
         )
         self.clients: list[Client] = [self.admin, *self.producers, *self.readers, *self.members, self.keeper]
         self.vandals = (
@@ -285,7 +285,11 @@ class Simulation:
         if self.world.process is None and self.world.lives == lives and not host.died:
             if sound:
                 self.history.synced()
-            self.history.crashed(power=False)
+            power = host.sync_failed
+            if power:
+                host.lose_power()
+            self.history.crashed(power=power)
+            host.sync_failed = False
             self._machine_failed = False
             host.start_at = self.world.now + self.world.rng("storm").random()
 
@@ -312,8 +316,7 @@ class Simulation:
         process = self.world.process
         if process is not None:
             process.countdown = -1
-            for thread in process.threads:
-                thread.frozen_until = 0.0
+            process.thaw()
         if self._machine_failed:  # partitions may be offline until the operator restarts the broker
             if self.host.sync_failed and process is not None:
                 self._crash(power=True)

@@ -122,6 +122,11 @@ class Process:
         if not self.alive:
             raise Killed
 
+    def thaw(self) -> None:
+        """All threads get time again."""
+        for thread in self.threads:
+            thread.frozen_until = 0.0
+
 
 @attrs.define
 class Chaos:

@@ -153,6 +153,12 @@ class Client:
         self._ask()
         self._transmit()
 
+    @property
+    def life(self) -> int:
+        """Of the broker that we are connected to, be it dead by now."""
+        assert self.socket is not None
+        return self.socket.wire.life
+
     # -- connection ---------------------------------------------------------------------------------------------------------
 
     quiet_since = math.inf

@@ -208,7 +208,7 @@ class Member(Client):
         else:
             self._member_id = body.member_id
             self._generation = body.generation_id
-            self._group.joined(body.member_id, body.generation_id, body.leader, self.world.lives)
+            self._group.joined(body.member_id, body.generation_id, body.leader, self.life)
             self._assignments = self._assign([member.member_id for member in body.members]) if body.members else []
             if bool(body.members) != (body.leader == body.member_id):
                 raise Violation(
@@ -234,7 +234,7 @@ class Member(Client):
         assignment = consumer_protocol.parse_assignment(body.assignment)
         mine = assignment.partitions.get(self._topic, [])
         self._group.assigned(
-            self._member_id, self._generation, self.world.lives, [(self._topic, number) for number in mine]
+            self._member_id, self._generation, self.life, [(self._topic, number) for number in mine]
         )
         self.generations += 1
         self._positions = dict.fromkeys(mine, -1)
@@ -313,6 +313,7 @@ class Member(Client):
                 data.high_watermark,
                 max(0, getattr(data, "log_start_offset", 0)),
                 bytes(data.records or b""),
+                self.life,
             )
             if generation == self._generation and number in self._positions:
                 self._positions[number] = position

@@ -14,7 +14,7 @@ from tests.sim.world import Violation
 # What a producer meets on a healthy broker and tries again after.
 _RETRIABLE = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower})
 # ... and only where the machine is at fault.
-_MACHINE = frozenset({ErrorCode.kafka_storage_error})
+_MACHINE = frozenset({ErrorCode.kafka_storage_error, ErrorCode.coordinator_not_available})
 
 
 @attrs.define(eq=False)
@@ -47,6 +47,10 @@ class _Partition:
         if self.recovering and in_flight:
             return None
         self.recovering = False
+        if not any(batch.acked for batch in self.batches):
+            # As in Kafka, a broker takes any first sequence number of a producer that it does not know: were the first
+            # batch refused (disk full) and the second one taken, the first could never come in any more.
+            most = 1
         return candidate if in_flight < most else None
 
     @property
@@ -178,7 +182,7 @@ class Producer(Client):
             if not batch.acked:
                 batch.acked = True
                 history = self.history.partition(entry.topic, entry.partition)
-                history.acknowledged(result.base_offset, batch.values, self.acks)
+                history.acknowledged(result.base_offset, batch.values, self.acks, self.life)
             return
         self.errors.append(int(error))
         head = next(other for other in entry.batches if not other.acked)

@@ -140,7 +140,12 @@ class Reader(Client):
                 position.failures = 0
                 before = position.history.last_ack_at
                 after = position.history.fetched(
-                    offset, least_end, data.high_watermark, max(0, getattr(data, "log_start_offset", 0)), bytes(records)
+                    offset,
+                    least_end,
+                    data.high_watermark,
+                    max(0, getattr(data, "log_start_offset", 0)),
+                    bytes(records),
+                    self.life,
                 )
                 if position.offset != offset:
                     continue  # it was set back meanwhile
