@@ -142,14 +142,14 @@ class OffsetCoordinator:
     def on_topic_deleted(self, topic: str) -> None:
         """Its offsets go with it, in every group. Returns before that is durable; ``Registry.load`` does the rest."""
         registry = self._registry
-        any_removed = False
         for entry in registry.entries():
             with entry.lock:
-                if entry.offsets.remove_topic(topic):
-                    any_removed = True
+                removed = entry.offsets.of_topic(topic)
+                if removed:
+                    entry.offsets.remove(removed)
+                    # Group by group and under its lock: whoever still commits there is written after this.
+                    registry.writer.change(partial(_delete_offsets, entry.group.group_id, removed), log_failure)
                     registry.bury_if_finished(entry)
-        if any_removed:
-            registry.writer.change(partial(_delete_topic_offsets, topic), log_failure)
 
     def start_sweeping(self) -> None:
         registry = self._registry
@@ -196,10 +196,6 @@ def _deleted(
 
 def _delete_offsets(group_id: str, partitions: list[Partition], catalogue: Catalogue) -> None:
     catalogue.delete_offsets(group_id, partitions)
-
-
-def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
-    catalogue.delete_topic_offsets(topic)
 
 
 def _nothing(catalogue: Catalogue) -> None:

@@ -106,12 +106,11 @@ class GroupOffsets:
                 if not partitions:
                     del self._topics[topic]
 
-    def remove_topic(self, topic: str) -> bool:
-        """True if there was anything of it."""
-        staged = [key for key in self._staged if key[0] == topic]
-        for key in staged:
-            del self._staged[key]
-        return self._topics.pop(topic, None) is not None or bool(staged)
+    def of_topic(self, topic: str) -> list[Partition]:
+        """Its partitions with anything, durable or on its way."""
+        keys = {key for key in self._staged if key[0] == topic}
+        keys.update((topic, partition) for partition in self._topics.get(topic, ()))
+        return sorted(keys)
 
     def expired(self, retention: Retention) -> list[Partition]:
         """What is too old. A partition with a commit on its way is not."""

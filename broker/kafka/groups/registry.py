@@ -63,7 +63,7 @@ class Registry:
             try:
                 kept = snapshots.decode(group_id, stored)
             except StorageError as error:
-                log.error("group unreadable", group=group_id, error=str(error))
+                log.error("group_unreadable", group=group_id, error=str(error))
                 continue  # its members join anew, and its offsets are not in there
             group = Group.restore(group_id, self._limits, kept.snapshot, now)
             self._entries[group_id] = Entry(group, empty_since_ms=kept.since_ms)
@@ -164,9 +164,10 @@ class Registry:
 
     def _save(self, entry: Entry, save: Save) -> None:
         now_ms = self.clock.time_ms()
-        if not save.snapshot.members:
+        group_id, snapshot = entry.group.group_id, save.snapshot
+        if not snapshot.members:
             entry.empty_since_ms = now_ms
-        group_id = entry.group.group_id
+        log.info("group_generation", group=group_id, generation=snapshot.generation, members=len(snapshot.members))
         self.writer.change(partial(_save_group, group_id, save, now_ms), partial(self._saved, entry, save))
 
     # Later ------------------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def send(answers: Sequence[Send]) -> None:
         try:
             answer()
         except Exception as error:
-            log.error("answer failed", error=repr(error))
+            log.error("answer_failed", error=repr(error))
 
 
 def error_of(failure: StorageError | None) -> ErrorCode:
@@ -205,7 +206,7 @@ def error_of(failure: StorageError | None) -> ErrorCode:
 
 def log_failure(failure: StorageError | None) -> None:
     if failure is not None:
-        log.error("group change not durable", error=str(failure))
+        log.error("group_change_not_durable", error=str(failure))
 
 
 def _save_group(group_id: str, save: Save, now_ms: int, catalogue: Catalogue) -> None:

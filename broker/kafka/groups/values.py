@@ -39,7 +39,7 @@ class JoinRequest:
     protocol_type: str
     protocols: Protocols
     new_member_id: str
-    # KIP-394 (version 4): a dynamic member is told its id first and counts as a member when it comes back with it.
+    # KIP-394 (version 4): a dynamic member is told its id first, and is a member once it comes back with it.
     member_id_required: bool = True
     # KIP-814 (version 9): a static leader that comes back can be told not to run its assignor.
     can_skip_assignment: bool = True

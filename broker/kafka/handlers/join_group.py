@@ -27,7 +27,7 @@ def handle(broker: "KafkaBroker", call: Call) -> None:
         protocol_type=body.protocol_type,
         protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
         new_member_id=f"{client_id if instance_id is None else instance_id}-{broker.entropy.uuid()}",
-        member_id_required=version >= 4 and instance_id is None,
+        member_id_required=version >= 4,
         can_skip_assignment=version >= 9,
     )
     broker.groups.join(body.group_id, request, lambda result: call.reply(_fields(result, version)))

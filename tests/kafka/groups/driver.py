@@ -75,7 +75,7 @@ class GroupDriver:
             protocol_type,
             tuple(protocols),
             f"{name}-{next(self._ids)}",
-            member_id_required=version >= 4 and instance is None,
+            member_id_required=version >= 4,
             can_skip_assignment=version >= 9,
         )
         self.group.join(request, parked, self.now)

@@ -64,6 +64,12 @@ def test_a_member_commits_in_its_generation(kafka: Kafka, version: int) -> None:
     assert error_for("", -1) == ErrorCode.unknown_member_id
 
 
+def test_a_commit_for_nothing_that_exists_makes_no_group(kafka: Kafka) -> None:
+    group = new_group()
+    commit(kafka, group, "nowhere", 1)
+    assert group not in {one.group_id for one in kafka.inside.groups.list()[1]}
+
+
 def test_a_member_that_has_not_synced_yet_does_not_commit(kafka: Kafka) -> None:
     group, topic = new_group(), kafka.topic()
     member_id = join(kafka, group).member_id
