@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,16 +28,16 @@ class BrokerProcess:
         data_dir: Path | None = None,
         listener: str = "kafka://127.0.0.1:0",
         environment: Mapping[str, str] | None = None,
-        before_start: Callable[[], None] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """``settings``: ``key=value`` each. ``before_start`` runs in the new process, before the broker does."""
+        """``settings``: ``key=value`` each. ``prefix``: a command that runs the broker's, such as ``prlimit --fsize=...``."""
         self.directory = directory
         self.data_dir = data_dir if data_dir is not None else directory / "data"
         self.ready_file = directory / "ready.json"
         self.settings = list(settings)
         self.listener = listener
         self._environment = environment
-        self._before_start = before_start
+        self._prefix = list(prefix)
         self._events = directory / "events"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,7 +59,7 @@ class BrokerProcess:
         """Start it, wait for nothing."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
+        command = [*self._prefix, sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for setting in self.settings:
             command += ["--set", setting]
@@ -70,7 +70,6 @@ class BrokerProcess:
                 stdout=events,
                 stderr=events,
                 env={**os.environ, **(self._environment or {})},
-                preexec_fn=self._before_start,
             )
 
     def kill(self) -> None:

@@ -36,19 +36,23 @@ class _Node:
             servers=servers,
             topic=topic,
             partition=partition,
-            records=[
-                {
-                    "key": _encode(record.key),
-                    "value": _encode(record.value),
-                    "headers": [(name, _encode(value)) for name, value in record.headers],
-                    "timestamp": TIMESTAMP + number,
-                }
-                for number, record in enumerate(records)
-            ],
+            records=self.encoded(records),
             codec=codec,
             acks=acks,
             idempotent=False,
         )
+
+    def encoded(self, records: list[Record]) -> list[dict[str, Any]]:
+        """As the scripts take them."""
+        return [
+            {
+                "key": _encode(record.key),
+                "value": _encode(record.value),
+                "headers": [(name, _encode(value)) for name, value in record.headers],
+                "timestamp": TIMESTAMP + number,
+            }
+            for number, record in enumerate(records)
+        ]
 
     def consume(self, servers: str, topic: str, count: int) -> dict[int, list[Record]]:
         found: dict[int, list[Record]] = {}

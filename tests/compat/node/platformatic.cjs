@@ -100,7 +100,7 @@ const commands = {
     try {
       await admin.createTopics({ topics: [topic], partitions: 2, replicas: 1, configs: [{ name: 'retention.ms', value: '60000' }] })
       const twice = await codeOf(admin.createTopics({ topics: [topic], partitions: 2, replicas: 1 }))
-      await admin.createPartitions({ topics: [{ name: topic, count: 3, assignments: [] }], validateOnly: false })
+      await admin.createPartitions({ topics: [{ name: topic, count: 3, assignments: null }], validateOnly: false })
       const metadata = await admin.metadata({ topics: [topic] })
       await admin.incrementalAlterConfigs({
         resources: [{
