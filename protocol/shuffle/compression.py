@@ -15,10 +15,14 @@ import lz4.block
 
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
-from protocol.wire import BytesLike
+from protocol.wire import BytesLike, Reader
 
 _SIZES = struct.Struct("<ii")
 _HEADER_BYTES = _SIZES.size
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# 8 MiB: the most that the library in Flink takes. A decoder sets a window's memory aside before it reads any data.
+_ZSTD_WINDOW_MAX = 1 << 23
 
 
 class Codec(Enum):
@@ -57,6 +61,7 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
         if codec is Codec.LZ4:
             out: bytes = lz4.block.decompress(block, uncompressed_size=size)
         else:
+            _check_zstd_frame(block, size)
             room = bytearray(size)
             out = bytes(memoryview(room)[: cramjam.zstd.decompress_into(block, room)])
     except (lz4.block.LZ4BlockError, cramjam.DecompressionError, OSError, ValueError) as error:
@@ -64,3 +69,31 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
     if len(out) != size:
         raise ProtocolError(f"a compressed buffer of {len(out)} bytes that claims to be {size}")
     return out
+
+
+def _check_zstd_frame(block: memoryview, size: int) -> None:
+    """One frame (RFC 8878, section 3.1.1), nothing after it, whose window and content are no larger than they may be."""
+    reader = Reader(block)
+    if reader.take(4, "a zstd frame") != _ZSTD_MAGIC:
+        raise ProtocolError("a ZSTD block without its magic number")
+    descriptor = reader.u8()
+    single_segment = descriptor & 0x20
+    if not single_segment:
+        window = reader.u8()
+        base = 1 << 10 + (window >> 3)
+        if base + (base >> 3) * (window & 7) > _ZSTD_WINDOW_MAX:
+            raise ProtocolError("a ZSTD block with a window of more than 8 MiB")
+    reader.skip((0, 1, 2, 4)[descriptor & 3])  # dictionary id
+    field = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    stated = int.from_bytes(reader.take(field), "little") + (256 if field == 2 else 0)
+    if field and stated != size:
+        raise ProtocolError(f"a ZSTD block of {stated} bytes that claims to be {size}")
+    last = 0
+    while not last:
+        header = int.from_bytes(reader.take(3), "little")
+        last, kind = header & 1, header >> 1 & 3
+        reader.skip(1 if kind == 1 else header >> 3)  # 1: one byte, to be repeated
+    if descriptor & 4:
+        reader.skip(4)  # checksum
+    if reader.remaining:
+        raise ProtocolError(f"a ZSTD block with {reader.remaining} bytes after its end")

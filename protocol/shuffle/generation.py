@@ -24,10 +24,12 @@ class Generation(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> Generation | None:
-        major, dot, minor = str(value).partition(".")
-        if not (dot and major.isdecimal() and minor.split(".")[0].isdecimal()):
+        if not isinstance(value, str):  # 1.20 as a number is 1.2
             return None
-        release = (int(major), int(minor.split(".")[0]))
+        numbers = value.split(".")
+        if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):
+            return None
+        release = (int(numbers[0]), int(numbers[1]))
         for first, last, generation in _RELEASES:
             if first <= release <= last:
                 return cls(generation)
