@@ -62,8 +62,8 @@ def cleanable(log: Log, now_ms: int) -> Cleanable | None:
     for segment, next_base in zip(view.segments, view.bases[1:], strict=False):
         timestamp, _ = segment.largest()
         too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
-        # Behind the recovery point there must be no gaps: recovery takes one for damage.
-        if too_young or next_base > log.recovery_point:
+        # Behind the recovery point that a crash would leave there must be no gaps: recovery takes one for damage.
+        if too_young or next_base > log.saved_point:
             break
         end += 1
     segments = view.segments[:end]
@@ -112,8 +112,9 @@ class Cleaning:
         try:
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
-            # Already now: the scrub must not take the first gap for damage.
+            # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
             log.dense_from = max(log.dense_from, self._end_offset)
+            log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
                 with log.lock:
                     self._last_of_producers = set(log.producers.last_offsets().values())

@@ -93,6 +93,8 @@ class Surroundings:
     wake_soon: Callable[["Log"], None] = _nothing
     # Make the log start offset durable before this returns.
     save_log_start: Callable[["Log"], None] = _nothing
+    # Make durable that compaction is about to make gaps in this log.
+    save_cleaner_offset: Callable[["Log"], None] = _nothing
     # Remove these files (already renamed) after so many ms.
     delete_later: Callable[[list[str], int], None] = lambda paths, delay_ms: None
 
@@ -122,7 +124,8 @@ class Log:
         self.log_start_offset = self.log_end_offset = self.high_watermark = 0
         self.durable_offset = self.recovery_point = 0
         self.first_dirty_offset = 0  # compaction has seen what is before
-        self.dense_from = 0  # from here on offsets follow each other without gaps
+        self.dense_from = 0  # no gap between offsets reaches beyond here
+        self.saved_point = 0  # the recovery point as the checkpoint file says
         self.last_flush_ms = 0
         self.lock = Lock()
         self.view = View((), ())
@@ -195,7 +198,7 @@ class Log:
             self.producers = loaded.producers
             self.snapshots = set(loaded.snapshots)
             self._publish(loaded.log_end_offset, self.active)
-            self.durable_offset = self.recovery_point = min(recovery_point, loaded.log_end_offset)
+            self.durable_offset = self.recovery_point = self.saved_point = min(recovery_point, loaded.log_end_offset)
             if self.active.size:
                 first = self.active.header(0, self.active.size)
                 self.active.first_timestamp = first[MAX_TIMESTAMP] if first else -1

@@ -81,6 +81,7 @@ class LogManager:
             flush_soon=self.flusher.flush_soon,
             wake_soon=self.flusher.wake_soon,
             save_log_start=lambda log: self.save_log_starts(),
+            save_cleaner_offset=lambda log: self.save_cleaner_offsets(),
             delete_later=self.housekeeper.delete_later,
         )
         self._topics: dict[str, TopicInfo] = {}
@@ -296,23 +297,28 @@ class LogManager:
 
     def save_recovery_points(self) -> None:
         self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
+        for key, log in list(self.partitions.items()):
+            log.saved_point = self._saved[RECOVERY_POINTS].get(key, 0)
 
     def save_log_starts(self) -> None:
         """Those that the names of the files do not tell."""
         self._save(LOG_STARTS, lambda log: log.log_start_offset)
 
     def save_cleaner_offsets(self) -> None:
+        """A line, even one that says 0, says that the log may have gaps below its recovery point."""
         self._save(CLEANER_OFFSETS, lambda log: log.first_dirty_offset)
 
     def _save(self, name: str, value: Callable[[Log], int], without: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """Write a checkpoint of what every log says. 0, which a missing line means too, is left out. Raises StorageError."""
+        """Write a checkpoint of what every log says, without those that have nothing to say. Raises StorageError."""
         with self._checkpoint_lock:
             saved = self._saved.get(name, {})
             offsets: Offsets = {}
             for key, log in list(self.partitions.items()):
                 # A log that could not be opened keeps what is known of it.
-                offset = saved.get(key, 0) if log.offline is not None and not log.view.segments else value(log)
-                if offset > 0 and key not in without:
+                unknown = log.offline is not None and not log.view.segments
+                offset = saved.get(key, 0) if unknown else value(log)
+                has_gaps = name == CLEANER_OFFSETS and (key in saved if unknown else log.dense_from > 0)
+                if (offset > 0 or has_gaps) and key not in without:
                     offsets[key] = offset
             if offsets == saved:
                 return

@@ -70,7 +70,7 @@ class LogOnDisk:
     clean: bool  # the broker was stopped in order
     recovery_point: int
     start_offset: int
-    dense_from: int  # behind the recovery point and behind this, compaction has made no gaps
+    dense_from: int  # compaction has made no gaps from here on
     newest_epoch: int
     index_interval_bytes: int
     now_ms: int
@@ -106,6 +106,8 @@ def load(source: LogOnDisk) -> LoadedLog:
         segment.size = segment.hot_from = segment.log.get().size()
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
+    while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
+        _drop(source, loaded, 0, 1)  # deleted, and only their files were still there
     _check_indexes(source, segments, names)
     _verify(source, loaded)
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
@@ -269,9 +271,16 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
             replay_batch(producers, header, source.now_ms)
 
     file = segment.log.get()
-    dense_from = max(source.dense_from, source.recovery_point)  # compaction never goes beyond the recovery point
+    dense_from = source.dense_from
     good, offset = scan(
-        file, position, end, offset, dense_from=dense_from, newest_epoch=source.newest_epoch, on_batch=on_batch
+        file,
+        position,
+        end,
+        offset,
+        base_offset=segment.base_offset,
+        dense_from=dense_from,
+        newest_epoch=source.newest_epoch,
+        on_batch=on_batch,
     )
     loaded.scanned_bytes += good - position
     segment.size = segment.hot_from = good
@@ -287,7 +296,11 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
                 + "; nothing was changed"
             )
         _cut(source, loaded, number, good, end)
-    elif not last and dense_from <= offset < loaded.segments[number + 1].base_offset:
+    elif (
+        not last
+        and dense_from < loaded.segments[number + 1].base_offset
+        and offset < loaded.segments[number + 1].base_offset
+    ):
         _cut(source, loaded, number, good, end)
     elif not last:
         segment.finish_indexes()
@@ -303,15 +316,15 @@ def _cut(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, end: 
     _drop(source, loaded, number + 1)
 
 
-def _drop(source: LogOnDisk, loaded: LoadedLog, number: int) -> None:
-    """Take segment ``number`` and those behind it out of the log. Their files wait, renamed, for the next start."""
+def _drop(source: LogOnDisk, loaded: LoadedLog, first: int, end: int | None = None) -> None:
+    """Take segments out of the log. Their files wait, renamed, for the next start."""
     disk = source.files.disk
-    for segment in loaded.segments[number:]:
+    for segment in loaded.segments[first:end]:
         segment.drop_files()
         for path in segment.paths():
             if disk.exists(path) and not path.endswith(SNAPSHOT):
                 disk.rename(path, path + DELETED)
-    del loaded.segments[number:]
+    del loaded.segments[first:end]
     disk.sync_dir(source.directory)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from broker.runtime.disk import File
-from broker.storage.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, Header
+from broker.storage.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, Header
 from protocol.checksum import crc32c
 from protocol.kafka.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
@@ -28,15 +28,17 @@ def scan(
     end: int,
     offset: int,
     *,
+    base_offset: int,
     dense_from: int = 0,
     newest_epoch: int = 0,
     on_batch: OnBatch = _nothing,
     stop_after: int | None = None,
 ) -> tuple[int, int]:
-    """Verify the batches from ``position`` to ``end`` of a file, the first of which has ``offset`` or a later one.
+    """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first one
+    has ``offset`` or a later one.
 
-    From ``dense_from`` on, offsets follow each other without a gap: compaction was not there yet. The base offset and the
-    leader epoch are outside a batch's checksum, so that these rules are all that protects them. ``on_batch`` sees every good
+    There is no gap between offsets that reaches beyond ``dense_from``: compaction was not there yet. The base offset and the
+    leader epoch are outside a batch's checksum, so that such rules are all that protects them. ``on_batch`` sees every good
     batch. Returns where it ended, and the offset that follows: at ``end``, at the first bad batch, or after at least
     ``stop_after`` bytes.
     """
@@ -56,7 +58,8 @@ def scan(
                 or size < SMALLEST_BATCH_LENGTH + LOG_OVERHEAD
                 or position + size > end
                 or base < offset
-                or (base != offset and offset >= dense_from)
+                or (base != offset and base > dense_from)
+                or base + header[LAST_DELTA] - base_offset > MAX_RELATIVE
                 or header[LAST_DELTA] < 0
                 or not 0 <= header[EPOCH] <= newest_epoch
             ):

@@ -59,7 +59,14 @@ class Scrub:
         position = segment.locate(begin, end) if begin > segment.base_offset else 0
         file = segment.log.get()
         stop, self._offset = scan(
-            file, position, end, begin, dense_from=log.dense_from, newest_epoch=log.leader_epoch, stop_after=budget
+            file,
+            position,
+            end,
+            begin,
+            base_offset=segment.base_offset,
+            dense_from=log.dense_from,
+            newest_epoch=log.leader_epoch,
+            stop_after=budget,
         )
         if stop < end and stop - position < budget and segment in log.view.segments:
             where = f"no valid record batch at position {stop} (offset {self._offset})"

@@ -136,8 +136,12 @@ class Segment:
         twin.largest_timestamp = -1
         twin.offsets.truncate(0)
         twin.times.truncate(0)
+        next_offset = self.base_offset
         for position, header in self.walk(0, self.size):
             last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
+            if not next_offset <= header[BASE_OFFSET] <= last_offset <= self.base_offset + MAX_RELATIVE:
+                raise CorruptSegment(f"{self.log.path} has a batch with a wrong offset at position {position}")
+            next_offset = last_offset + 1
             twin.index(position, header[LENGTH] + LOG_OVERHEAD, last_offset, header[MAX_TIMESTAMP], interval)
         twin.finish_indexes()
         self.offsets, self.times = twin.offsets, twin.times

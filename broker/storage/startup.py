@@ -95,13 +95,11 @@ def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["To
         adopted = _orphans(manager, names, rows)
     except (OSError, StorageError) as error:
         raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
-    lenient = adopted if CLEANER_OFFSETS not in unknown else set(rows)
+    unsure = CLEANER_OFFSETS in unknown
     for row in rows.values():
         info = TopicInfo(row.name, row.topic_id, row.partitions, row.configs)
-        yield (
-            info,
-            [_open(manager, info, number, clean, saved, row.name in lenient) for number in range(row.partitions)],
-        )
+        taken_in = row.name in adopted
+        yield info, [_open(manager, info, n, clean, saved, taken_in, unsure) for n in range(row.partitions)]
 
 
 def _check_layout(manager: "LogManager") -> None:
@@ -185,12 +183,21 @@ def open_new(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
 
 
 def _open(
-    manager: "LogManager", info: "TopicInfo", number: int, clean: bool, saved: dict[str, Offsets], lenient: bool
+    manager: "LogManager",
+    info: "TopicInfo",
+    number: int,
+    clean: bool,
+    saved: dict[str, Offsets],
+    gaps_anywhere: bool,
+    gaps_below_recovery_point: bool,
 ) -> Log:
+    """Open one partition; it is offline if that fails. ``gaps_...``: where compaction may have been, if that is not known."""
     log = _new_log(manager, info, number)
     key = (info.name, number)
     recovery_point = saved[RECOVERY_POINTS].get(key, 0)
     first_dirty = saved[CLEANER_OFFSETS].get(key, 0)
+    gaps = gaps_below_recovery_point or key in saved[CLEANER_OFFSETS]
+    dense_from = NEVER if gaps_anywhere else recovery_point if gaps else 0
     try:
         if not manager.disk.is_dir(log.dir):
             raise StorageError(f"{log.dir} is missing: bring it back, or delete the topic")
@@ -207,13 +214,13 @@ def _open(
                 clean=clean,
                 recovery_point=recovery_point,
                 start_offset=saved[LOG_STARTS].get(key, 0),
-                dense_from=NEVER if lenient else first_dirty,
+                dense_from=dense_from,
                 newest_epoch=log.leader_epoch,
                 index_interval_bytes=log.config.index_interval_bytes,
                 now_ms=manager.clock.time_ms(),
             )
         )
-        log.start(loaded, recovery_point, first_dirty, NEVER if lenient else first_dirty)
+        log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
         log.offline = error if isinstance(error, StorageError) else StorageError(f"{log.dir} cannot be read: {error}")
         logger.error("partition offline", topic=info.name, partition=number, reason=str(error))

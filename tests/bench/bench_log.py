@@ -31,7 +31,11 @@ def batch(size: int, producer_id: int = -1) -> memoryview:
 
 def open_manager(directory: str) -> LogManager:
     manager = LogManager(
-        SystemDisk(), SystemClock(), SystemEntropy(), StorageConfig(data_dir=directory), SqliteCatalogue(f"{directory}/c.sqlite")
+        SystemDisk(),
+        SystemClock(),
+        SystemEntropy(),
+        StorageConfig(data_dir=directory),
+        SqliteCatalogue(f"{directory}/c.sqlite"),
     )
     manager.open()
     return manager
@@ -62,7 +66,9 @@ def read_all(log: Log, max_bytes: int) -> tuple[int, int]:
         total += result.size
         last = result.regions[-1]
         # A consumer knows the next offset from the batches; here the position cache does.
-        offset = next(o for o, (_, position) in log.read_ends.items() if position == last.offset + last.size and o > offset)
+        offset = next(
+            o for o, (_, position) in log.read_ends.items() if position == last.offset + last.size and o > offset
+        )
     return reads, total
 
 
@@ -116,7 +122,11 @@ def main() -> None:
         bench_read(log(1), 1_000_000)
         bench_read(log(2), 4_000_000)
         bench_read_tail(log(4), batch(100), 100_000)
-        measure("read at the high watermark", 200_000, lambda: [log(4).read(log(4).high_watermark, 1000) for _ in range(200_000)])
+        measure(
+            "read at the high watermark",
+            200_000,
+            lambda: [log(4).read(log(4).high_watermark, 1000) for _ in range(200_000)],
+        )
 
         view = batch(100)
 

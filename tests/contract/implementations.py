@@ -35,4 +35,7 @@ def _simulated_catalogue(directory: Path) -> Callable[[], Catalogue]:
 
 
 DISKS: dict[str, Callable[[Path], tuple[Disk, str]]] = {"system": _system_disk, "simulated": _simulated_disk}
-CATALOGUES: dict[str, Callable[[Path], Callable[[], Catalogue]]] = {"sqlite": _sqlite, "simulated": _simulated_catalogue}
+CATALOGUES: dict[str, Callable[[Path], Callable[[], Catalogue]]] = {
+    "sqlite": _sqlite,
+    "simulated": _simulated_catalogue,
+}

@@ -148,7 +148,9 @@ def test_what_is_there_and_what_is_a_directory(disk: Disk, root: str) -> None:
     make(disk, f"{root}/a")
     disk.makedirs(f"{root}/d/e")
     disk.makedirs(f"{root}/d/e")
-    there = {name: (disk.exists(f"{root}/{name}"), disk.is_dir(f"{root}/{name}")) for name in ("a", "d", "d/e", "x", "a/b")}
+    there = {
+        name: (disk.exists(f"{root}/{name}"), disk.is_dir(f"{root}/{name}")) for name in ("a", "d", "d/e", "x", "a/b")
+    }
     assert there == {
         "a": (True, False),
         "d": (True, True),

@@ -125,8 +125,6 @@ class FaultyDisk(SystemDisk):
         return super().lock(path)  # type: ignore[return-value]  # made by open()
 
 
-
-
 class Storage:
     """A data directory and the broker's storage over it."""
 

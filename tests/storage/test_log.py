@@ -133,7 +133,9 @@ def with_header(view: memoryview, **fields: int) -> memoryview:
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.parametrize(("timestamp", "ok"), [(NOW_MS + HOUR_MS, True), (NOW_MS + HOUR_MS + 1, False), (0, True), (-1, True)])
+@pytest.mark.parametrize(
+    ("timestamp", "ok"), [(NOW_MS + HOUR_MS, True), (NOW_MS + HOUR_MS + 1, False), (0, True), (-1, True)]
+)
 def test_timestamps_may_be_an_hour_ahead_and_any_time_behind(storage: Storage, timestamp: int, ok: bool) -> None:
     if ok:
         append(storage.create(), b"a", timestamp=timestamp)
@@ -169,7 +171,10 @@ def test_a_topic_may_keep_another_codec_than_the_producer_has(storage: Storage, 
     header = list(batches(read_bytes(log, 0)))[1][1]
     assert (header.compression, header.producer_id, header.base_sequence) == (codec, 3, 0)
     found = read_records(log)[1:]
-    assert [(r.offset, r.key, r.value, r.timestamp) for r in found] == [(1, b"k", b"a" * 50, 1), (2, None, b"b" * 50, 7)]
+    assert [(r.offset, r.key, r.value, r.timestamp) for r in found] == [
+        (1, b"k", b"a" * 50, 1),
+        (2, None, b"b" * 50, 7),
+    ]
 
 
 def test_records_that_cannot_be_read_are_refused_where_the_broker_must_read_them(storage: Storage) -> None:

@@ -1,0 +1,106 @@
+"""What makes a log durable: fsync, and the checkpoint from which the next start goes on. Methods of ``Log``.
+
+Blocks on the disk, so it runs on the flusher, the background thread, or a handler that may wait. ``lock`` is held only to look;
+``sync_lock`` sees to it that one fsync of a log runs at a time, so that those who waited for it find their work done.
+"""
+
+from typing import TYPE_CHECKING
+
+from broker.errors import StorageError
+from broker.storage.files import SNAPSHOT, file_name
+
+if TYPE_CHECKING:
+    from broker.storage.log import Log
+
+
+def flush_to(log: "Log", offset: int) -> None:
+    """fsync, so that everything before ``offset`` (at most the log end offset) is durable.
+
+    Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk.
+    """
+    if log.durable_offset >= offset:
+        return
+    with log.sync_lock:
+        if log.durable_offset >= offset:
+            return
+        with log.lock:
+            if log.offline is not None:
+                raise log.offline
+            end = log.log_end_offset
+            unsynced = log.segments_from(log.durable_offset)
+            dir_dirty, log.dir_dirty = log.dir_dirty, False
+        try:
+            for segment in unsynced:
+                try:
+                    segment.log.get().sync()
+                except FileNotFoundError:
+                    if segment in log.view.segments:
+                        raise  # else it was deleted meanwhile, or compacted, which is durable
+            if dir_dirty:
+                log.around.disk.sync_dir(log.dir)
+        except OSError as error:
+            if log.deleted:
+                raise StorageError(f"{log.topic}-{log.partition} was deleted") from error
+            raise log.go_offline(f"fsync failed: {error}") from error
+        log.durable_offset = end
+        log.last_flush_ms = log.around.clock.time_ms()
+
+
+def checkpoint(log: "Log", *, closing: bool = False) -> bool:
+    """Move the recovery point up to the log end offset: data, indexes and producer state are durable then.
+
+    True if it moved. When the broker closes, a producer state that is empty is not written: that there is no snapshot says so.
+    Raises StorageError.
+    """
+    if log.offline is not None:
+        return False
+    with log.lock:
+        end = log.log_end_offset
+        known = end in log.snapshots
+        if log.recovery_point == end and (not closing or known or not len(log.producers)):
+            return False
+        assert log.active is not None
+        segments = log.segments_from(log.recovery_point)
+        try:
+            log.active.finish_indexes()
+        except OSError as error:
+            raise log.failed("an index could not be written", error) from error
+        snapshot = log.producers.to_snapshot()
+    log.flush_to(end)
+    try:
+        for segment in segments:
+            if segment in log.view.segments:
+                segment.sync_indexes()
+        if not known and (len(log.producers) or not closing):
+            log.write_snapshot(end, snapshot, durable=True)
+        log.around.disk.sync_dir(log.dir)
+        _remove_snapshots(log, end)
+    except OSError as error:
+        if log.deleted:
+            return False
+        raise log.failed("a checkpoint could not be made", error) from error
+    log.recovery_point = end
+    return True
+
+
+def write_snapshot(log: "Log", offset: int, data: bytes, *, durable: bool) -> None:
+    """Raises OSError."""
+    file = log.around.disk.open(f"{log.dir}/{file_name(offset, SNAPSHOT)}", create=True)
+    try:
+        file.truncate(0)
+        file.pwrite([data], 0)
+        if durable:
+            file.sync()
+    finally:
+        file.close()
+    log.snapshots.add(offset)
+
+
+def _remove_snapshots(log: "Log", newest: int) -> None:
+    """Those before ``newest`` that do not belong to a segment: the ones of earlier checkpoints."""
+    with log.lock:
+        keep = {newest, *log.view.bases}
+        old = [offset for offset in log.snapshots if offset < newest and offset not in keep]
+        log.snapshots.difference_update(old)
+    for offset in old:
+        log.around.disk.remove(f"{log.dir}/{file_name(offset, SNAPSHOT)}")

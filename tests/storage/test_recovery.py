@@ -1,0 +1,397 @@
+"""Opening a log after a clean stop, after kill -9, after a power loss, and with damaged files."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker.errors import StorageError
+from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def flip(path: Path, position: int) -> None:
+    content = path.read_bytes()
+    overwrite(path, position, bytes([content[position] ^ 0x10]))
+
+
+def log_file(storage: Storage, number: int = -1) -> Path:
+    return storage.path() / storage.files(".log")[number]
+
+
+def test_after_a_clean_stop_everything_is_there_and_next_to_nothing_is_read(storage: Storage) -> None:
+    log = storage.create(segment_bytes=1_000_000)
+    append_many(log, 3000, size=1000)
+    storage.stop()
+    storage.disk.read_bytes = 0
+    storage.open()
+    assert storage.disk.read_bytes < 3_000_000 / 40
+    log = storage.log()
+    assert offsets(read_records(log)) == list(range(3000))
+    append_many(log, 10)
+    assert offsets(read_records(log)) == list(range(3010))
+
+
+def test_kill_9_loses_nothing(storage: Storage) -> None:
+    log = storage.create(segment_bytes=1000)
+    append_many(log, 50)
+    for _ in range(3):
+        storage.crash()
+        assert offsets(read_records(storage.log())) == list(range(storage.log().log_end_offset))
+        append_many(storage.log(), 5)
+    assert offsets(read_records(storage.log())) == list(range(65))
+
+
+def test_only_what_came_after_the_checkpoint_is_read_again(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 3000, size=100)
+    storage.manager.checkpoint()
+    append_many(log, 20)
+    storage.kill()
+    storage.disk.read_bytes = 0
+    storage.open()
+    assert storage.disk.read_bytes < 40_000
+    assert storage.log().recovery_point == 3000
+    assert offsets(read_records(storage.log())) == list(range(3020))
+
+
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    size = log.size_bytes() // 10
+    storage.kill()
+    cut(log_file(storage), 9 * size + 40)
+    storage.open()
+    log = storage.log()
+    assert offsets(read_records(log)) == list(range(9))
+    assert log_file(storage).stat().st_size == 9 * size
+    append(log, b"new")
+    assert read_records(log)[-1].value == b"new"
+    assert log.log_end_offset == 10
+
+
+@pytest.mark.parametrize("junk", [b"x" * 10, b"x" * 500, b"\0" * 500, bytes(batch(b"half"))[:65]])
+def test_junk_behind_the_last_batch_is_cut(storage: Storage, junk: bytes) -> None:
+    log = storage.create()
+    append_many(log, 5)
+    size = log.size_bytes()
+    storage.kill()
+    overwrite(log_file(storage), size, junk)
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(5))
+    assert log_file(storage).stat().st_size == size
+
+
+def test_a_last_batch_that_does_not_match_its_checksum_is_cut(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 5)
+    storage.kill()
+    flip(log_file(storage), log.size_bytes() - 5)
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(4))
+
+
+def positions_in_a_batch() -> list[int]:
+    # Base offset, length, leader epoch, magic, checksum, attributes, last offset delta, timestamps, a record.
+    return [0, 4, 7, 8, 10, 11, 12, 15, 16, 17, 21, 23, 27, 35, 43, 57, 65]
+
+
+@pytest.mark.parametrize("position", positions_in_a_batch())
+def test_a_bad_batch_in_the_middle_takes_the_partition_offline(storage: Storage, position: int) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    size = log.size_bytes() // 10
+    storage.kill()
+    before = log_file(storage).read_bytes()
+    flip(log_file(storage), 4 * size + position)
+    storage.open()
+    log = storage.log()
+    assert log.offline is not None
+    assert "damaged" in str(log.offline)
+    assert f"position {4 * size} (offset 4)" in str(log.offline)
+    with pytest.raises(StorageError):
+        log.read(0, 1000)
+    with pytest.raises(StorageError):
+        append(log, b"x")
+    # Nothing was changed: with the byte put right, all of it is there.
+    overwrite(log_file(storage), 0, before)
+    storage.restart()
+    assert offsets(read_records(storage.log())) == list(range(10))
+
+
+def test_a_bad_batch_at_the_end_of_a_segment_that_is_not_the_last_is_damage(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    size = log.view.segments[1].size
+    storage.kill()
+    flip(log_file(storage, 1), size - 1)
+    storage.open()
+    assert "another segment behind it" in str(storage.log().offline)
+
+
+def test_other_partitions_go_on_when_one_is_damaged(storage: Storage) -> None:
+    storage.create("t", 2)
+    for number in (0, 1):
+        append_many(storage.log("t", number), 5)
+    storage.kill()
+    flip(log_file(storage), 100)
+    storage.open()
+    assert storage.log("t", 0).offline is not None
+    append(storage.log("t", 1), b"x")
+    assert len(values(storage.log("t", 1))) == 6
+
+
+def test_a_damaged_partition_stays_offline_after_a_clean_stop(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.kill()
+    flip(log_file(storage), 100)
+    storage.open()
+    storage.restart()
+    assert storage.log().offline is not None
+
+
+def test_a_damaged_topic_can_be_deleted(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.kill()
+    flip(log_file(storage), 100)
+    storage.open()
+    storage.manager.delete_topic("t")
+    append(storage.create(), b"new")
+    assert values(storage.log()) == [b"new"]
+
+
+def test_pages_that_were_never_written_are_a_torn_tail_even_if_later_ones_were(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10, size=3000)
+    size = log.size_bytes() // 10
+    storage.kill()
+    page = (4 * size) // 4096 * 4096 + 4096
+    overwrite(log_file(storage), page, bytes(4096))
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(4))
+    append(storage.log(), b"x")
+    assert storage.log().log_end_offset == 5
+
+
+def test_a_segment_that_lost_its_end_to_a_power_failure_takes_what_follows_with_it(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    bases = log.view.bases
+    storage.kill()
+    cut(log_file(storage, 1), 100)
+    storage.open()
+    log = storage.log()
+    assert log.offline is None
+    assert offsets(read_records(log)) == list(range(bases[1] + 1))
+    append_many(log, 10)
+    storage.crash()
+    assert offsets(read_records(storage.log())) == list(range(bases[1] + 11))
+
+
+def test_what_was_durable_and_is_lost_takes_the_partition_offline(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    storage.stop()
+    cut(log_file(storage), log.size_bytes() // 2)
+    storage.open()
+    assert "ends at offset 5, but was durable up to 10" in str(storage.log().offline)
+    storage.stop()
+    # What the message says helps.
+    checkpoint = Path(storage.directory) / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n0\n")
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(5))
+
+
+def test_a_partition_without_any_segment_is_offline(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.stop()
+    for path in storage.path().iterdir():
+        path.unlink()
+    storage.open()
+    assert storage.log().offline is not None
+
+
+def test_a_partition_whose_directory_is_missing_is_offline(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.stop()
+    storage.path().rename(storage.directory + "/elsewhere")
+    storage.open()
+    assert "is missing" in str(storage.log().offline)
+    storage.stop()
+    Path(storage.directory + "/elsewhere").rename(storage.path())
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(10))
+
+
+def test_a_file_that_cannot_be_read_takes_its_partition_offline(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.kill()
+    storage.disk.fail["read", ".log"] = errno.EIO
+    storage.open()
+    assert storage.log().offline is not None
+
+
+def test_left_over_files_of_deletions_and_compactions_go(storage: Storage) -> None:
+    append_many(storage.create(), 10)
+    storage.stop()
+    for name in ("00000000000000000000.log.deleted", "00000000000000000000.log.cleaned", "00000000000000000007.index"):
+        (storage.path() / name).write_bytes(b"junk")
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(10))
+    assert storage.files(".deleted") + storage.files(".cleaned") == []
+    assert "00000000000000000007.index" not in storage.files(".index")
+
+
+def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    log.delete_records(10)
+    append_many(log, 5)
+    storage.kill()
+    (Path(storage.directory) / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    cut(log_file(storage), 0)
+    storage.open()
+    log = storage.log()
+    assert (log.log_start_offset, log.log_end_offset) == (10, 10)
+    append(log, b"x")
+    storage.restart()
+    assert offsets(read_records(storage.log())) == [10]
+
+
+def test_an_index_is_there_again_for_what_was_recovered(storage: Storage) -> None:
+    log = storage.create(index_interval_bytes=500)
+    append_many(log, 200)
+    storage.crash()
+    log = storage.log()
+    storage.disk.read_bytes = 0
+    assert offsets(read_records(log, 400, start=190))[0] == 190
+    assert storage.disk.read_bytes < 100_000
+    assert len(log.view.segments[0].offsets) > 20
+
+
+# -- producers -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [Storage.restart, Storage.crash])
+def test_the_window_of_five_batches_survives(storage: Storage, stop: object) -> None:
+    log = storage.create()
+    for sequence in range(8):
+        append(log, b"%d" % sequence, producer=(7, 2, sequence))
+    stop(storage)  # type: ignore[operator]
+    log = storage.log()
+    for sequence in range(3, 8):
+        info = append(log, b"%d" % sequence, producer=(7, 2, sequence))
+        assert (info.base_offset, info.duplicate) == (sequence, True)
+    assert append(log, b"8", producer=(7, 2, 8)).base_offset == 8
+
+
+def test_the_window_survives_when_its_batches_are_long_gone(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    for sequence in range(5):
+        append(log, b"%d" % sequence, producer=(7, 0, sequence))
+    append_many(log, 20)
+    log.delete_records(20)
+    for stop in (storage.restart, storage.crash, storage.crash):
+        stop()
+        assert append(storage.log(), b"4", producer=(7, 0, 4)).duplicate
+
+
+def test_a_crash_continues_from_the_checkpoint_s_snapshot(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    storage.manager.checkpoint()
+    append(log, b"b", producer=(7, 0, 1))
+    append(log, b"b", producer=(8, 0, 0))
+    storage.crash()
+    for producer in ((7, 0, 0), (7, 0, 1), (8, 0, 0)):
+        assert append(storage.log(), b"x", producer=producer).duplicate
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", bytes(100)])
+def test_a_damaged_snapshot_is_ignored_and_the_log_asked(storage: Storage, junk: bytes) -> None:
+    log = storage.create(segment_bytes=300)
+    for sequence in range(10):
+        append(log, b"%d" % sequence, producer=(7, 0, sequence))
+    storage.stop()
+    for name in storage.files(".snapshot"):
+        (storage.path() / name).write_bytes(junk)
+    storage.open()
+    assert append(storage.log(), b"9", producer=(7, 0, 9)).duplicate
+    assert append(storage.log(), b"10", producer=(7, 0, 10)).base_offset == 10
+
+
+def test_snapshots_that_are_ahead_of_the_log_are_removed(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    storage.kill()
+    (storage.path() / f"{99:020d}.snapshot").write_bytes(log.producers.to_snapshot())
+    storage.open()
+    assert storage.files(".snapshot") == []
+    assert append(storage.log(), b"a", producer=(7, 0, 0)).duplicate
+
+
+def test_producers_that_were_silent_are_forgotten(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    storage.clock.sleep_ms(86_400_000 - 1)
+    append(log, b"a", producer=(8, 0, 0))
+    storage.clock.sleep_ms(1)
+    storage.housekeep()
+    assert not append(log, b"a", producer=(7, 0, 5)).duplicate  # an unknown one may begin anywhere
+    assert append(log, b"a", producer=(8, 0, 0)).duplicate
+
+
+def test_a_producer_is_not_forgotten_because_its_records_are_old(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", timestamp=1, producer=(7, 0, 0))
+    storage.crash()
+    storage.housekeep()
+    assert append(storage.log(), b"a", timestamp=1, producer=(7, 0, 0)).duplicate
+
+
+# -- settings and files from elsewhere -------------------------------------------------------------------------------------
+
+
+def test_the_log_start_offset_survives(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    assert log.delete_records(4) == 4
+    for stop in (storage.crash, storage.restart, storage.crash):
+        stop()
+        assert storage.log().log_start_offset == 4
+        assert offsets(read_records(storage.log()))[0] == 4
+
+
+def test_the_time_of_the_last_record_is_known_after_a_crash(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    for offset in range(10):
+        append(log, b"x" * 20, timestamp=NOW_MS + offset)
+    storage.crash()
+    assert storage.log().max_timestamp_offset() == (9, NOW_MS + 9)
+
+
+def test_leader_epochs_of_an_imported_log_are_kept(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    storage.stop()
+    (storage.path() / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 6\n")
+    storage.open()
+    log = storage.log()
+    assert log.leader_epoch == 3
+    ends = {epoch: log.end_offset_for_epoch(epoch) for epoch in (0, 1, 3, 4)}
+    assert ends == {0: (0, 6), 1: (0, 6), 3: (3, 10), 4: (-1, -1)}
+    append(log, b"x")
+    storage.crash()
+    assert storage.log().log_end_offset == 11
+    assert read_bytes(storage.log(), 10)[12:16] == b"\0\0\0\3"
