@@ -5,6 +5,7 @@ This is the one place that knows all services. A ``BrokerServer`` belongs to the
 
 import base64
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import BrokerError, ConfigError
@@ -15,6 +16,7 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
 from broker.log import get_logger
 from broker.network.quota import ConnectionQuotas
+from broker.network.service import Service
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
@@ -22,9 +24,13 @@ from broker.storage.catalogue import Catalogue, SqliteCatalogue
 from broker.storage.config import StorageConfig
 from broker.storage.log_manager import LogManager
 
+if TYPE_CHECKING:
+    from broker.shuffle.assembly import Shuffle
+
 log = get_logger("server")
 
 _INT_MAX = 2**31 - 1
+_SCHEMES = ("kafka", "shuffle")
 
 
 class BrokerServer:
@@ -48,6 +54,7 @@ class BrokerServer:
         self._logs: LogManager | None = None
         self._sockets: SocketServer | None = None
         self._broker: KafkaBroker | None = None
+        self._shuffle: Shuffle | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -71,7 +78,6 @@ class BrokerServer:
             self._sockets.stop_accepting()
             if self.crash is None:
                 self.kafka.groups.shut_down()
-                self._answer_parked()
                 finished = self._sockets.drain(timeout)
                 if not finished:
                     log.warning("requests_unfinished", timeout_s=timeout)
@@ -114,8 +120,9 @@ class BrokerServer:
     def _start(self) -> None:
         config, runtime = self.config, self.runtime
         for listener in self._all_listeners():
-            if listener.scheme != "kafka":
-                raise ConfigError(f"Take the listener {listener} out: this broker serves kafka:// listeners only.")
+            if listener.scheme not in _SCHEMES:
+                schemes = " and ".join(f"{scheme}://" for scheme in _SCHEMES)
+                raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
         try:
             runtime.disk.makedirs(config.data_dir)
         except OSError as error:
@@ -128,7 +135,7 @@ class BrokerServer:
             [
                 Binding(
                     name=listener.name,
-                    scheme=listener.scheme,
+                    service=listener.name,
                     host=listener.host,
                     port=listener.port,
                     port_max=listener.port_max,
@@ -162,7 +169,13 @@ class BrokerServer:
         self._spawn("flusher", self._logs.flusher)
         self._spawn("catalogue-writer", groups.writer)
         self._spawn("housekeeper", self._logs.housekeeper)
-        self._sockets.start({"kafka": KafkaService(self._broker)})
+        services: dict[str, Service] = {}
+        for listener in self._all_listeners():
+            if listener.scheme == "kafka":
+                services[listener.name] = KafkaService(self._broker)
+            else:
+                services[listener.name] = self._shuffle_service(listener)
+        self._sockets.start(services)
         self.started_ms = runtime.clock.time_ms()
 
     def _release(self) -> None:
@@ -174,6 +187,8 @@ class BrokerServer:
         for thread in reversed(self._threads):
             thread.stop(5.0)
         self._threads = []
+        if self._shuffle is not None:
+            self._shuffle.close()
         if self._broker is not None:
             self._broker.groups.close()
         logs, self._logs = self._logs, None
@@ -195,14 +210,14 @@ class BrokerServer:
         self.crash = error
         self._ended.set()
 
-    def _answer_parked(self) -> None:
-        """Long polls are answered with what there is instead of being waited for."""
-        assert self._sockets is not None
-        for processor in self._sockets.processors:
-            for connection in tuple(processor.connections):
-                parked = connection.data
-                if parked is not None:
-                    self._sockets.outbox.call(connection, parked.give_up)
+    def _shuffle_service(self, listener: Listener) -> Service:
+        """Imported and started only where it is used: most brokers are Kafka's alone."""
+        from broker.shuffle.assembly import Shuffle
+
+        if self._shuffle is None:
+            self._shuffle = Shuffle(self.config, self.runtime, self.sockets.timer)
+            self._spawn("spiller", self._shuffle.spiller)
+        return self._shuffle.service(listener)
 
     def _cluster_id(self, catalogue: Catalogue) -> str:
         stored = catalogue.meta("cluster_id")

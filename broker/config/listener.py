@@ -6,6 +6,7 @@ The parser knows the shape and no protocol: whether a scheme can be served is fo
     kafka://localhost:0                                       any free port
     kafka://[::1]:9310-9319                                   the first free one of a range
     kafka://:9092                                             all interfaces (the same as 0.0.0.0)
+    shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 speaks it
     kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
 """
 
@@ -20,7 +21,8 @@ from broker.errors import ConfigError
 ALL_INTERFACES = "0.0.0.0"
 # The ports that the protocols' own clients try when none is given.
 DEFAULT_PORTS = {"kafka": 9092, "pulsar": 6650, "http": 8080}
-OPTIONS = ("name", "advertised")
+# `generation` is of shuffle listeners: which Flink they speak to.
+OPTIONS = ("name", "advertised", "generation")
 
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"

@@ -9,11 +9,14 @@ import attrs
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, GroupSettings, LogSettings, TopicSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
+from broker.config.shuffle_settings import ShuffleSettings
 from broker.errors import ConfigError
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class BrokerConfig(GroupSettings, CleanerSettings, LogSettings, TopicSettings, NetworkSettings, ServerSettings):
+class BrokerConfig(
+    ShuffleSettings, GroupSettings, CleanerSettings, LogSettings, TopicSettings, NetworkSettings, ServerSettings
+):
     """All settings of a broker, each within its bounds. Raises ConfigError otherwise."""
 
     def __attrs_post_init__(self) -> None:

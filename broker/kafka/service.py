@@ -98,6 +98,10 @@ class KafkaService:
     def writable(self, connection: Connection) -> None:
         """Kafka never sends what was not asked for."""
 
+    def stopping(self, connection: Connection) -> None:
+        if connection.data is not None:
+            connection.data.give_up()
+
     def disconnected(self, connection: Connection) -> None:
         parked = connection.data
         if parked is not None:  # a fetch that waits for records

@@ -179,7 +179,11 @@ class Processor:
         # Set by the processor's own thread, so that it is not about to take a request. `copy` is atomic, iteration is not.
         if not self._draining or self._inbox:
             return False
-        return all(c.in_flight is None and not c.outgoing and c.held is None for c in self.connections.copy())
+        # What is pushed (in_flight_max 0) answers nothing and may have no end: it is not waited for.
+        return all(
+            c.in_flight is None and c.held is None and not (c.outgoing and c.session.in_flight_max)
+            for c in self.connections.copy()
+        )
 
     def _room_came(self) -> None:
         self._room = True
@@ -251,7 +255,7 @@ class Processor:
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for the bell."""
         self._poller.arm()
-        if self._inbox or self._new or self._runnable or self._disconnected or self._room:
+        if self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
@@ -618,12 +622,12 @@ class Processor:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _flush_dirty(self) -> None:
-        while self._dirty:
-            dirty, self._dirty = self._dirty, []
-            for connection in dirty:
-                connection.dirty = False
-                if not connection.closed:
-                    self._flush(connection)
+        # Once: a service that streams has more as soon as something has left, and the others want their turn.
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.dirty = False
+            if not connection.closed:
+                self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
         before = connection.outgoing_bytes

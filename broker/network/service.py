@@ -100,5 +100,8 @@ class Service(Protocol):
     def writable(self, connection: "Connection") -> None:
         """The outgoing queue has drained below its low-water mark after having been above the high one."""
 
+    def stopping(self, connection: "Connection") -> None:
+        """The broker stops: answer now what waits for something to happen."""
+
     def disconnected(self, connection: "Connection") -> None:
         """The connection is gone. Parked requests of it need no answer any more (answers are dropped)."""

@@ -5,6 +5,7 @@ and one handler of its own, so that health and admin calls work while the data p
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 
@@ -37,7 +38,7 @@ class Binding:
     """A listener as configured: ports ``port`` to ``port_max`` are tried in order; 0 = any free one."""
 
     name: str
-    scheme: str  # which service it is for
+    service: str  # which of the services it is for
     host: str
     port: int
     port_max: int
@@ -202,11 +203,11 @@ class SocketServer:
         self._bound = []
 
     def start(self, services: Mapping[str, Service]) -> None:
-        """Begin to accept; ``services`` by scheme."""
+        """Begin to accept; ``services`` by what the bindings call them."""
         self._timer_thread = self.runtime.threads.spawn("timer", self.timer, self.crashed)
         bound, self._bound = self._bound, []
         ends = [
-            (binding.control, Endpoint(binding.name, listener, services[binding.scheme], binding.frame_max))
+            (binding.control, Endpoint(binding.name, listener, services[binding.service], binding.frame_max))
             for binding, listener in bound
         ]
         control = [endpoint for is_control, endpoint in ends if is_control]
@@ -246,6 +247,8 @@ class SocketServer:
     def drain(self, timeout: float) -> bool:
         """Finish what is in flight, start nothing new. True if all was finished in time."""
         for processor in self.processors:
+            for connection in processor.connections.copy():
+                self.outbox.call(connection, partial(connection.service.stopping, connection))
             processor.drain()
         return self.wait_until(lambda: all(p.drained for p in self.processors), timeout)
 

@@ -100,5 +100,8 @@ class EchoService:
     def writable(self, connection: Connection) -> None:
         self.writable_calls += 1
 
+    def stopping(self, connection: Connection) -> None:
+        pass
+
     def disconnected(self, connection: Connection) -> None:
         self.gone.append(connection)

@@ -1,0 +1,323 @@
+"""All result partitions of this broker: found by their id, waited for, raced for, expired.
+
+Any thread may call; one lock for the tables, never held while a partition's own is taken by somebody who wants this one.
+Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, the others are released.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+
+from broker.log import get_logger
+from broker.network.timers import Timer, TimerHandle
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.shuffle.budget import Budget
+from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
+from broker.shuffle.spill import Spiller
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import (
+    OpenPartition,
+    PartitionInfo,
+    PartitionState,
+    PartitionType,
+    WriterErrorCode,
+)
+
+log = get_logger("shuffle")
+
+
+class Refused(Exception):
+    """What a writer asked for is not possible."""
+
+    def __init__(self, code: WriterErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@attrs.frozen(kw_only=True)
+class PartitionSettings:
+    request_timeout_s: float  # how long a reader waits for a partition to come
+    retention_s: float  # of a pipelined partition whose reader was lost; 0 = as Flink: it counts as read
+    pipelined_bytes: int  # of a pipelined partition that its readers have not been sent
+    ttl_s: float  # of a finished blocking partition
+    writer_retention_s: float  # of a partition whose writer was lost
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """A reader that waits for a partition. ``found(None)``: it did not come in time. On any thread."""
+
+    found: Callable[[ResultPartition | None], None]
+    timer: TimerHandle | None = None
+
+
+class Partitions:
+    def __init__(
+        self, settings: PartitionSettings, budget: Budget, spiller: Spiller, clock: Clock, timer: Timer
+    ) -> None:
+        self.settings = settings
+        self.budget = budget
+        self._spiller = spiller
+        self._clock = clock
+        self._timer = timer
+        self._lock = Lock()
+        self._by_id: dict[bytes, ResultPartition] = {}
+        self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
+        self._waiting: dict[bytes, list[Waiting]] = {}
+        self._expiries: dict[bytes, TimerHandle] = {}
+        spiller.on_room = self.room
+
+    def load(self) -> None:
+        """At the start: take up what an earlier broker has finished."""
+        for found, ttl_ms in self._spiller.load(self.budget):
+            self._by_id[found.id] = found
+            self._winners[found.id.producer_key] = found.id
+            self._expire_in(found, self._ttl_s(ttl_ms))
+
+    def close(self) -> None:
+        """Forget everything; what is finished and blocking stays on disk."""
+        with self._lock:
+            expiries, self._expiries = self._expiries, {}
+            waiting, self._waiting = self._waiting, {}
+        for handle in expiries.values():
+            handle.cancel()
+        for readers in waiting.values():
+            for reader in readers:
+                if reader.timer is not None:
+                    reader.timer.cancel()
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def open(self, wanted: OpenPartition) -> ResultPartition:
+        """A new partition, or the one that this writer goes on with. Raises Refused."""
+        with self._lock:
+            winner = self._winners.get(wanted.partition.producer_key)
+            if winner is not None and winner != wanted.partition:
+                raise Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished")
+            found = self._by_id.get(wanted.partition)
+            if found is None:
+                found = ResultPartition(
+                    wanted.partition,
+                    wanted.type,
+                    wanted.subpartitions,
+                    self.budget,
+                    wanted.owner,
+                    wanted.writer,
+                    retains=self.settings.retention_s > 0,
+                    unsent_max=self.settings.pipelined_bytes,
+                )
+                found.ttl_ms = wanted.ttl_ms
+                self._by_id[wanted.partition] = found
+                self._spiller.add(found)
+                waiting = self._waiting.pop(wanted.partition, []) if found.readable else []
+            else:
+                self._check_resume(found, wanted)
+                waiting = []
+        self._stop_expiry(found)
+        self._tell(waiting, found)
+        return found
+
+    def _check_resume(self, found: ResultPartition, wanted: OpenPartition) -> None:
+        if found.kind is not wanted.type or len(found.subpartitions) != wanted.subpartitions:
+            raise Refused(
+                WriterErrorCode.EXISTS_WITH_OTHER_SHAPE,
+                f"{wanted.partition} is {found.kind.name} with {len(found.subpartitions)} subpartitions",
+            )
+        if found.writer != wanted.writer:
+            raise Refused(WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, f"{wanted.partition} belongs to another writer")
+        if found.state is FINISHED:
+            raise Refused(WriterErrorCode.FINISHED_ALREADY, f"{wanted.partition} is finished")
+        if found.state is not OPEN:
+            raise Refused(WriterErrorCode.RELEASED, f"{wanted.partition} has {found.state.name.lower()}")
+
+    def finish(self, partition: ResultPartition, done: Callable[[Refused | None], None]) -> None:
+        """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on this or the spiller's thread."""
+        if partition.kind is PartitionType.PIPELINED:
+            partition.end_subpartitions()
+            finished = partition.finish()
+            done(None if finished else Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+            return
+        key = partition.id.producer_key
+        with self._lock:
+            winner = self._winners.setdefault(key, partition.id)
+            losers = [other for other in self._by_id.values() if other.id[:56] == key and other is not partition]
+        if winner != partition.id:
+            self.release(partition.id)
+            done(Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished"))
+            return
+        for loser in losers:
+            self.release(loser.id)
+        partition.end_subpartitions()
+        self._spiller.finish(partition, partial(self._finished, partition, done))
+
+    def _finished(
+        self, partition: ResultPartition, done: Callable[[Refused | None], None], error: OSError | None
+    ) -> None:
+        """On the spiller's thread."""
+        if error is not None:
+            log.error("partition_not_stored", partition=str(partition.id), error=str(error))
+            self.fail(partition, f"the broker could not store the partition: {error}")
+            done(Refused(WriterErrorCode.STORAGE_ERROR, str(error)))
+            return
+        if not partition.finish():
+            done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+            return
+        with self._lock:
+            waiting = self._waiting.pop(partition.id, [])
+        self._expire_in(partition, self._ttl_s(partition.ttl_ms))
+        done(None)
+        self._tell(waiting, partition)
+
+    def lost_race(self, partition_id: ResultPartitionID) -> bool:
+        """Another attempt has finished."""
+        winner = self._winners.get(partition_id.producer_key)
+        return winner is not None and winner != partition_id
+
+    def room(self) -> None:
+        """From the spiller: memory or disk has been freed."""
+        with self._lock:
+            partitions = list(self._by_id.values())
+        for partition in partitions:
+            partition.room()
+
+    def fail(self, partition: ResultPartition, message: str) -> None:
+        """The producer has failed, or is lost for good."""
+        partition.fail(message)
+        with self._lock:
+            if self._winners.get(partition.id.producer_key) == partition.id:
+                del self._winners[partition.id.producer_key]
+            waiting = self._waiting.pop(partition.id, [])
+        self._spiller.remove(partition)
+        self._tell(waiting, partition)
+        # Late readers are told why for as long as they might come.
+        self._expire_in(partition, self.settings.writer_retention_s)
+
+    def writer_lost(self, partition: ResultPartition) -> None:
+        """Its connection is gone: the writer may come back within the retention."""
+        if partition.state is OPEN and not partition.finishing:
+            self._stop_expiry(partition)
+            self._at(
+                partition,
+                self.settings.writer_retention_s,
+                partial(self._writer_gone, partition),
+            )
+
+    def _writer_gone(self, partition: ResultPartition) -> None:
+        if partition.state is OPEN and not partition.finishing:
+            self.fail(partition, "the producer has lost its connection and has not come back")
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def find(self, partition_id: ResultPartitionID) -> ResultPartition | None:
+        """If it can be read now."""
+        found = self._by_id.get(partition_id)
+        return found if found is not None and found.readable else None
+
+    def wait(self, partition_id: ResultPartitionID, found: Callable[[ResultPartition | None], None]) -> Waiting:
+        """``found`` is called once: now or later, on any thread."""
+        waiting = Waiting(found)
+        with self._lock:
+            partition = self._by_id.get(partition_id)
+            if partition is None or not partition.readable:
+                self._waiting.setdefault(partition_id, []).append(waiting)
+                deadline = self._clock.monotonic() + self.settings.request_timeout_s
+                waiting.timer = self._timer.at(deadline, partial(self._waited_enough, partition_id, waiting))
+                return waiting
+        found(partition)
+        return waiting
+
+    def stop_waiting(self, partition_id: ResultPartitionID, waiting: Waiting) -> bool:
+        """False if it was too late: ``found`` has been or is being called."""
+        with self._lock:
+            readers = self._waiting.get(partition_id, [])
+            if waiting not in readers:
+                return False
+            readers.remove(waiting)
+            if not readers:
+                del self._waiting[partition_id]
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        return True
+
+    def _waited_enough(self, partition_id: ResultPartitionID, waiting: Waiting) -> None:
+        if self.stop_waiting(partition_id, waiting):
+            waiting.found(None)
+
+    def _tell(self, waiting: list[Waiting], partition: ResultPartition) -> None:
+        for reader in waiting:
+            if reader.timer is not None:
+                reader.timer.cancel()
+            reader.found(partition)
+
+    def reader_lost(self, partition: ResultPartition) -> None:
+        """A pipelined partition's reader has lost its connection; within the retention another may begin again."""
+        self._at(partition, self.settings.retention_s, partial(self._reader_gone, partition))
+
+    def _reader_gone(self, partition: ResultPartition) -> None:
+        if all(part.cursor is None for part in partition.subpartitions):
+            self.release(partition.id)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def release(self, partition_id: ResultPartitionID) -> bool:
+        """Forget it. False if there is none."""
+        with self._lock:
+            partition = self._by_id.pop(partition_id, None)
+            if partition is None:
+                return False
+            if self._winners.get(partition_id.producer_key) == partition_id:
+                del self._winners[partition_id.producer_key]
+            waiting = self._waiting.pop(partition_id, [])
+        self._stop_expiry(partition)
+        partition.release()
+        self._spiller.remove(partition)
+        for reader in waiting:
+            if reader.timer is not None:
+                reader.timer.cancel()
+            reader.found(None)
+        return True
+
+    def list(self, prefix: str) -> list[PartitionInfo]:
+        """Those whose hex digits begin with ``prefix``, in their order."""
+        with self._lock:
+            found = sorted(self._by_id.values(), key=lambda partition: partition.id)
+        return [
+            PartitionInfo(
+                partition.id,
+                partition.kind,
+                PartitionState(partition.state),
+                len(partition.subpartitions),
+                partition.memory + partition.disk,
+                partition.buffers,
+                len(partition.cursors),
+            )
+            for partition in found
+            if partition.id.hex().startswith(prefix)
+        ]
+
+    def _ttl_s(self, ttl_ms: int) -> float:
+        return self.settings.ttl_s if ttl_ms < 0 else ttl_ms / 1000
+
+    def _expire_in(self, partition: ResultPartition, seconds: float) -> None:
+        self._at(partition, seconds, partial(self.release, partition.id))
+
+    def _at(self, partition: ResultPartition, seconds: float, callback: Callable[[], object]) -> None:
+        def due() -> None:
+            with self._lock:
+                self._expiries.pop(partition.id, None)
+            callback()
+
+        handle = self._timer.at(self._clock.monotonic() + seconds, due)
+        with self._lock:
+            before = self._expiries.get(partition.id)
+            self._expiries[partition.id] = handle
+        if before is not None:
+            before.cancel()
+
+    def _stop_expiry(self, partition: ResultPartition) -> None:
+        with self._lock:
+            handle = self._expiries.pop(partition.id, None)
+        if handle is not None:
+            handle.cancel()

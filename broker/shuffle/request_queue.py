@@ -1,0 +1,129 @@
+"""The receivers of one connection, and whose turn it is: Flink's PartitionRequestQueue.
+
+On the connection's processor. Receivers that have something to send and the credit for it stand in a row; the first sends one
+buffer and goes to the end of the row if it has another. Headers and payloads of many buffers are gathered and handed over at
+once, up to the connection's high-water mark; then the queue waits to be told that the connection is writable.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from broker.network.connection import Connection
+from broker.network.service import Outbox, Part
+from broker.shuffle.view import PartitionFailed, PartitionGone, View
+from protocol.shuffle import buffer_response
+from protocol.shuffle.errors import (
+    PRODUCER_FAILED_EXCEPTION,
+    encode_error,
+    partition_not_found,
+)
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.messages import encode_backlog_announcement
+
+
+class Receiver:
+    """One input channel of the client's."""
+
+    __slots__ = ("id", "queued", "sequence", "view")
+
+    view: View  # set when it is added to a queue
+
+    def __init__(self, receiver: bytes) -> None:
+        self.id = receiver
+        self.sequence = 0
+        self.queued = False
+
+
+class RequestQueue:
+    """``on_end(view, complete)``: a receiver is gone; see ``View.close``."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        outbox: Outbox,
+        generation: Generation,
+        high_water_bytes: int,
+        on_end: Callable[[View, bool], None],
+    ) -> None:
+        self._connection = connection
+        self._outbox = outbox
+        self._generation = generation
+        self._high_water_bytes = high_water_bytes
+        self._on_end = on_end
+        self._receivers: dict[bytes, Receiver] = {}
+        self._row: deque[Receiver] = deque()
+
+    def __len__(self) -> int:
+        return len(self._receivers)
+
+    def get(self, receiver: bytes) -> Receiver | None:
+        return self._receivers.get(receiver)
+
+    def add(self, receiver: Receiver) -> None:
+        """A request was granted. A receiver that asks twice replaces its first request."""
+        self.remove(receiver.id, complete=True)
+        self._receivers[receiver.id] = receiver
+        self.look(receiver)
+
+    def remove(self, receiver: bytes, complete: bool) -> None:
+        """Cancelled (``complete``), or lost. Unknown ones do nothing."""
+        gone = self._receivers.pop(receiver, None)
+        if gone is not None:
+            if gone.queued:
+                self._row.remove(gone)
+            self._on_end(gone.view, complete)
+
+    def close(self, complete: bool) -> None:
+        for receiver in list(self._receivers):
+            self.remove(receiver, complete)
+
+    def look(self, receiver: Receiver) -> None:
+        """The receiver has got data, credit or leave to go on: see whether it can send."""
+        if receiver.queued or self._receivers.get(receiver.id) is not receiver:
+            return
+        if receiver.view.credit.announces_backlog:
+            backlog = receiver.view.backlog()
+            if backlog:
+                self._outbox.push(self._connection, [encode_backlog_announcement(receiver.id, backlog)])
+        receiver.queued = True
+        self._row.append(receiver)
+        self.send()
+
+    def send(self) -> None:
+        """Send what can be sent, as long as the connection takes it."""
+        connection, row, generation = self._connection, self._row, self._generation
+        if not connection.writable:
+            return
+        room = self._high_water_bytes - connection.outgoing_bytes
+        header = buffer_response.header
+        parts: list[Part] = []
+        while row and room > 0:
+            receiver = row.popleft()
+            receiver.queued = False
+            try:
+                taken = receiver.view.take()
+            except PartitionFailed as error:
+                parts.append(encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id))
+                self.remove(receiver.id, complete=True)
+                continue
+            except PartitionGone:
+                parts.append(partition_not_found(receiver.view.partition.id, receiver.id))
+                self.remove(receiver.id, complete=True)
+                continue
+            if taken is None:
+                continue
+            subpartition, data_type, compressed, payload, size, backlog, more = taken
+            parts.append(
+                header(generation, receiver.id, subpartition, receiver.sequence, backlog, data_type, compressed, size)
+            )
+            if size:
+                parts.append(payload)
+            receiver.sequence += 1
+            room -= size + 64
+            if more:
+                receiver.queued = True
+                row.append(receiver)
+        if row:
+            connection.writable = False  # so that the reactor says when it is
+        if parts:
+            self._outbox.push(connection, parts)

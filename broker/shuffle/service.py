@@ -1,0 +1,247 @@
+"""The shuffle protocol as a ``Service`` of the reactor: sessions, and what each message sets going.
+
+All handling is inline on the connection's processor: every message is a few decisions over tables in memory. Files are the
+spiller's affair. Connections are never muted for requests (``in_flight_max`` 0): the flow control is the protocol's own credit.
+"""
+
+from functools import partial
+
+import attrs
+
+from broker.log import get_logger
+from broker.network.connection import Connection
+from broker.network.service import Outbox, Peer, Request
+from broker.shuffle.credit import Credit
+from broker.shuffle.partitions import Partitions, Waiting
+from broker.shuffle.request_queue import Receiver, RequestQueue
+from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.spill import Spiller
+from broker.shuffle.view import PartitionGone, View
+from broker.shuffle.writers import Writers, WriterSettings
+from protocol.errors import ProtocolError
+from protocol.shuffle import messages, writer_frames
+from protocol.shuffle.errors import (
+    ILLEGAL_ARGUMENT_EXCEPTION,
+    encode_error,
+    partition_not_found,
+)
+from protocol.shuffle.frame import FIRST_WRITER_ID, frame_size
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    CancelPartitionRequest,
+    CloseRequest,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+    SegmentId,
+    TaskEventRequest,
+)
+from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PartitionType
+
+log = get_logger("shuffle")
+
+
+class ShuffleRequest(Request):
+    """A frame; it is parsed when it is handled, because its payload lies in it."""
+
+    __slots__ = ()
+
+
+class ShuffleSession:
+    """One connection. The protocol has no state that framing would need."""
+
+    in_flight_max = 0
+
+    def frame_size(self, data: memoryview) -> int:
+        return frame_size(data)
+
+    def receive(self, frame: memoryview) -> Request:
+        return ShuffleRequest()
+
+
+@attrs.define(eq=False)
+class _State:
+    """What the service keeps of a connection, on its processor."""
+
+    queue: RequestQueue
+    writers: Writers
+    waiting: dict[bytes, tuple[ResultPartitionID, Waiting]] = attrs.Factory(dict)  # by receiver
+
+
+class ShuffleService:
+    """One listener's: it speaks one generation of the protocol. The partitions are shared by all."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        partitions: Partitions,
+        spiller: Spiller,
+        writer_settings: WriterSettings,
+        high_water_bytes: int,
+    ) -> None:
+        self._generation = generation
+        self._partitions = partitions
+        self._spiller = spiller
+        self._writer_settings = writer_settings
+        self._high_water_bytes = high_water_bytes
+
+    def connect(self, peer: Peer) -> ShuffleSession:
+        return ShuffleSession()
+
+    def inline(self, request: Request) -> bool:
+        return True
+
+    def handle(self, request: Request, outbox: Outbox) -> None:
+        connection = request.connection
+        state = connection.data
+        if state is None:
+            state = connection.data = self._new_state(connection, outbox)
+        frame = request.frame
+        if frame[8] >= FIRST_WRITER_ID:
+            state.writers.handle(writer_frames.parse(frame))
+            return
+        message = messages.parse(frame, self._generation)
+        if isinstance(message, AddCredit):
+            receiver = state.queue.get(message.receiver)
+            if receiver is not None:  # a late one, for a receiver that is gone, means nothing
+                receiver.view.credit.add(message.credit)
+                state.queue.look(receiver)
+        elif isinstance(message, PartitionRequest):
+            self._request(state, connection, outbox, message)
+        elif isinstance(message, ResumeConsumption):
+            receiver = state.queue.get(message.receiver)
+            if receiver is not None:
+                receiver.view.credit.resume()
+                state.queue.look(receiver)
+        elif isinstance(message, CancelPartitionRequest):
+            self._cancel(state, message.receiver)
+        elif isinstance(message, CloseRequest):
+            state.queue.close(complete=True)
+            self._stop_waiting(state)
+            outbox.close(request)
+        elif isinstance(message, TaskEventRequest):
+            self._task_event(outbox, connection, message)
+        elif isinstance(message, NewBufferSize):
+            receiver = state.queue.get(message.receiver)
+            if receiver is not None:
+                partition = receiver.view.partition
+                for cursor in receiver.view.cursors:
+                    partition.tell_writer(partial(_buffer_size, partition.id, cursor.index, message.buffer_size))
+        elif isinstance(message, AckAllUserRecordsProcessed):
+            receiver = state.queue.get(message.receiver)
+            if receiver is not None:
+                receiver.view.partition.acknowledged_all(receiver.view)
+        elif not isinstance(message, SegmentId):  # of tiered storage, which is not here
+            raise ProtocolError(f"a {type(message).__name__} is not for a server")
+
+    def writable(self, connection: Connection) -> None:
+        state = connection.data
+        if state is not None:
+            state.queue.send()
+
+    def stopping(self, connection: Connection) -> None:
+        """Streams just end; who reads or writes them goes on with the next broker, or fails."""
+
+    def disconnected(self, connection: Connection) -> None:
+        state = connection.data
+        if state is not None:
+            connection.data = None
+            state.queue.close(complete=False)
+            self._stop_waiting(state)
+            state.writers.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _new_state(self, connection: Connection, outbox: Outbox) -> _State:
+        queue = RequestQueue(connection, outbox, self._generation, self._high_water_bytes, self._view_ended)
+        writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings)
+        return _State(queue, writers)
+
+    def _request(self, state: _State, connection: Connection, outbox: Outbox, message: PartitionRequest) -> None:
+        self._cancel(state, message.receiver)
+        partition = self._partitions.find(message.partition)
+        if partition is not None:
+            self._attach(state, connection, outbox, message, partition)
+            return
+
+        def found(partition: ResultPartition | None) -> None:
+            """On any thread."""
+            outbox.call(connection, partial(self._found, state, connection, outbox, message, partition))
+
+        waiting = self._partitions.wait(message.partition, found)
+        state.waiting[message.receiver] = (message.partition, waiting)
+
+    def _found(
+        self,
+        state: _State,
+        connection: Connection,
+        outbox: Outbox,
+        message: PartitionRequest,
+        partition: ResultPartition | None,
+    ) -> None:
+        """The wait is over; on the connection's processor."""
+        if state.waiting.pop(message.receiver, None) is None:
+            return  # cancelled meanwhile
+        if partition is None:
+            outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
+        else:
+            self._attach(state, connection, outbox, message, partition)
+
+    def _attach(
+        self,
+        state: _State,
+        connection: Connection,
+        outbox: Outbox,
+        message: PartitionRequest,
+        partition: ResultPartition,
+    ) -> None:
+        receiver = Receiver(message.receiver)
+        # On any thread: there is something where there was nothing.
+        on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
+        try:
+            receiver.view = View(partition, message.subpartitions, Credit(message.credit), on_data)
+        except PartitionGone:
+            outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
+            return
+        except IndexError as error:
+            outbox.push(connection, [encode_error(ILLEGAL_ARGUMENT_EXCEPTION, str(error), message.receiver)])
+            return
+        state.queue.add(receiver)
+
+    def _cancel(self, state: _State, receiver: bytes) -> None:
+        waiting = state.waiting.pop(receiver, None)
+        if waiting is not None:
+            self._partitions.stop_waiting(*waiting)
+        state.queue.remove(receiver, complete=True)
+
+    def _stop_waiting(self, state: _State) -> None:
+        for partition_id, waiting in state.waiting.values():
+            self._partitions.stop_waiting(partition_id, waiting)
+        state.waiting.clear()
+
+    def _view_ended(self, view: View, complete: bool) -> None:
+        partition = view.partition
+        if view.close(complete):
+            self._partitions.release(partition.id)
+        elif partition.retains and not complete and partition.kind is PartitionType.PIPELINED:
+            self._partitions.reader_lost(partition)
+
+    def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
+        partition = self._partitions.find(message.partition)
+        told = partition is not None and partition.tell_writer(
+            partial(_task_event, message.partition, ALL_SUBPARTITIONS, message.event)
+        )
+        if not told:
+            error = encode_error(ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", message.receiver)
+            outbox.push(connection, [error])
+
+
+def _buffer_size(partition_id: ResultPartitionID, subpartition: int, size: int, writers: Writers) -> None:
+    writers.buffer_size(partition_id, subpartition, size)
+
+
+def _task_event(partition_id: ResultPartitionID, subpartition: int, event: bytes, writers: Writers) -> None:
+    writers.task_event(partition_id, subpartition, event)

@@ -1,0 +1,254 @@
+"""The writers of one connection: handles, credit, acknowledgements.
+
+On the connection's processor, but for what ``Partitions.finish`` reports, which comes back to it through the outbox.
+
+Back-pressure is credit held back. A writer is granted a window of pushes when it opens; what it uses is granted again, a quarter
+of the window at a time, as long as there is room: all partitions together within the memory and disk budget, a pipelined
+partition within its own bound. What is held back is granted when the spiller or a reader has made room.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+
+from broker.network.connection import Connection
+from broker.network.service import Outbox
+from broker.shuffle.partitions import Partitions, Refused
+from broker.shuffle.result_partition import FAILED, OPEN, OverQuota, ResultPartition, SequenceGap
+from broker.shuffle.spill import Spiller
+from protocol.errors import ProtocolError
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import (
+    NO_HANDLE,
+    NO_WRITER,
+    CloseWriter,
+    FailPartition,
+    FinishPartition,
+    ListPartitions,
+    OpenPartition,
+    PushBuffer,
+    ReleasePartition,
+    WriterErrorCode,
+    WriterFrame,
+    encode_buffer_size_hint,
+    encode_partition_finished,
+    encode_partition_list,
+    encode_partition_opened,
+    encode_partition_released,
+    encode_push_acknowledged,
+    encode_writer_credit,
+    encode_writer_error,
+    encode_writer_task_event,
+)
+
+
+@attrs.frozen
+class WriterSettings:
+    window: int  # pushes granted at first
+
+
+@attrs.define(eq=False)
+class Writer:
+    """One opened partition."""
+
+    handle: int
+    partition: ResultPartition
+    used: int = 0  # credits used and not granted again
+    unacknowledged: dict[int, int] = attrs.Factory(dict)  # subpartition -> next sequence
+    finished: bool = False
+
+
+class Writers:
+    """Those of one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        outbox: Outbox,
+        partitions: Partitions,
+        spiller: Spiller,
+        settings: WriterSettings,
+    ) -> None:
+        self._connection = connection
+        self._outbox = outbox
+        self._partitions = partitions
+        self._spiller = spiller
+        self._settings = settings
+        self._writers: dict[int, Writer] = {}
+        self._next_handle = 1
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def handle(self, frame: WriterFrame) -> None:
+        """Act on a frame. Raises ProtocolError for one that no handle of this connection explains."""
+        if isinstance(frame, PushBuffer):
+            self._push(frame)
+        elif isinstance(frame, OpenPartition):
+            self._open(frame)
+        elif isinstance(frame, FinishPartition):
+            self._finish(self._get(frame.handle))
+        elif isinstance(frame, FailPartition):
+            writer = self._get(frame.handle)
+            self._forget(writer)
+            self._partitions.fail(writer.partition, frame.message)
+        elif isinstance(frame, CloseWriter):
+            writer = self._get(frame.handle)
+            self._acknowledge(writer)
+            self._forget(writer)
+            self._partitions.writer_lost(writer.partition)
+        elif isinstance(frame, ReleasePartition):
+            existed = self._partitions.release(frame.partition)
+            self._send(encode_partition_released(frame.correlation, existed))
+        elif isinstance(frame, ListPartitions):
+            self._send(encode_partition_list(frame.correlation, self._partitions.list(frame.prefix)))
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for writer in list(self._writers.values()):
+            self._forget(writer)
+            if not writer.finished:
+                self._partitions.writer_lost(writer.partition)
+
+    # -- what others tell a writer; on this connection's processor ------------------------------------------------------
+
+    def room(self) -> None:
+        """There is room again: grant what was held back."""
+        for writer in list(self._writers.values()):
+            self._grant(writer)
+
+    def task_event(self, partition_id: ResultPartitionID, subpartition: int, event: bytes) -> None:
+        for writer in self._writers.values():
+            if writer.partition.id == partition_id:
+                self._send(encode_writer_task_event(writer.handle, subpartition, event))
+
+    def buffer_size(self, partition_id: ResultPartitionID, subpartition: int, size: int) -> None:
+        for writer in self._writers.values():
+            if writer.partition.id == partition_id:
+                self._send(encode_buffer_size_hint(writer.handle, subpartition, size))
+
+    # -- the frames -----------------------------------------------------------------------------------------------------
+
+    def _open(self, frame: OpenPartition) -> None:
+        try:
+            partition = self._partitions.open(frame)
+        except Refused as refused:
+            self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
+            return
+        writer = Writer(self._next_handle, partition)
+        self._next_handle += 1
+        self._writers[writer.handle] = writer
+        partition.call_writer = self._call
+        self._send(
+            encode_partition_opened(frame.writer, writer.handle, self._settings.window, partition.next_sequences)
+        )
+
+    def _push(self, frame: PushBuffer) -> None:
+        writer = self._writers.get(frame.handle)
+        if writer is None:
+            if 0 < frame.handle < self._next_handle:
+                return  # it was told that its partition is gone, and had sent this before it heard
+            raise ProtocolError(f"a push for the handle {frame.handle}, which was never given")
+        _, subpartition, sequence, data_type, compressed, payload = frame
+        partition = writer.partition
+        try:
+            partition.append(subpartition, sequence, data_type, compressed, payload)
+        except IndexError:
+            count = len(partition.subpartitions)
+            self._give_up(writer, WriterErrorCode.BAD_REQUEST, f"subpartition {subpartition} of {count}")
+            return
+        except SequenceGap as gap:
+            self._give_up(writer, WriterErrorCode.SEQUENCE_GAP, str(gap))
+            self._partitions.writer_lost(partition)
+            return
+        except OverQuota as over:
+            self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, str(over))
+            self._partitions.fail(partition, f"the producer's quota is used up: {over}")
+            return
+        if partition.state is not OPEN:
+            self._gone(writer)
+            return
+        next_sequence = sequence + 1
+        if next_sequence > writer.unacknowledged.get(subpartition, 0):
+            writer.unacknowledged[subpartition] = next_sequence
+        writer.used += 1
+        if writer.used * 4 >= self._settings.window:
+            self._grant(writer)
+        if self._partitions.budget.memory_scarce:
+            self._spiller.press()
+
+    def _gone(self, writer: Writer) -> None:
+        code = WriterErrorCode.RELEASED
+        text = writer.partition.failure or "the partition was released"
+        if writer.partition.state is not FAILED and self._partitions.lost_race(writer.partition.id):
+            code, text = WriterErrorCode.ANOTHER_ATTEMPT_WON, "another attempt has finished"
+        self._give_up(writer, code, text)
+
+    def _finish(self, writer: Writer) -> None:
+        if writer.finished:
+            self._give_up(writer, WriterErrorCode.FINISHED_ALREADY, "it was finished before")
+            return
+        writer.finished = True
+        writer.partition.finishing = True
+        self._acknowledge(writer)
+        try:
+            self._partitions.finish(writer.partition, partial(self._finish_came, writer))
+        except OverQuota as over:
+            self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, str(over))
+            self._partitions.fail(writer.partition, f"the producer's quota is used up: {over}")
+
+    def _finish_came(self, writer: Writer, refused: Refused | None) -> None:
+        """On this connection's processor, or the spiller's thread."""
+        self._outbox.call(self._connection, partial(self._finish_done, writer, refused))
+
+    def _finish_done(self, writer: Writer, refused: Refused | None) -> None:
+        if writer.handle not in self._writers:
+            return
+        if refused is None:
+            self._forget(writer)
+            self._send(encode_partition_finished(writer.handle))
+        else:
+            self._give_up(writer, refused.code, str(refused))
+
+    # -- credit ---------------------------------------------------------------------------------------------------------
+
+    def _call(self, work: Callable[["Writers"], None]) -> None:
+        """From any thread."""
+        self._outbox.call(self._connection, partial(work, self))
+
+    def _grant(self, writer: Writer) -> None:
+        if not writer.used or writer.finished:
+            return
+        self._acknowledge(writer)
+        partition = writer.partition
+        # Set before looking, so that room that comes in between is noticed.
+        partition.starved = True
+        if partition.full or self._partitions.budget.full:
+            return
+        partition.starved = False
+        granted, writer.used = writer.used, 0
+        self._send(encode_writer_credit(writer.handle, granted))
+
+    def _acknowledge(self, writer: Writer) -> None:
+        if writer.unacknowledged:
+            self._send(encode_push_acknowledged(writer.handle, writer.unacknowledged.items()))
+            writer.unacknowledged.clear()
+
+    def _give_up(self, writer: Writer, code: WriterErrorCode, message: str) -> None:
+        self._forget(writer)
+        self._send(encode_writer_error(writer.partition.writer or NO_WRITER, writer.handle, code, message))
+
+    def _forget(self, writer: Writer) -> None:
+        self._writers.pop(writer.handle, None)
+        if writer.partition.call_writer == self._call:
+            writer.partition.call_writer = None
+
+    def _get(self, handle: int) -> Writer:
+        writer = self._writers.get(handle)
+        if writer is None:
+            raise ProtocolError(f"there is no partition with the handle {handle} on this connection")
+        return writer
+
+    def _send(self, frame: bytes) -> None:
+        self._outbox.push(self._connection, [frame])
