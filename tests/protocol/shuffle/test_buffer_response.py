@@ -186,11 +186,11 @@ def test_partial_sizes_that_lie_are_refused(sizes: tuple[int, ...]) -> None:
 def test_a_count_of_partial_buffers_is_not_believed(count: int) -> None:
     frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 3, (3,)) + b"abc")
     frame[29:33] = count.to_bytes(4, "big", signed=True)
-    for pieces in ([frame], [frame[:10], frame[10:]], [frame[:40], frame[40:]]):
+    for cut in (0, 10, 46):
         decoder = ClientDecoder(V2_0, max_payload=32)
+        assert [] == decoder.feed(frame[:cut])
         with pytest.raises(ProtocolError, match="partial"):
-            for piece in pieces:
-                decoder.feed(piece)
+            decoder.feed(frame[cut:])
 
 
 @pytest.mark.parametrize("size", [-1, 33, 2**31 - 1])
@@ -198,10 +198,10 @@ def test_a_size_is_not_believed(size: int) -> None:
     frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 3) + b"abc")
     frame[43:47] = size.to_bytes(4, "big", signed=True)
     tracemalloc.start()
-    for cut in (0, 1, 20, 46, 47):
+    for cut in (0, 1, 20, 46):
         decoder = ClientDecoder(V2_0, max_payload=32)
+        assert [] == decoder.feed(frame[:cut])
         with pytest.raises(ProtocolError, match="bytes"):
-            decoder.feed(frame[:cut])
             decoder.feed(frame[cut:])
     assert tracemalloc.get_traced_memory()[1] < 100_000
     tracemalloc.stop()
