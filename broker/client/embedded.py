@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from broker.config import BrokerConfig
+from broker.config import load
 from broker.server import BrokerServer
 
 
@@ -32,7 +32,7 @@ class Broker:
         data_dir = self._data_dir or tempfile.mkdtemp(prefix="broker-")
         settings = {"listeners": ["kafka://127.0.0.1:0"], "shutdown_timeout_ms": 1000, **self._settings}
         try:
-            server = BrokerServer(BrokerConfig(data_dir=data_dir, **settings))
+            server = BrokerServer(load(data_dir=data_dir, **settings))
             server.start()
         except BaseException:
             if self._temporary:
