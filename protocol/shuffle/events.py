@@ -99,7 +99,7 @@ class CheckpointBarrier:
     @property
     def is_timeoutable(self) -> bool:
         """Becomes unaligned when alignment takes longer than ``aligned_timeout_ms``."""
-        return self.alignment is Alignment.ALIGNED and self.aligned_timeout_ms != NO_TIMEOUT
+        return self.alignment is Alignment.ALIGNED and 0 < self.aligned_timeout_ms < NO_TIMEOUT
 
 
 @attrs.frozen

@@ -74,7 +74,7 @@ def buffers(draw: st.DrawFn, generation: Generation, max_size: int = 60) -> tupl
     data_type = DataType(draw(st.integers(0, generation.last_data_type)))
     payload = draw(st.binary(min_size=1 if data_type.is_event else 0, max_size=max_size))
     sizes: tuple[int, ...] = ()
-    if generation is Generation.V2_0 and draw(st.booleans()):
+    if generation is Generation.V2_0 and payload and draw(st.booleans()):
         cuts = sorted(draw(st.lists(st.integers(0, len(payload)), max_size=4)))
         sizes = tuple(after - before for before, after in zip([0, *cuts], [*cuts, len(payload)], strict=True))
     subpartition = -1 if generation is Generation.V1_16 else draw(ints(-1))

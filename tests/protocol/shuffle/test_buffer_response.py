@@ -173,6 +173,16 @@ def test_partial_sizes_must_make_up_the_payload() -> None:
         header(V2_0, RECEIVER, 0, 0, 0, 1, False, 3, (1, 1))
 
 
+def test_an_empty_payload_has_no_partial_buffers() -> None:
+    # Flink's client would take their sizes for the next frame.
+    with pytest.raises(ValueError, match="partial"):
+        header(V2_0, RECEIVER, 0, 0, 0, 1, False, 0, (0,))
+    frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 3, (3,)))
+    frame[43:] = bytes(8)
+    with pytest.raises(ProtocolError, match="partial"):
+        ClientDecoder(V2_0).feed(frame)
+
+
 @pytest.mark.parametrize("sizes", [(1, 2, 1), (4, -1), (3, 1)])
 def test_partial_sizes_that_lie_are_refused(sizes: tuple[int, ...]) -> None:
     frame = bytearray(header(V2_0, RECEIVER, 0, 0, 0, 1, False, 3, (1,) * 2 + (1,)) + b"abc")

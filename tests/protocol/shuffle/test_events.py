@@ -71,6 +71,7 @@ def test_a_boolean_watermark_stays_boolean(name: str, value: bool, aligned: bool
     [
         (ev.CheckpointBarrier(1, 2), DataType.ALIGNED_CHECKPOINT_BARRIER),
         (ev.CheckpointBarrier(1, 2, aligned_timeout_ms=5), DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER),
+        (ev.CheckpointBarrier(1, 2, aligned_timeout_ms=0), DataType.ALIGNED_CHECKPOINT_BARRIER),
         (ev.CheckpointBarrier(1, 2, alignment=ev.Alignment.FORCED_ALIGNED), DataType.ALIGNED_CHECKPOINT_BARRIER),
         (ev.CheckpointBarrier(1, 2, alignment=ev.Alignment.UNALIGNED), DataType.EVENT_BUFFER),
         (ev.CheckpointBarrier(1, 2, alignment=ev.Alignment.AT_LEAST_ONCE), DataType.EVENT_BUFFER),
