@@ -1,6 +1,7 @@
 """What documents say about settings and APIs is made from the code; here it is checked that somebody has made it again."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -37,3 +38,12 @@ def test_a_stale_part_is_noticed(generate: ModuleType) -> None:
     assert "| `cleanup.policy` |" in rendered
     assert rendered.endswith("<!-- end -->\nby hand\n")
     assert rendered == generate.render(rendered)
+
+
+def test_every_test_that_a_document_names_is_there() -> None:
+    tests = Path(__file__).parent
+    for document in DOCS.glob("*.md"):
+        for path, name in re.findall(r"`tests/([\w/]+\.py)(?:::(\w+))?`", document.read_text("utf-8")):
+            source = tests / path
+            assert source.exists(), f"{document.name} names tests/{path}"
+            assert not name or f"def {name}(" in source.read_text("utf-8"), f"{document.name} names {path}::{name}"
