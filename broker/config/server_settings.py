@@ -162,7 +162,7 @@ class NetworkSettings:
         INT_MAX,
         unit="connections",
         least=0,
-        doc="Connections at a time on all listeners. Past it, a new one is taken only by closing the longest idle one.",
+        doc="Connections at a time on all listeners. Past it, accepting waits until one closes.",
         reason=KAFKA,
     )
     max_connections_per_ip: int = setting(
