@@ -514,7 +514,7 @@ class Processor:
         self._dispatching = connection
         try:
             for _ in range(_TURN_REQUESTS):
-                if start >= end or connection.mute_state != _NOT_MUTED or self._draining:
+                if start >= end or connection.mute_state != _NOT_MUTED:
                     break
                 if connection.outgoing_bytes > high_water:
                     self._flush(connection)

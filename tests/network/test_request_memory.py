@@ -1,10 +1,12 @@
 """Request memory is bounded, who cannot have any waits without harm, and nobody who stalls keeps it from the others."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from broker.network import processor as processor_module
+from broker.network.service import Outbox
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
 
@@ -236,6 +238,37 @@ def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_b
     assert len(client.frames) >= 10  # all that had arrived when memory ran out
     b.memory.release(filler)
     b.until(lambda: len(client.frames) == 41)
+
+
+def test_what_lies_in_memory_is_served_before_more_is_asked_for(bench: MakeBench) -> None:
+    # A parked request is answered in the same round in which more arrives behind it, and its connection's memory is full.
+    class Waking(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            if request.command == b"e" and self.parked:
+                parked, _ = self.parked.pop()
+                outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
+            super().handle(request, outbox)
+
+    b = bench(Waking(), memory=1024)
+    wakes, client = b.connect(), b.connect()
+    client.send(frame(b"h") + frame(b"n", b"x" * 123) * 6)
+    b.settle()
+    received = b.connection_of(client).received
+    assert received.pending == len(received.view) == 768
+    wakes.send(frame(b"e", b"x" * 20)[:10])
+    b.settle()
+    assert b.memory.exhausted
+    taken = [b.memory.allocate(256, lambda: None, force=True)]
+    taken.append(b.memory.allocate(256, lambda: None, grows=taken[0]))  # the one right to go beyond the end
+    wakes.send(frame(b"e", b"x" * 20)[10:])
+    client.send(frame(b"n", b"y" * 123) * 3)
+    for _ in range(20):
+        b.step()
+    assert b.service.handled.count(b"n") >= 6
+    for buffer in taken:
+        assert buffer is not None
+        b.memory.release(buffer)
+    b.until(lambda: b.service.handled.count(b"n") == 9)
 
 
 def test_a_connection_that_goes_gives_its_memory_back_whatever_it_was_doing(bench: MakeBench) -> None:

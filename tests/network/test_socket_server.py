@@ -198,6 +198,45 @@ def test_what_several_threads_push_arrives_whole_and_in_each_threads_order() -> 
             assert numbers == list(range(300))
 
 
+@pytest.mark.usefixtures("no_naps")
+def test_a_connection_whose_turn_was_over_goes_on_though_nothing_else_happens() -> None:
+    with serving(network_threads=1) as served:
+        assert len(served.ask(served.connect(), frame(b"e") * 1000, 1000)) == 1000
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_memory_returned_on_one_processor_wakes_another_that_sleeps() -> None:
+    with serving(network_threads=2, queued_max_request_bytes=300_000) as served:
+        holder, waits = served.connect(), served.connect()  # one on each processor
+        for client in (holder, waits):
+            served.ask(client, frame(b"e"))
+        holder.send(frame(b"e", b"x" * MIB)[: MIB // 2])
+        served.until(lambda: served.server.memory.exhausted)
+        waits.send(frame(b"e", b"at last"))
+        served.until(lambda: served.server.memory.wanted)
+        assert waits.frames == []
+        holder.abort()
+        served.until(lambda: waits.frames, "nobody was woken for the memory")
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_room_in_the_request_channel_wakes_another_processor_that_sleeps() -> None:
+    with serving(network_threads=2, io_threads=1, queued_max_requests=1) as served:
+        clients = [served.connect() for _ in range(4)]
+        for client in clients:
+            served.ask(client, frame(b"e"))
+        working, queued, held = clients[0], clients[2], clients[1]  # `held` is on the other processor
+        working.send(frame(b"w"))
+        served.until(lambda: b"w" in served.service.handled)
+        channel = served.server.planes[0].channel
+        queued.send(frame(b"H"))
+        served.until(lambda: len(channel) == 1)
+        held.send(frame(b"H"))
+        served.until(lambda: any(c.held is not None for p in served.server.processors for c in p.connections))
+        served.service.gate.set()
+        served.until(lambda: len(served.service.parked) == 2, "nobody was woken for the room")
+
+
 # -- nobody stalls anybody --------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,189 @@
+"""Raw Kafka connections for clients that do not behave, and a look at what they leave behind in the broker."""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker.client import Broker
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.records import build_batch
+
+DEADLINE_S = 30.0
+LENGTH = struct.Struct(">i")
+
+API_VERSIONS = control.encode_request(ApiKey.API_VERSIONS, 0, 77, "good", {})
+
+
+def wait_for(condition: Callable[[], Any], what: str = "") -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what or "it never came"
+        time.sleep(0.002)
+
+
+class Raw:
+    """A blocking socket to the broker; reads end at the deadline."""
+
+    def __init__(self, broker: Broker, *, receive_buffer: int = 0) -> None:
+        host, port = broker.bootstrap_servers.rsplit(":", 1)
+        self.socket = socket.socket()
+        if receive_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(DEADLINE_S)
+        self.socket.connect((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def try_send(self, data: bytes) -> None:
+        """The broker may close in the middle of it."""
+        try:
+            self.socket.sendall(data)
+        except OSError:
+            pass
+
+    def frame(self) -> bytes:
+        """The next whole response, its length included."""
+        head = self.exactly(4)
+        return head + self.exactly(LENGTH.unpack(head)[0])
+
+    def exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = self.socket.recv(min(size - len(data), 1 << 20))
+            assert piece, "the broker closed the connection"
+            data += piece
+        return bytes(data)
+
+    def rest(self) -> bytes:
+        """All that comes until the broker closes."""
+        data = bytearray()
+        try:
+            while piece := self.socket.recv(1 << 20):
+                data += piece
+        except ConnectionError:
+            pass
+        return bytes(data)
+
+    def finish(self) -> None:
+        """Close our side only."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the broker has closed already
+
+    def abort(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        self.send(control.encode_request(key, version, 5, "good", fields))
+        correlation_id, response = control.parse_response(key, version, self.frame())
+        assert correlation_id == 5
+        return response
+
+    def __enter__(self) -> "Raw":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def produce(topic: str, value: bytes, *, partition: int = 0, acks: int = 1, correlation_id: int = 1) -> bytes:
+    """A whole Produce request of one record."""
+    batch = bytes(build_batch([(b"key", value, [], 1_700_000_000_000)]))
+    return control.encode_request(
+        ApiKey.PRODUCE,
+        7,
+        correlation_id,
+        "raw",
+        {
+            "acks": acks,
+            "timeout": 30_000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
+        },
+    )
+
+
+def fetch(topic: str, *, offset: int = 0, max_wait_ms: int = 0, max_bytes: int = 1 << 20, min_bytes: int = 1) -> bytes:
+    """A whole Fetch request of one partition."""
+    return control.encode_request(
+        ApiKey.FETCH,
+        11,
+        2,
+        "raw",
+        {
+            "max_wait": max_wait_ms,
+            "min_bytes": min_bytes,
+            "max_bytes": max_bytes,
+            "topics": [
+                {
+                    "topic": topic,
+                    "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": max_bytes}],
+                }
+            ],
+        },
+    )
+
+
+class Faults:
+    """A broker under attack."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.topic = "healthy"
+        broker.server.kafka.logs.create_topic(self.topic, 1, {})
+        self._served = 0
+        self._raws: list[Raw] = []
+
+    def connect(self, **options: Any) -> Raw:
+        self._raws.append(Raw(self.broker, **options))
+        return self._raws[-1]
+
+    def close(self) -> None:
+        """Every client leaves."""
+        for raw in self._raws:
+            raw.close()
+
+    def serves(self) -> bool:
+        """Another client: handshake, produce in both ways of acknowledging, fetch, an administrative call."""
+        with self.connect() as client:
+            assert client.ask(ApiKey.API_VERSIONS, 3).error_code == 0
+            value = b"value %d" % self._served
+            self._served += 1
+            for acks in (1, -1):
+                client.send(produce(self.topic, value, acks=acks))
+                client.frame()
+            end = self.broker.server.kafka.logs.partitions[self.topic, 0].log_end_offset
+            client.send(fetch(self.topic, offset=end - 1))
+            assert value in client.frame()
+            groups = client.ask(ApiKey.LIST_GROUPS, 4)
+            assert groups.error_code == 0
+        return True
+
+    @property
+    def connections(self) -> int:
+        return sum(len(processor.connections) for processor in self.broker.server.sockets.processors)
+
+    def assert_nothing_is_left(self) -> None:
+        """All clients have gone: so has all they held."""
+        sockets = self.broker.server.sockets
+        wait_for(lambda: self.connections == 0, "connections are left")
+        wait_for(lambda: sockets.quotas.total == 0, "connections are counted that are gone")
+        wait_for(lambda: sockets.memory.in_use == 0, "request memory is left")
+        assert self.broker.server.crash is None
+        assert self.serves()
+        wait_for(lambda: self.connections == 0)
+
+    def all_requests(self) -> Iterator[tuple[ApiKey, int, bytes]]:
+        """One plain request for every API and version that is served."""
+        for api in self.broker.server.kafka.apis.values():
+            for version in range(api.min_version, api.max_version + 1):
+                yield api.key, version, control.encode_request(api.key, version, 9, "raw", {})

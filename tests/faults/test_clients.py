@@ -1,0 +1,202 @@
+"""Clients that stall, hang up, come in crowds or want everything at once: the others hardly notice."""
+
+import random
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.network import processor as processor_module
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce, wait_for
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return getattr(request, "param", {})
+
+
+def with_settings(**values: Any) -> Callable[[Any], Any]:
+    return pytest.mark.parametrize("settings", [values], indirect=True, ids=["-".join(values)])
+
+
+def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: Faults) -> None:
+    request = produce(faults.topic, b"slowly", acks=-1)
+    clients = [faults.connect() for _ in range(30)]
+    for position in range(len(request)):
+        for client in clients:
+            client.send(request[position : position + 1])
+        if position % 40 == 0:
+            assert faults.serves()
+    for client in clients:
+        assert client.frame()
+        client.close()
+
+
+@with_settings(queued_max_request_bytes=8 * MIB)
+def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_time(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor_module, "_STALL_S", 0.2)
+    monkeypatch.setattr(processor_module, "_NAP_S", 0.1)
+    clients = [faults.connect() for _ in range(20)]
+    for client in clients:
+        client.socket.setblocking(False)
+        try:
+            client.socket.send(LENGTH.pack(50 * MIB) + b"\0" * 600_000)
+        except BlockingIOError:
+            pass
+    memory = faults.broker.server.sockets.memory
+    wait_for(lambda: memory.exhausted or not memory.in_use)
+    assert faults.serves()
+    for client in clients:
+        client.close()
+
+
+@with_settings(fetch_max_bytes=256 * MIB)
+def test_a_reader_that_never_reads_a_hundred_megabytes_slows_nobody_down(faults: Faults) -> None:
+    log_of = faults.broker.server.kafka.logs
+    log_of.create_topic("large", 1, {})
+    with faults.connect() as producer:
+        request = produce("large", random.Random(3).randbytes(1_000_000))
+        for _ in range(105):
+            producer.send(request)
+            producer.frame()
+    readers = [faults.connect(receive_buffer=4096) for _ in range(3)]
+    for reader in readers:
+        reader.send(fetch("large", max_bytes=200 * MIB))
+    wait_for(
+        lambda: (
+            sum(c.outgoing_bytes > 90 * MIB for p in faults.broker.server.sockets.processors for c in p.connections)
+            == 3
+        )
+    )
+    for _ in range(5):
+        assert faults.serves()
+    # One begins to read after all, one leaves politely, one does not.
+    size = LENGTH.unpack(readers[0].exactly(4))[0]
+    assert size > 100_000_000
+    left = size
+    while left:
+        left -= len(readers[0].socket.recv(min(left, MIB)))
+    readers[0].close()
+    readers[1].close()
+    readers[2].abort()
+
+
+def test_two_thousand_connections_opened_and_dropped(faults: Faults) -> None:
+    request = produce(faults.topic, b"x")
+    for batch in range(20):
+        clients = [faults.connect() for _ in range(100)]
+        for n, client in enumerate(clients):
+            kind = (batch + n) % 5
+            if kind == 1:
+                client.send(request[:9])
+            elif kind == 2:
+                client.send(API_VERSIONS * 3)
+            elif kind == 3:
+                client.send(fetch(faults.topic, offset=10_000_000, max_wait_ms=60_000))
+        for n, client in enumerate(clients):
+            if n % 2:
+                client.close()
+            else:
+                client.abort()
+
+
+def test_a_client_that_closes_its_side_gets_what_it_asked_for(faults: Faults) -> None:
+    with faults.connect() as client:
+        client.send(API_VERSIONS * 10)
+        client.finish()
+        answers = client.rest()
+    whole = LENGTH.unpack(answers[:4])[0] + 4
+    assert len(answers) == 10 * whole
+
+
+@pytest.mark.parametrize("leave", [Raw.finish, Raw.close, Raw.abort])
+def test_a_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: Callable[[Raw], None]) -> None:
+    target = faults.broker.server.kafka.logs.partitions[faults.topic, 0]
+    clients = [faults.connect() for _ in range(10)]
+    for client in clients:
+        client.send(fetch(faults.topic, offset=target.log_end_offset, max_wait_ms=3_600_000))
+    wait_for(
+        lambda: (
+            sum(c.in_flight is not None for p in faults.broker.server.sockets.processors for c in p.connections) == 10
+        )
+    )
+    for client in clients:
+        leave(client)
+    wait_for(lambda: faults.connections == 0)
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_leaves_before_its_answer_costs_nothing(faults: Faults) -> None:
+    for n in range(100):
+        with faults.connect() as client:
+            client.send(produce(faults.topic, b"gone", acks=-1 if n % 2 else 1))
+            if n % 3 == 0:
+                client.abort()
+    wait_for(lambda: faults.connections == 0)
+
+
+def test_requests_of_every_kind_pipelined_are_answered_in_order(faults: Faults) -> None:
+    rng = random.Random(4)
+    kinds: list[Callable[[int], bytes]] = [
+        lambda n: produce(faults.topic, b"v" * rng.randrange(2000), acks=1, correlation_id=n),
+        lambda n: produce(faults.topic, b"v", acks=-1, correlation_id=n),
+        lambda n: control.encode_request(ApiKey.METADATA, 5, n, "raw", {"topics": None}),
+        lambda n: control.encode_request(ApiKey.LIST_GROUPS, 0, n, "raw", {}),
+        lambda n: control.encode_request(ApiKey.API_VERSIONS, 3, n, "raw", {}),
+        lambda n: control.encode_request(ApiKey.FIND_COORDINATOR, 1, n, "raw", {"key": "g"}),
+    ]
+    clients = [faults.connect() for _ in range(4)]
+    for client in clients:
+        client.socket.settimeout(60)
+        client.send(b"".join(rng.choice(kinds)(n) for n in range(300)))
+    for client in clients:
+        for n in range(300):
+            assert int.from_bytes(client.frame()[4:8], "big") == n
+        client.close()
+
+
+def test_a_client_that_asks_without_end_and_never_reads_is_held_back(faults: Faults) -> None:
+    client = faults.connect(receive_buffer=4096)
+    client.socket.setblocking(False)
+    request = control.encode_request(ApiKey.METADATA, 5, 1, "raw", {"topics": None}) * 1000
+    sent, refused = 0, 0
+    while refused < 50 and sent < 1 << 30:
+        try:
+            sent += client.socket.send(request)
+            refused = 0
+        except BlockingIOError:
+            refused += 1
+            assert faults.serves()
+    assert refused == 50
+    high = faults.broker.server.config.outgoing_high_water_bytes
+    waiting = [c.outgoing_bytes for p in faults.broker.server.sockets.processors for c in p.connections]
+    assert max(waiting) < high + MIB
+    client.close()
+
+
+def test_the_broker_stops_in_time_whatever_its_clients_are_at(errors: list[str]) -> None:
+    from broker.client import Broker
+
+    broker = Broker(shutdown_timeout_ms=500).start()
+    faults = Faults(broker)
+    clients = [faults.connect() for _ in range(8)]
+    clients[0].send(produce(faults.topic, b"x")[:20])
+    clients[1].send(fetch(faults.topic, offset=0, max_wait_ms=3_600_000, min_bytes=1000))
+    clients[2].send(LENGTH.pack(50 * MIB) + b"x" * 500_000)
+    clients[3].send(API_VERSIONS * 100)
+    address = broker.server.sockets.address("kafka")
+    broker.stop()
+    for client in clients:
+        client.rest()
+        client.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    assert errors == []
