@@ -65,6 +65,13 @@ class Network(Protocol):
     def listen(self, host: str, port: int, backlog: int, send_buffer: int, receive_buffer: int) -> Listener:
         """Bind and listen; port 0 picks a free one. ``OSError`` (EADDRINUSE) as bind(2). Buffer sizes: -1 = the system's."""
 
+    def connect(self, host: str, port: int, attempt: int = 0) -> Socket | None:
+        """A socket that is being connected: it turns writable when it is, and its first ``recv_into`` says how it went.
+
+        A name may have several addresses: ``attempt`` is which of them, and None says that there are no more. Looking up
+        a name blocks, an address does not. ``OSError`` where it fails at once.
+        """
+
 
 class SystemSocket:
     """A TCP socket of the operating system."""
@@ -176,3 +183,21 @@ class SystemNetwork:
             sock.close()
             raise
         return SystemListener(sock, send_buffer)
+
+    def connect(self, host: str, port: int, attempt: int = 0) -> Socket | None:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        if attempt >= len(addresses):
+            return None
+        family, kind, proto, _, address = addresses[attempt]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            error = sock.connect_ex(address)
+            if error not in (0, errno.EINPROGRESS):
+                raise OSError(error, os.strerror(error))
+        except OSError:
+            sock.close()
+            raise
+        return SystemSocket(sock)

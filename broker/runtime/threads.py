@@ -12,11 +12,23 @@ from typing import Any, Protocol
 
 Lock = threading.Lock
 RLock = threading.RLock
+Condition = threading.Condition
 SimpleQueue = queue.SimpleQueue
 QueueEmpty = queue.Empty
 Event = threading.Event
 
-__all__ = ["Body", "Event", "Lock", "QueueEmpty", "RLock", "SimpleQueue", "SystemThreads", "ThreadHandle", "Threads"]
+__all__ = [
+    "Body",
+    "Condition",
+    "Event",
+    "Lock",
+    "QueueEmpty",
+    "RLock",
+    "SimpleQueue",
+    "SystemThreads",
+    "ThreadHandle",
+    "Threads",
+]
 
 
 class Body(Protocol):

@@ -1,0 +1,103 @@
+"""The thread that sends buffers which are not full when they have waited for their buffer timeout: one for the process.
+
+It runs while any RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is passed
+over until its next turn.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.threads import Event, Lock, SystemThreads, ThreadHandle
+
+
+class Registration:
+    """``flush`` is called every ``interval_s``, until ``cancel``."""
+
+    __slots__ = ("cancelled", "deadline", "flush", "interval_s")
+
+    def __init__(self, flush: Callable[[], None], interval_s: float, deadline: float) -> None:
+        self.flush = flush
+        self.interval_s = interval_s
+        self.deadline = deadline
+        self.cancelled = False
+
+    def __lt__(self, other: "Registration") -> bool:
+        return self.deadline < other.deadline
+
+
+class Flusher:
+    """The body of the thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._registered: list[Registration] = []
+        self._news = Event()
+
+    def add(self, flush: Callable[[], None], interval_s: float) -> Registration:
+        registration = Registration(flush, interval_s, self._clock.monotonic() + interval_s)
+        with self._lock:
+            heapq.heappush(self._registered, registration)
+        self._news.set()
+        return registration
+
+    def step(self, timeout: float | None) -> bool:
+        self._news.clear()
+        now = self._clock.monotonic()
+        due: list[Registration] = []
+        with self._lock:
+            registered = self._registered
+            while registered and (registered[0].cancelled or registered[0].deadline <= now):
+                first = heapq.heappop(registered)
+                if not first.cancelled:
+                    due.append(first)
+        for registration in due:
+            registration.flush()
+        with self._lock:
+            for registration in due:
+                registration.deadline = now + registration.interval_s
+                heapq.heappush(self._registered, registration)
+            until = self._registered[0].deadline - self._clock.monotonic() if self._registered else None
+        patience = timeout if until is None else until if timeout is None else min(until, timeout)
+        if patience is None or patience > 0:
+            self._news.wait(patience)
+        return bool(due)
+
+    def wakeup(self) -> None:
+        self._news.set()
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.flusher: Flusher | None = None
+        self.thread: ThreadHandle | None = None
+        self.users = 0
+
+
+_shared = _Shared()
+
+
+def register(flush: Callable[[], None], interval_s: float) -> Registration:
+    """On the process's flusher, whose thread is started for the first one."""
+    with _shared.lock:
+        # After a fork the child has the flusher but not its thread.
+        if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
+            _shared.flusher, _shared.users = Flusher(SystemClock()), 0
+            _shared.thread = SystemThreads().spawn("shuffle-flusher", _shared.flusher, lambda error: None)
+        _shared.users += 1
+        return _shared.flusher.add(flush, interval_s)
+
+
+def unregister(registration: Registration) -> None:
+    """With the last one the thread ends. Not from within a ``flush``."""
+    with _shared.lock:
+        if registration.cancelled:
+            return
+        registration.cancelled = True
+        _shared.users -= 1
+        if _shared.users > 0 or _shared.thread is None:
+            return
+        thread, _shared.thread, _shared.flusher = _shared.thread, None, None
+        thread.stop()

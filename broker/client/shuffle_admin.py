@@ -1,0 +1,126 @@
+"""Questions to a broker about its partitions: which there are, and to forget one."""
+
+from types import TracebackType
+from typing import TypeVar
+
+from broker.client import io_loop
+from broker.client.connection import CONNECT_TIMEOUT_S, Address, Connection, parse_address
+from broker.client.errors import RemoteTransportError, ShuffleClosedError, ShuffleTimeoutError, writer_refused
+from broker.client.input_gate import PartitionLike, partition_id
+from broker.runtime.threads import Condition
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.messages import ErrorResponse
+from protocol.shuffle.writer_frames import (
+    PartitionInfo,
+    PartitionList,
+    PartitionReleased,
+    WriterError,
+    encode_list_partitions,
+    encode_release_partition,
+)
+
+A = TypeVar("A", PartitionList, PartitionReleased)
+
+
+class ShuffleAdmin:
+    """A connection for questions. Every method waits for its answer, at most ``timeout`` s. May be used from any thread."""
+
+    def __init__(
+        self,
+        address: str | Address,
+        *,
+        timeout: float = 30.0,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        generation: Generation | str = Generation.V2_0,
+    ) -> None:
+        parsed = parse_address(address)
+        self._timeout = timeout
+        self._changed = Condition()
+        self._answers: dict[int, PartitionList | PartitionReleased] = {}
+        self._error: Exception | None = None
+        self._correlation = 0
+        self._closed = False
+        self._loop = io_loop.acquire()
+        self._connection = Connection(
+            self._loop, parsed, Generation(generation), DEFAULT_BUFFER_SIZE, self, connect_timeout
+        )
+        self._loop.call(self._connection.open)
+
+    def partitions(self, prefix: str = "") -> tuple[PartitionInfo, ...]:
+        """All partitions whose 120 hex digits begin with ``prefix``."""
+        number = self._number()
+        return self._ask(number, encode_list_partitions(number, prefix), PartitionList).partitions
+
+    def release(self, partition: PartitionLike) -> bool:
+        """Forget a partition and free its space. False if there was none."""
+        number = self._number()
+        frame = encode_release_partition(number, partition_id(partition))
+        return self._ask(number, frame, PartitionReleased).existed
+
+    def _number(self) -> int:
+        with self._changed:
+            self._correlation += 1
+            return self._correlation
+
+    def _ask(self, number: int, frame: bytes, kind: type[A]) -> A:
+        loop = self._loop
+        loop.call(lambda: self._connection.send([frame]))
+        deadline = loop.now() + self._timeout
+        with self._changed:
+            while number not in self._answers:
+                if self._error is not None:
+                    raise self._error
+                if self._closed:
+                    raise ShuffleClosedError("the connection is closed")
+                patience = min(1.0, deadline - loop.now())
+                if patience <= 0 or loop.crashed is not None:
+                    raise ShuffleTimeoutError(f"{self._connection.name} did not answer within {self._timeout:g} s")
+                self._changed.wait(patience)
+            answer = self._answers.pop(number)
+            assert isinstance(answer, kind)
+            return answer
+
+    def connected(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+    def received(self, messages: list[ServerMessage]) -> None:
+        with self._changed:
+            for message in messages:
+                if isinstance(message, PartitionList | PartitionReleased):
+                    self._answers[message.correlation] = message
+                elif isinstance(message, WriterError):
+                    self._error = writer_refused(message.code, message.message)
+                elif isinstance(message, ErrorResponse):
+                    self._error = RemoteTransportError(
+                        f"{self._connection.name} answered {message.class_name}: {message.message}",
+                        self._connection.name,
+                        message.class_name,
+                    )
+            self._changed.notify_all()
+
+    def closed(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Twice is no error."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        io_loop.run(self._loop, self._connection.close)
+        io_loop.release(self._loop)
+
+    def __enter__(self) -> "ShuffleAdmin":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
