@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from broker.log import get_logger
 from broker.network.service import Peer
 from broker.network.timers import Timer
 from broker.runtime.clock import Clock
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.kafka.api import Api
     from broker.kafka.groups.coordinator import GroupCoordinator
+
+log = get_logger("kafka")
+
+# Clients try again several times a second what a full disk refuses; in the log it stands once in this time (s).
+_COMPLAIN_EVERY_S = 60.0
+_COMPLAINTS_MAX = 1000
 
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -41,6 +48,8 @@ class KafkaBroker:
     # Metadata answers by what was asked: (generation of the topics, response frame).
     metadata_cache: dict[tuple[Any, ...], tuple[int, bytes]] = attrs.Factory(dict)
     api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
+    # (event, topic, partition) -> monotonic() s before which it is not logged again.
+    _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.api_ranges = {key: api.advertised for key, api in self.apis.items()}
@@ -58,3 +67,14 @@ class KafkaBroker:
         if host in _WILDCARDS:
             host = peer.local[0]
         return host, port
+
+    def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
+        """Log that the machine failed a request, unless it was logged a short time ago. Any thread."""
+        key = (event, topic, partition)
+        now = self.clock.monotonic()
+        if now < self._complaints.get(key, 0.0):
+            return
+        if len(self._complaints) >= _COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints[key] = now + _COMPLAIN_EVERY_S
+        log.error(event, topic=topic, partition=partition, error=str(error))

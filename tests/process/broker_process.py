@@ -82,10 +82,6 @@ class BrokerProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
-    def wait(self) -> int:
-        """Until it has ended by itself; the exit status."""
-        return self.process.wait(PATIENCE_S)
-
     @property
     def process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "not started"

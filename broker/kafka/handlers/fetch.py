@@ -11,15 +11,12 @@ from typing import Any
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
-from broker.log import get_logger
 from broker.network.service import Outbox
 from broker.network.timers import TimerHandle
 from broker.storage.log import Log
 from protocol.kafka import fetch
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-log = get_logger("kafka")
 
 # A cold range is pulled into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
@@ -45,14 +42,14 @@ class _Reading:
                 data = _error(wanted.partition, ErrorCode.unknown_topic_or_partition)
                 self.failed = True
             else:
-                data = self._read(target, wanted, left)
+                data = self._read(broker, target, wanted, left)
                 left -= data.records_size
             if wanted.topic != last_topic:
                 last_topic = wanted.topic
                 self.results.append((wanted.topic, []))
             self.results[-1][1].append(data)
 
-    def _read(self, target: Log, wanted: fetch.FetchPartition, left: int) -> fetch.PartitionData:
+    def _read(self, broker: KafkaBroker, target: Log, wanted: fetch.FetchPartition, left: int) -> fetch.PartitionData:
         try:
             epoch = wanted.current_leader_epoch
             if epoch >= 0 and epoch != target.leader_epoch:
@@ -65,7 +62,7 @@ class _Reading:
             return _error(wanted.partition, error.code, target.high_watermark, target.log_start_offset)
         except StorageError as error:
             self.failed = True
-            log.error("read_failed", topic=wanted.topic, partition=wanted.partition, error=str(error))
+            broker.complain("read_failed", wanted.topic, wanted.partition, error)
             return _error(wanted.partition, ErrorCode.kafka_storage_error)
         self.logs.append((target, read.high_watermark))
         self.size += read.size

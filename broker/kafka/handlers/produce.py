@@ -73,7 +73,7 @@ def _append(
             topic, partition, error.code, -1, -1, target.log_start_offset, error.message
         ), None
     except StorageError as error:
-        log.error("append_failed", topic=topic, partition=partition, error=str(error))
+        broker.complain("append_failed", topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
     if target.slow_until > broker.appends_slow_until:
         broker.appends_slow_until = broker.clock.monotonic() + _SLOW_FOR_S

@@ -1,0 +1,131 @@
+"""SIGTERM while clients wait, write and rebalance: it ends in good order and in time, and nothing acknowledged is lost."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from tests.compat.clients.librdkafka import Librdkafka, settings
+from tests.process.broker_process import BrokerProcess
+
+# Docker kills after 10 s; `shutdown_timeout_ms` stays well below by default.
+IN_TIME_S = 10
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path) as broker:
+        yield broker
+
+
+def ends_in_time(broker: BrokerProcess) -> None:
+    broker.process.terminate()
+    assert 0 == broker.process.wait(IN_TIME_S)
+    assert [] == broker.errors
+
+
+def write(servers: str, topic: str, count: int) -> None:
+    producer = Producer(settings(servers))
+    for number in range(count):
+        producer.produce(topic, b"%d" % number)
+    assert 0 == producer.flush(30)
+
+
+def test_fetches_that_wait_are_answered(broker: BrokerProcess) -> None:
+    write(broker.address, "topic", 1)
+    waits = {"fetch_wait_max_ms": 300_000, "socket_timeout_ms": 300_000, "enable_auto_commit": False}
+    consumer = Consumer(settings(broker.address, group_id="group", auto_offset_reset="earliest", **waits))
+    consumer.assign([TopicPartition("topic", 0, 0)])
+    assert consumer.poll(30) is not None  # the next fetch waits for a record that never comes
+    assert consumer.poll(0.3) is None
+    ends_in_time(broker)
+    consumer.close()
+
+
+def test_a_rebalance_that_waits_for_a_member_is_given_up(broker: BrokerProcess) -> None:
+    servers = broker.address
+    write(servers, "topic", 1)
+    idle = Consumer(settings(servers, group_id="group"))
+    idle.subscribe(["topic"])
+    while not idle.assignment():
+        idle.poll(0.1)
+    joining = Consumer(settings(servers, group_id="group"))
+    joining.subscribe(["topic"])
+    admin = AdminClient(settings(servers))
+    # The idle one does not poll, so it does not give its partition back: the other one's JoinGroup waits.
+    state = None
+    while state != ConsumerGroupState.PREPARING_REBALANCING:
+        joining.poll(0.05)
+        state = admin.describe_consumer_groups(["group"])["group"].result(30).state
+    ends_in_time(broker)
+    joining.close()
+    idle.close()
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_what_was_acknowledged_while_it_stopped_is_there_afterwards(acks: int, broker: BrokerProcess) -> None:
+    acked: list[bytes] = []
+    producer = Producer(settings(broker.address, acks=acks, linger_ms=0, message_timeout_ms=2000))
+    sent = 0
+    broker_stops = False
+    while broker.process.poll() is None:
+        if len(producer) < 1000:
+            producer.produce(
+                "topic", b"%d" % sent, on_delivery=lambda error, message: error or acked.append(message.value())
+            )
+            sent += 1
+        producer.poll(0)
+        if len(acked) > 2000 and not broker_stops:
+            broker_stops = True
+            broker.process.terminate()
+    assert 0 == broker.process.returncode
+    assert [] == broker.errors
+    producer.purge()
+    producer.flush(30)
+    broker.start()
+    found = [record.value for record in Librdkafka().consume(broker.address, "topic", len(acked))[0]]
+    assert set(acked) <= set(found)
+
+
+def test_a_client_that_never_reads_does_not_hold_it_up(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "shutdown_timeout_ms=1000") as broker:
+        producer = Producer(settings(broker.address))
+        for _ in range(50):
+            producer.produce("topic", b"v" * 900_000)
+        assert 0 == producer.flush(30)
+        host, port = broker.address.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            # Far more than fits into the sockets' buffers.
+            partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50_000_000}
+            fetch = {
+                "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 50_000_000, "isolation_level": 0,
+                "topics": [{"topic": "topic", "partitions": [partition]}],
+            }  # fmt: skip
+            connection.sendall(control.encode_request(ApiKey.FETCH, 4, 1, "slow", fetch))
+            (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+            assert size > 40_000_000
+            ends_in_time(broker)
+        assert "requests_unfinished" in [event["event"] for event in broker.events]
+
+
+def test_a_frame_that_never_comes_whole_does_not_hold_it_up(broker: BrokerProcess) -> None:
+    host, port = broker.address.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(struct.pack(">i", 1000) + b"the beginning of a request")
+        write(broker.address, "topic", 1)
+        ends_in_time(broker)
+
+
+def test_a_second_signal_changes_nothing(broker: BrokerProcess) -> None:
+    write(broker.address, "topic", 1)
+    broker.process.terminate()
+    broker.process.terminate()
+    assert 0 == broker.process.wait(IN_TIME_S)
+    broker.start()
+    assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
