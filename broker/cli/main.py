@@ -18,6 +18,7 @@ COMMANDS = {
     "topics": "Create, list, describe and delete topics.",
     "produce": "Send lines of standard input to a topic.",
     "consume": "Print the records of topics, one a line.",
+    "shuffle": "Write, read, list and release result partitions.",
     "inspect": "Show and verify segment files, without a broker.",
     "health": "Ask a broker whether it answers.",
 }

@@ -1,0 +1,325 @@
+"""`broker shuffle`: write and read result partitions as raw buffers, list them, release them.
+
+Exit status 3 is for a producer that has failed, so that a script can tell it from everything else.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import click
+
+from broker.cli.output import print_table
+from broker.client.connection import parse_address
+from broker.client.errors import ProducerFailedError, ShuffleError
+from broker.errors import BrokerError
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
+
+PRODUCER_FAILED_STATUS = 3
+# Subpartitions that one `read` may name: each is an open file.
+_MOST_SUBPARTITIONS = 4096
+
+Advance = Callable[[int], None]
+
+
+def _to_address(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, int]:
+    try:
+        return parse_address(value)
+    except ValueError:
+        raise click.BadParameter(f"write the broker's address as host:port: it is {value!r}.") from None
+
+
+def _to_partition(_ctx: click.Context, _parameter: click.Parameter, value: str) -> ResultPartitionID:
+    try:
+        return ResultPartitionID.from_text(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def _to_subpartitions(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in value.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise click.BadParameter(f"write subpartitions as 0-15 or 0,3: it is {value!r}.")
+        if int(last or first) - int(first) + len(found) >= _MOST_SUBPARTITIONS:
+            raise click.BadParameter(f"name at most {_MOST_SUBPARTITIONS} subpartitions.")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+_address = click.argument("address", metavar="HOST:PORT", callback=_to_address)
+_partition = click.argument("partition", metavar="PARTITION", callback=_to_partition)
+_quiet = click.option("--quiet", "-q", is_flag=True, help="No progress bar, and nothing said at the end.")
+_generation = click.option(
+    "--generation",
+    default=Generation.V2_0.value,
+    show_default=True,
+    callback=lambda _ctx, _parameter, value: _check_generation(value),
+    help="The release of Flink whose protocol the listener speaks.",
+)
+
+
+def _check_generation(value: str) -> Generation:
+    try:
+        return Generation(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no release of Flink from 1.16 to 2.3.") from None
+
+
+@click.group()
+def command() -> None:
+    """Write, read, list and release result partitions.
+
+    A PARTITION is 120 hex digits, or Flink's <data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>.
+    """
+
+
+@command.command()
+@_address
+@_partition
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.File("rb"))
+@click.option("--type", "kind", type=click.Choice(["pipelined", "blocking"]), default="pipelined", show_default=True)
+@click.option(
+    "--buffer-size",
+    type=click.IntRange(min=1, max=16 * 1024 * 1024),
+    default=DEFAULT_BUFFER_SIZE,
+    show_default=True,
+    help="Bytes of each buffer. Flink reads none above 32768.",
+)
+@click.option("--ttl-ms", type=click.IntRange(min=0), help="How long it is kept.  [default: the broker's setting]")
+@click.option("--owner", default="", help="The job or user in whose quota it counts.")
+@_generation
+@_quiet
+def write(
+    address: tuple[str, int],
+    partition: ResultPartitionID,
+    files: tuple[BinaryIO, ...],
+    kind: str,
+    buffer_size: int,
+    ttl_ms: int | None,
+    owner: str,
+    generation: Generation,
+    quiet: bool,
+) -> None:
+    """Write PARTITION: one FILE a subpartition (- is standard input).
+
+    The files are cut into data buffers as they are; EndOfData and EndOfPartition follow. A pipelined partition waits for
+    its readers, a blocking one can be read when this ends.
+    """
+    from broker.client.shuffle_writer import ShuffleWriter
+    from protocol.shuffle.events import EndOfData, EndOfPartition
+
+    buffers = size = 0
+    writer = ShuffleWriter(
+        address,
+        partition,
+        len(files),
+        kind,
+        ttl_ms=-1 if ttl_ms is None else ttl_ms,
+        owner=owner,
+        generation=generation,
+    )
+    try:
+        with _progress(_total(files), quiet) as advance:
+            writer.open()
+            # A buffer of each in turn: readers of all of them get on evenly.
+            turn = deque(enumerate(files))
+            while turn:
+                subpartition, file = turn.popleft()
+                data = file.read(buffer_size)
+                if data:
+                    writer.push(subpartition, data)
+                    buffers, size = buffers + 1, size + len(data)
+                    advance(len(data))
+                    turn.append((subpartition, file))
+                else:
+                    writer.push_event(EndOfData(), subpartition)
+                    writer.push_event(EndOfPartition(), subpartition)
+            writer.commit()
+    except BaseException as error:
+        # What it was that stopped us, not what the broker thinks of that, is to be said.
+        with contextlib.suppress(ShuffleError):
+            writer.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        raise
+    finally:
+        writer.close()
+    if not quiet:
+        click.echo(f"{buffers} buffers, {size} bytes in {len(files)} subpartitions", err=True)
+
+
+@command.command()
+@_address
+@_partition
+@click.argument("subpartitions", metavar="SUBPARTITIONS", callback=_to_subpartitions)
+@click.option(
+    "--credit", type=click.IntRange(min=0), default=2, show_default=True, help="Buffers of each channel's own."
+)
+@click.option(
+    "--floating-buffers",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    help="Buffers that the channels share.",
+)
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False), help="The directory for the files; made if missing."
+)
+@click.option(
+    "--buffer-size", type=click.IntRange(min=1), default=DEFAULT_BUFFER_SIZE, show_default=True, help="Of the largest."
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["lz4", "zstd"]),
+    default="lz4",
+    show_default=True,
+    help="What compressed buffers are compressed by.",
+)
+@click.option(
+    "--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the partition."
+)
+@_generation
+@_quiet
+def read(
+    address: tuple[str, int],
+    partition: ResultPartitionID,
+    subpartitions: tuple[int, ...],
+    credit: int,
+    floating_buffers: int,
+    out: str,
+    buffer_size: int,
+    codec: str,
+    wait: float,
+    generation: Generation,
+    quiet: bool,
+) -> None:
+    """Read SUBPARTITIONS (0-15, or 0,3) of PARTITION, each into the file of its number in the directory --out.
+
+    A file is all data buffers of its subpartition, one after another. Exits with 3 if the producer has failed; the files
+    hold what had come by then.
+    """
+    from broker.client.input_gate import InputGate
+
+    if credit + floating_buffers == 0:
+        raise click.UsageError("Leave at least one buffer: --credit and --floating-buffers are both 0.")
+    try:
+        os.makedirs(out, exist_ok=True)
+        files = [_create(os.path.join(out, str(index))) for index in subpartitions]
+    except OSError as error:
+        raise BrokerError(f"{error.filename}: {error.strerror}.") from error
+    counts = [[0, 0] for _ in subpartitions]
+    channels = [(address, partition, index) for index in subpartitions]
+    try:
+        with (
+            _progress(None, quiet) as advance,
+            InputGate(
+                channels,
+                credit=credit,
+                floating_buffers=floating_buffers,
+                buffer_size=buffer_size,
+                codec=codec,
+                partition_wait=wait,
+                generation=generation,
+            ) as gate,
+        ):
+            for channel, data in gate.buffers():
+                files[channel].write(data)
+                counts[channel][0] += 1
+                counts[channel][1] += len(data)
+                advance(len(data))
+    except ProducerFailedError as error:
+        click.echo(f"broker: The producer has failed: {str(error).rstrip('.')}.", err=True)
+        raise click.exceptions.Exit(PRODUCER_FAILED_STATUS) from error
+    finally:
+        for file in files:
+            file.close()
+    if not quiet:
+        rows = [(index, *count, file.name) for index, count, file in zip(subpartitions, counts, files, strict=True)]
+        print_table(["subpartition", "buffers", "bytes", "file"], rows)
+
+
+@command.command("list")
+@_address
+@click.option("--prefix", default="", help="Only those whose hex digits begin like this.")
+def list_partitions(address: tuple[str, int], prefix: str) -> None:
+    """List the partitions that the broker has, one a line."""
+    from broker.client.shuffle_admin import ShuffleAdmin
+
+    with ShuffleAdmin(address) as admin:
+        found = sorted(admin.partitions(prefix))
+    rows = [
+        (
+            one.partition.hex(),
+            one.type.name.lower(),
+            one.state.name.lower(),
+            one.subpartitions,
+            one.buffers,
+            one.bytes,
+            one.readers,
+        )
+        for one in found
+    ]
+    print_table(["partition", "type", "state", "subpartitions", "buffers", "bytes", "readers"], rows)
+
+
+@command.command()
+@_address
+@_partition
+@click.option("--if-exists", is_flag=True, help="A partition that is not there is no error.")
+def release(address: tuple[str, int], partition: ResultPartitionID, if_exists: bool) -> None:
+    """Forget PARTITION and free its space."""
+    from broker.client.shuffle_admin import ShuffleAdmin
+
+    with ShuffleAdmin(address) as admin:
+        existed = admin.release(partition)
+    if existed:
+        click.echo(f"released {partition.hex()}")
+    elif not if_exists:
+        raise BrokerError(f"There is no partition {partition.hex()} at {address[0]}:{address[1]}.")
+
+
+def _create(path: str) -> BinaryIO:
+    return open(path, "wb")
+
+
+def _total(files: tuple[BinaryIO, ...]) -> int | None:
+    """Bytes of all files; None if one of them is a pipe."""
+    total = 0
+    for file in files:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        total += status.st_size
+    return total
+
+
+@contextlib.contextmanager
+def _progress(total: int | None, quiet: bool) -> Iterator[Advance]:
+    """A bar on standard error, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        waiting = 0
+
+        def advance(size: int) -> None:
+            # Once in 1 MiB: telling rich of every buffer would cost more than moving it.
+            nonlocal waiting
+            waiting += size
+            if waiting >= 1024 * 1024:
+                progress.advance(task, waiting)
+                waiting = 0
+
+        yield advance
+        progress.advance(task, waiting)
