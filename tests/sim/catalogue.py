@@ -36,8 +36,8 @@ class SimCatalogue:
         assert not self.closed, "used after close"
         if self._process is None or self._world is None:
             return
-        self._world.yield_point(self._process)
-        self._world.now += 0.0002
+        rng = self._world.rng("catalogue")
+        self._world.wait_for_disk(self._process, rng.choice((0.0005, 0.003, 0.02)) * rng.random())
         if self.error and self._world.rng("catalogue").random() < self.error:
             self._world.note("  catalogue fails")
             raise StorageError("The catalogue could not be written: disk I/O error")

@@ -173,7 +173,6 @@ class Medium:
         self.capacity = capacity
         self.root = Directory()
         self.flipped: list[str] = []  # paths of files with a flipped bit
-        self.ignored_syncs = False  # a disk that lies: for planted bugs
         self._numbers = 0
 
     def new_inode(self) -> Inode:
@@ -262,6 +261,7 @@ class SimFile:
         if data:
             self._inode.change(_Change(offset, data))
         self._medium.world.note(f"  write {self.path} {offset}+{len(data)}")
+        self._medium.world.yield_point(self._process)
         return len(data)
 
     def _some_of(self, data: bytes, offset: int) -> None:
@@ -299,21 +299,20 @@ class SimFile:
         if size != len(self._inode.content):
             self._inode.change(_Change(size, None))
         self._medium.world.note(f"  truncate {self.path} {size}")
+        self._medium.world.yield_point(self._process)
 
     def sync(self, data_only: bool = True) -> None:
         self._start("sync", 0)
         inode, medium = self._inode, self._medium
         position = inode.position  # what is written while it runs may or may not be in it: it is not
-        medium.world.now += 0.0001
-        medium.world.yield_point(self._process)
-        if medium.ignored_syncs:
-            return
+        medium.world.wait_for_disk(self._process, medium.rng.choice((0.0002, 0.002, 0.02)) * medium.rng.random())
         if medium.faults.sync_error and medium.rng.random() < medium.faults.sync_error:
             medium.world.note(f"  sync fails {self.path}")
             inode.sync(position, lost=True)  # marked clean, never written: the next fsync says that all is well
             raise OSError(errno.EIO, "Input/output error", self.path)
         inode.sync(position)
         medium.world.note(f"  sync {self.path}")
+        medium.world.yield_point(self._process)
 
     def peek(self, size: int, offset: int) -> bytes:
         """For ``sendfile``: the kernel reads, nothing interrupts."""
@@ -363,7 +362,7 @@ class SimDisk:
         world.yield_point(self.process)
         world.now += 2e-6 + size * 1e-9
         if faults.slow and self.medium.rng.random() < faults.slow:
-            world.now += self.medium.rng.random() * faults.slow_most_s
+            world.wait_for_disk(self.process, self.medium.rng.random() * faults.slow_most_s)
 
     def _operation(self, what: str) -> None:
         self.pass_time(0)
@@ -500,8 +499,8 @@ class SimDisk:
         directory = self._directory(path)
         position = directory.position
         self._operation(f"sync_dir {path}")
-        if not self.medium.ignored_syncs:
-            directory.sync(position)
+        self.medium.world.wait_for_disk(self.process, 0.0001)
+        directory.sync(position)
 
     def free_bytes(self, path: str) -> int:
         self.pass_time(0)

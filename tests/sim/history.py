@@ -87,9 +87,7 @@ class PartitionHistory:
 
     # -- fetch ------------------------------------------------------------------------------------------------------------
 
-    def fetched(
-        self, offset: int, least_end: int, high_watermark: int, log_start: int, data: bytes, life: int
-    ) -> int:
+    def fetched(self, offset: int, least_end: int, high_watermark: int, log_start: int, data: bytes, life: int) -> int:
         """Records that came for a fetch from ``offset``; the next offset to fetch. ``least_end`` was known when it was sent."""
         if life in self.lost_lives:
             return offset  # what was on its way when the power went may never have been on the disk
@@ -263,6 +261,10 @@ class GroupHistory:
             raise Violation(
                 f"group {self.name}: the committed offset of {topic}-{partition} is {offset}; possible are {sorted(possible)}"
             )
+        for commit in reversed(self.commits.get((topic, partition), [])):
+            if commit.offset == offset and commit.ended is None:  # its answer was lost, and now we know
+                commit.ended = self.tick()
+                break
 
 
 class History:
@@ -271,7 +273,7 @@ class History:
         self.partitions: dict[tuple[str, int], PartitionHistory] = {}
         self.groups: dict[str, GroupHistory] = {}
         self.ready: set[str] = set()  # topics that were created
-        self.quiet = False
+        self.hurried = True  # the broker has no excuse for being late
 
     def partition(self, topic: str, partition: int) -> PartitionHistory:
         key = (topic, partition)

@@ -1,6 +1,9 @@
 """The machine that the broker runs on: starts it, kills it, takes its power away, and keeps what outlives it."""
 
 import gc
+import sys
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import broker.log
@@ -13,14 +16,14 @@ from tests.sim.disk import Directory, Medium, SimDisk
 from tests.sim.network import Fabric, SimNetwork
 from tests.sim.poller import SimPoller
 from tests.sim.threads import SimClock, SimEntropy, SimThreads
-from tests.sim.world import Killed, Process, Violation, World
+from tests.sim.world import Process, Thread, Violation, World
 
 PORT = 9092
 
 
 def sim_runtime(process: Process, fabric: Fabric, medium: Medium) -> Runtime:
     return Runtime(
-        clock=SimClock(process.world),
+        clock=SimClock(process),
         entropy=SimEntropy(process.world),
         threads=SimThreads(process),
         disk=SimDisk(process, medium),
@@ -30,6 +33,8 @@ def sim_runtime(process: Process, fabric: Fabric, medium: Medium) -> Runtime:
 
 
 class Host:
+    """``state`` is down, starting, up or stopping."""
+
     def __init__(self, world: World, settings: dict[str, Any]) -> None:
         self.world = world
         self.fabric = Fabric(world)
@@ -37,47 +42,92 @@ class Host:
         self.medium.root.put("data", Directory())  # the operator's
         self.medium.root.sync(self.medium.root.position)
         self.tables = Tables()
-        self.catalogue_error = 0.0
         self.settings = settings
-        self.server: BrokerServer | None = None
+        self.state = "down"
         self.start_at: float | None = world.now
-        self.starting = False
         self.starts_failed = 0
-        self.sync_failed = False  # an fsync of this life may have failed
-        self.died = False  # the last life ended by a crash
+        self.stops = 0
+        self.catalogue_error = 0.0
+        self.sync_failed = False  # an fsync may have failed since the machine was last switched on
+        self._server: BrokerServer | None = None
+        self._main: Thread | None = None
+        self._failure: BaseException | None = None
         self._catalogue: SimCatalogue | None = None
+
+    @property
+    def server(self) -> BrokerServer | None:
+        """The broker while it is up."""
+        return self._server if self.state == "up" else None
+
+    @property
+    def busy(self) -> bool:
+        """The broker's main thread is doing something."""
+        return self._main is not None
 
     # -- start and stop ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Boot. It may be killed on the way, or fail because the disk does."""
-        world = self.world
-        process = world.boot()
-        world.note(f"start {process.number}")
+        """Boot. ``look`` says how it went; it may be killed on the way, or fail because the disk does."""
+        assert self.state == "down"
+        process = self.world.boot()
+        self.world.note(f"start {process.number}")
         self.start_at = None
-        self.starting = True
-        self.died = False
+        self.state = "starting"
         config = BrokerConfig(listeners=[f"kafka://127.0.0.1:{PORT}"], data_dir="/data", **self.settings)
-        server = BrokerServer(
-            config,
-            sim_runtime(process, self.fabric, self.medium),
-            self._open_catalogue,
-        )
-        try:
-            server.start()
-        except Killed:
-            return
-        except (BrokerError, OSError) as error:
-            world.note(f"start fails: {error}")
-            if not self.faulty:
-                raise Violation(f"the broker does not start on a sound machine: {error!r}") from error
+        runtime = sim_runtime(process, self.fabric, self.medium)
+        self._server = BrokerServer(config, runtime, self._open_catalogue)
+        self._do(process, self._server.start)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        assert self.state == "up" and self._server is not None and self.world.process is not None
+        self.world.note("stop")
+        self.state = "stopping"
+        self._do(self.world.process, self._server.stop)
+
+    def resize(self, processors: int) -> None:
+        """Another number of processors, by the broker's main thread."""
+        assert self.state == "up" and self._server is not None and self.world.process is not None
+        sockets = self._server.sockets
+        self._do(self.world.process, lambda: sockets.resize_processors(processors))
+
+    def _do(self, process: Process, work: Callable[[], object]) -> None:
+        self._failure = None
+        self._main = Thread(process, "main", None, self._failed, once=work)  # type: ignore[arg-type]
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+
+    def look(self) -> bool:
+        """What has become of the start or the stop. True when the broker has just stopped."""
+        if self._main is None or not self._main.ended:
+            return False
+        self._main, error, self._failure = None, self._failure, None
+        if self.state == "up":  # resized
+            if error is not None:
+                raise Violation(f"the number of processors could not be changed: {_trace(error)}")
+            return False
+        if self.state == "starting":
+            if error is None:
+                self.state = "up"
+                return False
+            self.world.note(f"start fails: {error}")
+            if not isinstance(error, (BrokerError, OSError)) or not self.faulty:
+                raise Violation(f"the broker does not start: {_trace(error)}")
             self.starts_failed += 1
             self._gone(power=False)
-            self.start_at = world.now + 1.0
-            return
-        finally:
-            self.starting = False
-        self.server = server
+            self.start_at = self.world.now + 1.0
+            return False
+        if error is not None:
+            raise Violation(f"the broker does not stop: {_trace(error)}")
+        process = self.world.process
+        assert process is not None
+        self._server = self._catalogue = None
+        gc.collect()  # files that nobody refers to are closed
+        self._check_all_let_go(process)
+        self._gone(power=False)
+        self.stops += 1
+        return True
 
     def _open_catalogue(self, path: str) -> SimCatalogue:
         self._catalogue = SimCatalogue(self.world.process, self.tables, self.world, self.catalogue_error)
@@ -87,26 +137,6 @@ class Host:
         self.catalogue_error = probability
         if self._catalogue is not None:
             self._catalogue.error = probability
-
-    def stop(self) -> None:
-        """SIGTERM."""
-        server, process = self.server, self.world.process
-        assert server is not None and process is not None
-        self.world.note("stop")
-        # Until it has stopped there is no server to look into, and no other fault of this kind.
-        self.server = None
-        self.starting = True
-        self.died = False
-        try:
-            server.stop()
-        except Killed:
-            return
-        finally:
-            self.starting = False
-        del server
-        gc.collect()  # files that nobody refers to are closed
-        self._check_all_let_go(process)
-        self._gone(power=False)
 
     def _check_all_let_go(self, process: Process) -> None:
         left = [thread.name for thread in process.threads]
@@ -120,15 +150,15 @@ class Host:
     def _gone(self, *, power: bool) -> None:
         process = self.world.process
         assert process is not None
-        self.world.end_process()
+        self.state = "down"
+        self._server = self._main = self._catalogue = None
         self.fabric.process_died(process, power=power)
         self.medium.process_died(process, power=power)
-        self.server = None
+        self.world.end_process()
 
     def die(self, *, power: bool) -> None:
-        """kill -9, or the plug is pulled. Whatever runs in the broker right now must be unwound by ``Killed``."""
+        """kill -9, or the plug is pulled. A thread of the broker that calls this has to raise ``Killed`` next."""
         self.world.note("power loss" if power else "kill")
-        self.died = True
         self._gone(power=power)
 
     def lose_power(self) -> None:
@@ -151,6 +181,10 @@ class Host:
         )
 
 
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
 class Recorder:
     """What the broker logs. An exception that was caught at a seam and is not the machine's fault is a bug."""
 
@@ -165,9 +199,6 @@ class Recorder:
     info = warning = debug
 
     def error(self, event: str, **values: Any) -> None:
-        import sys
-        import traceback
-
         error = values.pop("exc_info", None)
         self._world.note(f"  log ERROR {event} {_plain(values)}")
         if error is True:
@@ -175,7 +206,7 @@ class Recorder:
         if self._world.process is None or not self._world.process.alive:
             return
         if isinstance(error, BaseException):
-            text = "".join(traceback.format_exception(error))
+            text = _trace(error)
             if not self._excused(event, error):
                 self.failures.append(f"{event}: {text}")
         elif not self._excused(event, None):

@@ -10,34 +10,38 @@ _READ_BYTES = 256 * 1024
 _NEW_CONNECTIONS_MAX = 20
 
 
-def check(world: World, server: Any) -> None:
-    """AssertionError (Violation) if a bound is broken. Called between steps, when no thread is inside one."""
+def check(server: Any) -> None:
+    """Bounds, which hold at any moment."""
     sockets = server.sockets
     settings = sockets.settings
     for plane in sockets.planes:
         if len(plane.channel) > plane.channel.capacity:
             raise Violation(f"{len(plane.channel)} requests in a channel of {plane.channel.capacity}")
-    bodies = {id(thread.body): thread for thread in world.process.threads} if world.process is not None else {}
-    most = settings.queued_max_request_bytes
     connections = 0
     for processor in sockets.processors:
         connections += len(processor.connections)
         if len(processor._new) > _NEW_CONNECTIONS_MAX:
             raise Violation(f"{len(processor._new)} new connections wait for processor {processor.number}")
-        thread = bodies.get(id(processor))
-        if thread is not None and thread.wait is not None and not thread.running and not processor._poller.rung:
-            waiting = [
-                name
-                for name in ("_inbox", "_new", "_runnable", "_disconnected", "_room", "_dirty")
-                if getattr(processor, name)
-            ]
-            if waiting:
-                raise Violation(f"lost wake-up: processor {processor.number} sleeps on {', '.join(waiting)}")
-    in_use = sockets.memory.in_use
+    in_use, most = sockets.memory.in_use, settings.queued_max_request_bytes
     if in_use > most + (connections + 1) * _READ_BYTES * 2:
         raise Violation(f"{in_use} bytes of request memory are in use, of {most}")
     if sockets.quotas.total > sockets.quotas.max_connections:
         raise Violation(f"{sockets.quotas.total} connections, of {sockets.quotas.max_connections}")
+
+
+def check_wakeups(world: World, server: Any) -> None:
+    """Nothing can happen any more without time passing: then nobody may sleep on work."""
+    assert world.process is not None
+    threads = world.process.threads
+    if any(not thread.at_rest for thread in threads):
+        return  # frozen on the way to ring
+    bodies = {id(thread.body): thread for thread in threads}
+    for processor in server.sockets.processors:
+        if id(processor) in bodies and not processor._poller.rung:
+            names = ("_inbox", "_new", "_runnable", "_disconnected", "_room", "_dirty")
+            waiting = [name for name in names if getattr(processor, name)]
+            if waiting:
+                raise Violation(f"lost wake-up: processor {processor.number} sleeps on {', '.join(waiting)}")
 
 
 def leftovers(server: Any) -> dict[str, Any]:

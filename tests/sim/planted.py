@@ -1,1 +1,167 @@
-PLANTED = {}
+"""Bugs to be found: each plants one mistake into the real broker for as long as its context lasts.
+
+A simulator that finds none of these is blind. The tests want each found within 50 seeds.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+
+from broker.errors import StorageError
+from broker.kafka.groups.catalogue_writer import CatalogueWriter
+from broker.kafka.groups.group import Group
+from broker.kafka.service import KafkaSession
+from broker.network.memory_pool import MemoryPool
+from broker.network.mute import MuteState
+from broker.network.processor import Processor
+from broker.network.quota import ConnectionQuotas
+from broker.storage import recovery
+from broker.storage.flusher import Flusher
+from broker.storage.log import Log
+from broker.storage.producer_state import ProducerState
+from tests.sim.disk import SimDisk
+
+
+@attrs.frozen
+class Bug:
+    name: str
+    what: str
+    owner: Any
+    attribute: str
+    make: Callable[[Any], Any]  # from the right one to the wrong one
+
+    @contextmanager
+    def plant(self) -> Iterator[None]:
+        right = vars(self.owner)[self.attribute]
+        setattr(self.owner, self.attribute, self.make(right))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.attribute, right)
+
+
+def _ack_before_fsync(_: Any) -> Any:
+    def wait_durable(self: Flusher, log: Log, offset: int, callback: Any) -> None:
+        callback(None)
+
+    return wait_durable
+
+
+def _durable_too_far(_: Any) -> Any:
+    def flush_to(log: Log, offset: int) -> None:
+        with log.sync_lock:
+            if log.offline is not None:
+                raise StorageError(str(log.offline))
+            segments, log.dir_dirty = log.segments_from(log.durable_offset), False
+            try:
+                for segment in segments:
+                    segment.log.get().sync()
+                log.around.disk.sync_dir(log.dir)
+            except OSError as error:
+                raise log.go_offline(f"fsync failed: {error}") from error
+            log.durable_offset = log.log_end_offset  # also what was written while the fsync ran
+
+    return flush_to
+
+
+def _forgotten_unmute(_: Any) -> Any:
+    def maybe_unmute(self: Processor, connection: Any) -> None:
+        if connection.mute_state == MuteState.MUTED:
+            connection.mute_state = MuteState.NOT_MUTED  # and nobody goes on with it
+
+    return maybe_unmute
+
+
+def _lost_wakeup(_: Any) -> Any:
+    def submit(self: Processor, work: Any, target: Any, argument: Any) -> None:
+        if self._get_ident() == self._ident:
+            work(target, argument)
+        else:
+            self._inbox.append((work, target, argument))
+
+    return submit
+
+
+def _torn_tail_kept(_: Any) -> Any:
+    def cut(source: Any, loaded: Any, number: int, position: int, end: int) -> None:
+        loaded.segments[number].size = end
+        recovery._drop(source, loaded, number + 1)
+
+    return cut
+
+
+def _generation_unchecked(right: Any) -> Any:
+    def check_generation(self: Group, member_id: str, group_instance_id: str | None, generation: int) -> Any:
+        return right(self, member_id, group_instance_id, self.generation)
+
+    return check_generation
+
+
+def _high_watermark_beyond(right: Any) -> Any:
+    def read(log: Log, *args: Any, **kwargs: Any) -> Any:
+        result = right(log, *args, **kwargs)
+        return result._replace(high_watermark=result.high_watermark + 1)
+
+    return read
+
+
+def _failed_write_left(_: Any) -> Any:
+    def not_written(self: Log, segment: Any, position: int, error: OSError) -> StorageError:
+        segment.size = segment.log.get().size()
+        return StorageError(f"records could not be written: {error}")
+
+    return not_written
+
+
+def _commit_before_written(right: Any) -> Any:
+    def commit(self: CatalogueWriter, group_id: str, offsets: Any, done: Any) -> None:
+        # Answered by the writer all the same, but before it writes.
+        self.change(lambda _: None, done)
+        right(self, group_id, offsets, lambda failure: None)
+
+    return commit
+
+
+def _unreleased(_: Any) -> Any:
+    return lambda self, buffer: None
+
+
+def _uncounted(_: Any) -> Any:
+    return lambda self, *args: None
+
+
+_ALL = [
+    Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
+    Bug(
+        "durable_too_far", "what is appended during an fsync counts as synced by it", Log, "flush_to", _durable_too_far
+    ),
+    Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
+    Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", recovery, "_cut", _torn_tail_kept),
+    Bug("failed_write_left", "half a batch stays after a failed write", Log, "_not_written", _failed_write_left),
+    Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
+    Bug("producers_forgotten", "recovery does not rebuild producer state", recovery, "replay_batch", _uncounted),
+    Bug("high_watermark_beyond", "one more record is promised than is there", Log, "read", _high_watermark_beyond),
+    Bug(
+        "generation_unchecked",
+        "a member of an old generation may commit",
+        Group,
+        "_check_generation",
+        _generation_unchecked,
+    ),
+    Bug(
+        "commit_before_written",
+        "a commit is answered before it is durable",
+        CatalogueWriter,
+        "commit",
+        _commit_before_written,
+    ),
+    Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_maybe_unmute", _forgotten_unmute),
+    Bug("lost_wakeup", "work is left in a processor's inbox without ringing", Processor, "submit", _lost_wakeup),
+    Bug("append_wakes_nobody", "parked fetches are not told of an append", Log, "wake", _uncounted),
+    Bug("responses_out_of_order", "requests of a connection run at once", KafkaSession, "in_flight_max", lambda _: 0),
+    Bug("memory_not_released", "request memory is not given back", MemoryPool, "release", _unreleased),
+    Bug("connection_not_counted_out", "a closed connection is still counted", ConnectionQuotas, "close", _uncounted),
+]
+PLANTED = {bug.name: bug for bug in _ALL}

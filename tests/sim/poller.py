@@ -65,7 +65,7 @@ class SimPoller:
         ready = self._ready()
         if not ready and not self._bell and not self._woken:
             self._world.block(self._process, "sockets", self._something, timeout)
-            ready = self._ready()  # the time is up; something may have come at the last moment
+            ready = self._ready()
         heard = self._bell
         self._world.yield_point(self._process)
         self._armed = False

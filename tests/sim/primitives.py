@@ -21,7 +21,7 @@ import broker.server
 import broker.storage
 from broker.network.connection import Connection
 from broker.runtime import threads as real
-from tests.sim.world import Process, World
+from tests.sim.world import Process, Thread, Violation, World
 
 _REAL_LOCK_TYPE = type(threading.Lock())
 
@@ -34,50 +34,62 @@ def _site(depth: int = 2) -> str:
 
 
 class SimLock:
-    """Never waited for: whoever holds one is not interrupted. A second ``acquire`` is therefore a deadlock."""
+    """``Lock``. Threads that wait for each other in a circle are found the moment the circle closes."""
 
     reentrant = False
 
     def __init__(self, world: World, site: str | None = None) -> None:
         self._world = world
         self._process: Process | None = world.process
-        self._owner = 0
+        self._owner: Thread | None = None
         self._count = 0
         self._site = site or _site()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        process = self._process
-        if process is None or (
-            not process.alive and self._world.process is not None and self._world.process is not process
-        ):
-            process = self._process = self._world.process  # made at import: it belongs to whoever runs
-            self._count = 0
-        if process is None:
+        world = self._world
+        process, thread = self._process, world.current
+        if process is not world.process and (process is None or world.process is not None):
+            process = self._process = world.process  # made at import: it belongs to whoever runs
+            self._owner, self._count = None, 0
+        if process is None or thread is None:
+            assert not self._count, f"the scheduler itself would wait for the lock {self._site}"
             return True
-        self._world.yield_point(process)
-        ident = self._world.ident()
-        if self._count and not (self.reentrant and self._owner == ident):
-            assert not blocking, f"deadlock: {self._site} is taken, with {process.locks_held} held"
-            return False
+        world.yield_point(process)
+        if self._count and not (self.reentrant and self._owner is thread):
+            if not blocking:
+                return False
+            self._check_circle(thread)
+            thread.waits_for = self
+            free = world.block(process, "a lock", lambda: not self._count, None if timeout < 0 else timeout)
+            thread.waits_for = None
+            if not free:
+                return False
         if not self._count:
-            if process.locks_held:
-                self._world.lock_taken(process, self._site)
-            process.locks_held.append(self._site)
+            if thread.locks:
+                world.lock_taken(thread, self._site)
+            thread.locks.append(self._site)
+            self._owner = thread
         self._count += 1
-        self._owner = ident
         return True
 
+    def _check_circle(self, thread: Thread) -> None:
+        chain: list[str] = []
+        lock: SimLock | None = self
+        while lock is not None and lock._owner is not None:
+            chain.append(f"{lock._site}, held by {lock._owner.name}")
+            if lock._owner is thread:
+                raise Violation(f"deadlock: {thread.name} waits for {' which waits for '.join(chain)}")
+            lock = lock._owner.waits_for
+
     def release(self) -> None:
-        process = self._process
-        if process is None:
+        if not self._count:
+            assert self._process is None or not self._process.alive or self._world.current is None, "nobody holds it"
             return
-        if not process.alive:
-            self._count = 0
-            return
-        assert self._count, "release of a lock that nobody holds"
         self._count -= 1
         if not self._count:
-            process.locks_held.remove(self._site)
+            owner, self._owner = self._owner, None
+            if owner is not None:
+                owner.locks.remove(self._site)
 
     def locked(self) -> bool:
         return self._count > 0
@@ -144,8 +156,6 @@ class SimSimpleQueue:
 
     def qsize(self) -> int:
         return len(self._items)
-
-    __class_getitem__ = classmethod(lambda cls, _: cls)
 
 
 def _replacements(world: World) -> dict[Any, Any]:

@@ -23,7 +23,7 @@ from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
 from tests.sim.storm import Storm, Weather, draw_weather
-from tests.sim.world import Chaos, Killed, Violation, World
+from tests.sim.world import Chaos, Violation, World
 
 # Of the first act.
 DEFAULT_STEPS = 1500
@@ -54,15 +54,17 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
     """Small numbers: bounds are where bugs live."""
     high = rng.choice((1, 2_000, 50_000, 1_000_000))
     segment = largest_batch * rng.choice((1, 1, 3, 10, 1000))
+    memory = rng.choice((64 * 1024, 200_000, 4_000_000, 4_000_000))
     return {
         "network_threads": rng.randrange(1, 4),
         "io_threads": rng.randrange(1, 4),
         "queued_max_requests": rng.choice((1, 2, 5, 500)),
-        "queued_max_request_bytes": rng.choice((64 * 1024, 200_000, 4_000_000)),
+        "queued_max_request_bytes": memory,
         "outgoing_high_water_bytes": high,
         "outgoing_low_water_bytes": high // rng.choice((1, 2, 4)),
         "socket_listen_backlog_size": rng.choice((1, 5, 100)),
-        "connections_max_idle_ms": rng.choice((700, 5_000, 600_000)),
+        # Who waits for request memory counts as idle.
+        "connections_max_idle_ms": rng.choice((700 if memory > 1_000_000 else 10_000, 5_000, 600_000)),
         "max_connections": rng.choice((14, 1000)),
         "max_connection_creation_rate": rng.choice((20, 2**31 - 1)),
         "log_segment_bytes": segment,
@@ -92,7 +94,9 @@ class Simulation:
         self.settings = draw_settings(rng, largest_batch=4 * (self._size_most + 50) + 100)
         self.weather = weather or draw_weather(rng)
         self.world.chaos = self.weather.chaos
+        self.world.on_idle = self._idle
         self.history = History(self.world)
+        self.history.hurried = not self.scarce_memory
         self.host = Host(self.world, self.settings)
         self.host.fabric.faults = self.weather.network
         if rng.random() < 0.5:
@@ -100,7 +104,6 @@ class Simulation:
         self.recorder = Recorder(self.world, self._excused)
         self.restart_wanted = False
         self.resize_wanted = 0
-        self.crashes = 0
         self._power_next = False
         self._machine_failed = False  # in this life of the broker
         self._populate(rng)
@@ -149,16 +152,17 @@ class Simulation:
             )
         )
         self.producers.append(
-            Producer("careful", *common, partitions=side[:1], batches=6, acks=rng.choice((1, -1)), in_flight=1)
+            # Slow, so that there is still something to wait for when the faults are over.
+            Producer(
+                "careful", *common, partitions=side[:1], batches=10, acks=rng.choice((1, -1)), in_flight=1, pace_s=3.0
+            )
         )
         self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2)]
         self.members = [
             Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
             for n in range(rng.randrange(1, 4))
         ]
-        self.keeper = Keeper(
-            "keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=8
-        )
+        self.keeper = Keeper("keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=20)
         self.clients: list[Client] = [self.admin, *self.producers, *self.readers, *self.members, self.keeper]
         self.vandals = (
             [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
@@ -176,13 +180,11 @@ class Simulation:
         process.countdown = self.world.rng("storm").randrange(within)
 
     def _crash(self, power: bool) -> None:
-        # After a failed fsync the page cache calls clean what is not on the disk; only a reboot shows what really is.
-        power = power or self.host.sync_failed
+        power = power or self.host.sync_failed  # see _stopped
         self.host.die(power=power)
         self._after_crash(power)
 
     def _after_crash(self, power: bool) -> None:
-        self.crashes += 1
         self.history.crashed(power=power)
         self._machine_failed = False
         self.host.sync_failed = False
@@ -254,44 +256,37 @@ class Simulation:
     def _turn(self) -> None:
         """One step of something, and a look at everything."""
         world, host = self.world, self.host
-        try:
-            if world.process is None:
-                if host.start_at is not None and world.now >= host.start_at:
-                    host.start()
-            elif self.restart_wanted and host.server is not None:
-                self._restart()
-            elif self.resize_wanted and host.server is not None:
-                wanted, self.resize_wanted = self.resize_wanted, 0
-                host.server.sockets.resize_processors(wanted)
-            if not world.step_once() and not world.sleep_until_something(
-                host.start_at if world.process is None else None
-            ):
-                if world.process is not None:
-                    raise Violation("nothing will ever happen again")
-                world.now = max(world.now, host.start_at or world.now)
-        except Killed:
-            host.server = None
+        if host.state == "down" and host.start_at is not None and world.now >= host.start_at:
+            host.start()
+        elif host.busy:
+            pass
+        elif host.state == "up" and self.restart_wanted:
+            self.restart_wanted = False
+            host.stop()
+        elif host.state == "up" and self.resize_wanted:
+            host.resize(self.resize_wanted)
+            self.resize_wanted = 0
+        if not world.step_once() and not world.sleep_until_something(host.start_at):
+            if host.state != "down":
+                raise Violation("nothing will ever happen again")
+            world.now = max(world.now, host.start_at or world.now)
         if host.faulty:
             self._machine_failed = True
             if host.medium.faults.sync_error:
                 host.sync_failed = True
+        if host.look():
+            self._stopped()
         self._check()
 
-    def _restart(self) -> None:
-        self.restart_wanted = False
-        host, lives = self.host, self.world.lives
-        sound = not host.faulty and not self._machine_failed
-        host.stop()
-        if self.world.process is None and self.world.lives == lives and not host.died:
-            if sound:
-                self.history.synced()
-            power = host.sync_failed
-            if power:
-                host.lose_power()
-            self.history.crashed(power=power)
-            host.sync_failed = False
-            self._machine_failed = False
-            host.start_at = self.world.now + self.world.rng("storm").random()
+    def _stopped(self) -> None:
+        """The broker has stopped in order."""
+        if not self._machine_failed:
+            self.history.synced()
+        # After a failed fsync the page cache calls clean what is not on the disk; only a reboot shows what really is.
+        power = self.host.sync_failed
+        if power:
+            self.host.lose_power()
+        self._after_crash(power)
 
     def _check(self) -> None:
         if self.recorder.failures:
@@ -300,7 +295,16 @@ class Simulation:
         if server is not None:
             if server.crash is not None:
                 raise Violation(f"a thread crashed: {server.crash!r}")
-            invariants.check(self.world, server)
+            invariants.check(server)
+
+    def _idle(self) -> None:
+        if self.host.server is not None:
+            invariants.check_wakeups(self.world, self.host.server)
+
+    @property
+    def scarce_memory(self) -> bool:
+        """Parked requests may hold all of it, and the others then wait as long as these do."""
+        return int(self.settings["queued_max_request_bytes"]) < 1_000_000
 
     def _calm_down(self) -> None:
         """Faults stop."""
@@ -322,10 +326,10 @@ class Simulation:
                 self._crash(power=True)
             else:
                 self.restart_wanted = True
-        if self.world.process is None:
+        if self.host.state == "down":
             self.host.start_at = self.world.now
         limit = self.world.steps + _QUIET_STEPS
-        while self.restart_wanted or self.host.server is None:
+        while self.restart_wanted or self.host.state != "up" or self.host.busy:
             if self.world.steps > limit:
                 raise Violation("the broker does not come back")
             self._turn()
@@ -344,8 +348,13 @@ class Simulation:
                 raise Violation(f"clients are gone, and this is not: {invariants.leftovers(server)}")
             self._turn()
         del server
-        self.restart_wanted = False
         self.host.stop()
+        self.host.start_at = None
+        stops = self.host.stops
+        while self.host.stops == stops:
+            if self.world.steps > limit:
+                raise Violation("the broker does not stop")
+            self._turn()
         cycles = self.world.lock_cycles()
         if cycles:
             raise Violation(f"locks in both orders: {cycles}")

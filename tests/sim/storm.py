@@ -42,7 +42,10 @@ _ALL = {
 
 def draw_weather(rng: Any) -> Weather:
     """Most seeds have few kinds of faults: one alone is easier to understand, and hides no other."""
-    kinds = rng.sample(sorted(_ALL), rng.randrange(0, 5))
+    kinds = rng.sample(sorted(_ALL), rng.randrange(0, 4))
+    crash = rng.choice((None, None, "kill", "power", "power"))
+    if crash is not None and crash not in kinds:
+        kinds.append(crash)
     if rng.random() < 0.4:
         kinds = [kind for kind in kinds if kind not in ("disk", "full", "sync", "catalogue")]
     rough = rng.random() < 0.5

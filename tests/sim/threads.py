@@ -8,10 +8,12 @@ from tests.sim.world import Process, Thread, World
 
 
 class SimClock:
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
 
     def monotonic(self) -> float:
+        self._world.yield_point(self._process)
         return self._world.now
 
     def time_ms(self) -> int:
@@ -38,11 +40,7 @@ class SimThreads:
 
     def spawn(self, name: str, body: Any, on_crash: Callable[[BaseException], None]) -> Thread:
         self._process.check()
-        thread = Thread(self._process, name, body, on_crash)
-        self._process.threads.append(thread)
-        return thread
+        return Thread(self._process, name, body, on_crash)
 
     def pause(self, seconds: float) -> None:
-        self._process.check()
-        self._world.run_for(seconds)
-        self._process.check()
+        self._world.block(self._process, "time", lambda: False, seconds)

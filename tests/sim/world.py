@@ -1,13 +1,9 @@
-"""The simulated world: one seed, one clock, one thread of execution, and the order in which everything happens.
+"""The simulated world: one seed, one clock, one thing at a time, and the order in which everything happens.
 
-The broker's thread bodies and the simulated clients are stepped one at a time, in an order drawn from the seed. A body that
-would have to wait (``block``) leaves its step by ``Asleep`` and is stepped again when what it waits for is there or its time
-is up: bodies look at their queues before they wait, so that repeating the beginning of a step changes nothing.
-
-Steps are not atomic. Locks, queues, events, pollers and files call ``yield_point``: there another body may be stepped to
-its end inside the one that is interrupted (never while a lock is held, because nobody could wait for it), and there the
-broker may be killed: ``Killed`` unwinds everything that runs in it, and what it still tries to do on the way out comes to
-nothing.
+Every thread of the broker is a greenlet that runs ``step`` over and over; the scheduler resumes one of them, or lets one actor
+(a client, the storm) do something, as the seed decides. A thread gives way where it waits (``block``), and wherever a real one
+may be interrupted (``yield_point``: locks, queues, events, pollers, clocks, files), also with locks held. There the broker may
+be killed, too: ``Killed`` unwinds all its threads, and what they still try to do on the way out comes to nothing.
 """
 
 import traceback
@@ -18,14 +14,9 @@ from random import Random
 from typing import Any, Protocol
 
 import attrs
+import greenlet
 
-# Bodies that may be stepped inside one another.
-_DEPTH_MOST = 4
-_MAIN_IDENT = 1
-
-
-class Asleep(BaseException):
-    """The step has come to where the thread would wait."""
+_ROOT_IDENT = 1
 
 
 class Killed(BaseException):
@@ -58,26 +49,63 @@ class Actor(Protocol):
 
 
 class Thread:
-    """One of the broker's threads."""
+    """One of the broker's threads. ``step`` is called until it is asked to stop, or (``once``) once."""
 
-    def __init__(self, process: "Process", name: str, body: Any, on_crash: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        process: "Process",
+        name: str,
+        body: Any,
+        on_crash: Callable[[BaseException], None],
+        *,
+        once: Callable[[], None] | None = None,
+    ) -> None:
         self.process = process
         self.name = name
         self.body = body
-        self.on_crash = on_crash
         self.ident = process.world.next_ident()
         self.wait: Wait | None = None
-        self.timed_out = False
-        self.running = False
+        self.locks: list[str] = []  # held, by where they were made
+        self.waits_for: Any = None  # a lock
         self.stopping = False
         self.ended = False
+        self.between_steps = True
         self.frozen_until = 0.0  # the operating system gives it no time
+        self.greenlet = greenlet.greenlet(self._run)
+        self._on_crash = on_crash
+        self._once = once
+        process.threads.append(self)
+
+    def _run(self) -> None:
+        try:
+            if self._once is not None:
+                self._once()
+            while not self.stopping and self._once is None:
+                self.between_steps = False
+                self.body.step(None)
+                self.between_steps = True
+        except (Killed, greenlet.GreenletExit):
+            pass
+        except Violation:
+            raise
+        except BaseException as error:
+            if self.process.alive:  # else: torn down on the way out, which nobody sees
+                self._on_crash(error)
+        finally:
+            self.ended = True
+            if self in self.process.threads:
+                self.process.threads.remove(self)
 
     def runnable(self, now: float) -> bool:
-        if self.running or now < self.frozen_until:
+        if now < self.frozen_until:
             return False
         wait = self.wait
         return wait is None or (wait.deadline is not None and now >= wait.deadline) or wait.ready()
+
+    @property
+    def at_rest(self) -> bool:
+        """Waits for something to do; not in the middle of doing something."""
+        return self.wait is not None and self.wait.what in ("sockets", "a queue", "an event", "time")
 
     def ask_to_stop(self) -> None:
         self.stopping = True
@@ -85,19 +113,10 @@ class Thread:
             self.body.wakeup()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """As the real one: the step that it is in ends, and no other begins. The others go on meanwhile."""
-        world = self.process.world
         self.ask_to_stop()
-        deadline = None if timeout is None else world.now + timeout
-        while not self.ended and (deadline is None or world.now < deadline):
-            if not world.step_once() and not world.sleep_until_something(deadline):
-                break
+        if not self.ended and self.process.world.current is not self:
+            self.process.world.block(self.process, "the end of a thread", lambda: self.ended, timeout)
         return self.ended
-
-    def end(self) -> None:
-        self.ended = True
-        if self in self.process.threads:
-            self.process.threads.remove(self)
 
     def alive(self) -> bool:
         return not self.ended
@@ -111,7 +130,6 @@ class Process:
         self.number = number
         self.alive = True
         self.threads: list[Thread] = []
-        self.locks_held: list[str] = []
         self.sockets: dict[int, Any] = {}  # open ones, listening ones included, by descriptor
         self.files: dict[int, str] = {}  # paths of open ones by descriptor
         self.pollers: list[Any] = []
@@ -150,13 +168,16 @@ class World:
         self.chaos = Chaos()
         self.process: Process | None = None
         self.actors: list[Actor] = []
-        self.stack: list[Thread] = []
+        self.current: Thread | None = None
         self.lives = 0
         self.lock_order: dict[tuple[str, str], str] = {}
         # Moments at which something becomes possible that nobody's deadline names (bytes that arrive).
         self.arrivals: Callable[[], float | None] = lambda: None
+        # Called when nothing can happen without time passing.
+        self.on_idle: Callable[[], None] = lambda: None
+        self._dying: list[Thread] = []
         self._streams: dict[str, Random] = {}
-        self._ident = _MAIN_IDENT
+        self._ident = _ROOT_IDENT
         self._descriptor = 10
         self._pick = self.rng("schedule")
 
@@ -179,14 +200,14 @@ class World:
 
     def ident(self) -> int:
         """Of the thread that runs now."""
-        return self.stack[-1].ident if self.stack else _MAIN_IDENT
+        return _ROOT_IDENT if self.current is None else self.current.ident
 
     # -- what happened --------------------------------------------------------------------------------------------------
 
     def note(self, what: str) -> None:
         """Part of the trace: the same for the same seed."""
         self.trace = zlib.crc32(what.encode(), self.trace)
-        line = f"{self.steps:6d} {self.now:10.4f} {'  ' * len(self.stack)}{what}"
+        line = f"{self.steps:6d} {self.now:10.4f} {what}"
         self.recent.append(line)
         if self.verbose:
             print(line)
@@ -195,58 +216,78 @@ class World:
 
     def boot(self) -> Process:
         assert self.process is None
+        self._bury()
         self.lives += 1
         self.process = Process(self, self.lives)
         return self.process
 
     def end_process(self) -> None:
-        """The running process is gone, for whatever reason."""
+        """The running process is gone, for whatever reason. Its threads are unwound before anything else happens."""
         process = self.process
         assert process is not None
         process.alive = False
-        for thread in process.threads:
-            thread.ended = True
+        self._dying.extend(process.threads)
         self.process = None
+        if self.current is None:
+            self._bury()
+
+    def _bury(self) -> None:
+        assert self.current is None
+        dying, self._dying = self._dying, []
+        for thread in dying:
+            if not thread.ended:
+                self.current = thread
+                try:
+                    thread.greenlet.throw(Killed)
+                except Killed:
+                    thread.ended = True  # it had not begun
+                finally:
+                    self.current = None
+                assert thread.ended, f"{thread.name} lives on after its process"
 
     # -- interruption -----------------------------------------------------------------------------------------------------
 
     def yield_point(self, process: Process) -> None:
         """Called by the simulated runtime wherever a real thread may lose the processor or its life."""
         process.check()
+        thread = self.current
+        if thread is None:
+            return
         if process.countdown >= 0:
             process.countdown -= 1
             if process.countdown < 0:
                 process.on_countdown()
                 raise Killed
-        if (
-            self.chaos.preempt
-            and not process.locks_held
-            and len(self.stack) < _DEPTH_MOST
-            and self._pick.random() < self.chaos.preempt
-        ):
-            for _ in range(self._pick.randrange(1, 4)):
-                if not self.step_once():
-                    break
+        if self.chaos.preempt and self._pick.random() < self.chaos.preempt:
+            thread.greenlet.parent.switch()
             process.check()
 
-    def block(self, process: Process, what: str, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until ``ready``. Returns when the time is up; otherwise the step is left and begun again."""
+    def block(self, process: Process, what: str, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until ``ready`` or until the time is up; whether it is ready."""
         process.check()
+        if ready():
+            return True
         if timeout is not None and timeout <= 0:
-            return
-        assert self.stack, f"the assembly would wait for {what}"
-        assert not process.locks_held, f"waits for {what} with locks held: {process.locks_held}"
-        thread = self.stack[-1]
-        if thread.timed_out:
-            thread.timed_out = False
-            return
+            return False
+        thread = self.current
+        assert thread is not None, f"the scheduler itself would wait for {what}"
         thread.wait = Wait(ready, None if timeout is None else self.now + timeout, what)
-        raise Asleep
+        thread.greenlet.parent.switch()
+        thread.wait = None
+        process.check()
+        return ready()
+
+    def wait_for_disk(self, process: Process, seconds: float) -> None:
+        """The thread waits for the machine; the others go on."""
+        if self.current is None:
+            self.now += seconds
+        else:
+            self.block(process, "the disk", lambda: False, seconds)
 
     # -- the order of events --------------------------------------------------------------------------------------------
 
     def step_once(self) -> bool:
-        """One step of one thread or actor that can do something; False if none can."""
+        """Something that can happen now; False if nothing can."""
         now = self.now
         threads = [t for t in self.process.threads if t.runnable(now)] if self.process is not None else []
         actors = [actor for actor in self.actors if actor.ready()]
@@ -260,9 +301,11 @@ class World:
             victim.frozen_until = now + self._pick.random() * self.chaos.freeze_most_s
         self.now = now + self._pick.random() * self.chaos.tick_most_s
         if index < len(threads):
-            self.run_thread(threads[index])
+            self._resume(threads[index])
         else:
             self._run_actor(actors[index - len(threads)])
+        if self._dying:
+            self._bury()
         return True
 
     def _run_actor(self, actor: Actor) -> None:
@@ -271,32 +314,13 @@ class World:
         except Exception as error:
             raise Violation(f"{actor.name}: {''.join(traceback.format_exception(error))}") from error
 
-    def run_thread(self, thread: Thread) -> None:
-        wait, thread.wait = thread.wait, None
-        if thread.stopping and wait is None:  # between two steps
-            thread.end()
-            return
-        # Woken by time alone, if nothing else did.
-        thread.timed_out = (
-            wait is not None and wait.deadline is not None and self.now >= wait.deadline and not wait.ready()
-        )
-        thread.running = True
-        self.stack.append(thread)
+    def _resume(self, thread: Thread) -> None:
         self.note(thread.name)
+        self.current = thread
         try:
-            thread.body.step(None)
-        except Asleep:
-            pass
-        except (Killed, Violation):
-            raise
-        except BaseException as error:
-            if not thread.process.alive:  # torn down on the way out, which nobody sees
-                raise Killed from error
-            thread.end()
-            thread.on_crash(error)
+            thread.greenlet.switch()
         finally:
-            self.stack.pop()
-            thread.running = False
+            self.current = None
 
     def next_moment(self) -> float | None:
         """When something happens next if nothing can happen now."""
@@ -318,6 +342,7 @@ class World:
 
     def sleep_until_something(self, limit: float | None = None) -> bool:
         """Nothing can happen now: let time pass. False if nothing ever will (before ``limit``)."""
+        self.on_idle()
         moment = self.next_moment()
         if moment is None or (limit is not None and moment > limit):
             if limit is not None:
@@ -327,20 +352,12 @@ class World:
         self.now = max(self.now, moment) + 1e-9
         return True
 
-    def run_for(self, seconds: float) -> None:
-        """Let the others go on for that long (the assembly waits)."""
-        end = self.now + seconds
-        while self.now < end:
-            if not self.step_once() and not self.sleep_until_something(end):
-                break
-        self.now = max(self.now, end)
-
     # -- order of locks ---------------------------------------------------------------------------------------------------
 
-    def lock_taken(self, process: Process, site: str) -> None:
-        for held in process.locks_held:
+    def lock_taken(self, thread: Thread, site: str) -> None:
+        for held in thread.locks:
             if (held, site) not in self.lock_order:
-                self.lock_order[held, site] = self.stack[-1].name if self.stack else "main"
+                self.lock_order[held, site] = thread.name
 
     def lock_cycles(self) -> list[str]:
         """Pairs of locks that were taken in both orders: two threads could wait for each other for ever."""

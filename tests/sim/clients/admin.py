@@ -260,7 +260,7 @@ class Admin(Client):
 
     def _excuse(self, error: int, what: str) -> None:
         # The machine's fault, while it is at fault.
-        if not self.quiet and error in (ErrorCode.kafka_storage_error, ErrorCode.unknown_server_error):
+        if not self.strict and error in (ErrorCode.kafka_storage_error, ErrorCode.unknown_server_error):
             self.idle(0.2)
             return
         raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")

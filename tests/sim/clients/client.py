@@ -154,6 +154,11 @@ class Client:
         self._transmit()
 
     @property
+    def strict(self) -> bool:
+        """Nothing excuses an error: faults are over, and the answer is from a broker that has seen none."""
+        return self.quiet and self.life == self.world.lives
+
+    @property
     def life(self) -> int:
         """Of the broker that we are connected to, be it dead by now."""
         assert self.socket is not None

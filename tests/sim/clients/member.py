@@ -38,6 +38,7 @@ class Member(Client):
         self._generation = -1
         self._state = "join"
         self._assignments: list[dict[str, Any]] = []
+        self._previous: dict[int, dict[int, int]] = {}  # generation to positions
         self._positions: dict[int, int] = {}
         self._committed: dict[int, int] = {}
         self._heartbeat_at = 0.0
@@ -85,6 +86,8 @@ class Member(Client):
             return self._commit()
         if self._reset:
             return self._list_offsets()
+        if self._previous and self.rng.random() < 0.05:
+            return self._commit_late()
         if self._positions and self.rng.random() < 0.8:
             return self._fetch()
         self.idle(min(0.3, max(0.01, self._heartbeat_at - now)) * self.rng.random())
@@ -155,6 +158,27 @@ class Member(Client):
         }
         # What has been told to anybody by now: a commit of an older generation must be refused.
         return Call(ApiKey.OFFSET_COMMIT, fields, ("commit", commits, self._generation, self._group.newest))
+
+    def _commit_late(self) -> Call:
+        """From a thread that has not heard of the new generation yet: must be refused."""
+        generation, positions = self._previous.popitem()
+        partitions = [
+            {
+                "partition_index": number,
+                "committed_offset": offset,
+                "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            }
+            for number, offset in positions.items()
+        ]
+        fields = {
+            "group_id": self._group_id,
+            "generation_id_or_member_epoch": generation,
+            "member_id": self._member_id,
+            "group_instance_id": None,
+            "topics": [{"name": self._topic, "partitions": partitions}],
+        }
+        return Call(ApiKey.OFFSET_COMMIT, fields, ("late", generation))
 
     def _list_offsets(self) -> Call:
         numbers = sorted(self._reset)
@@ -233,9 +257,8 @@ class Member(Client):
             return
         assignment = consumer_protocol.parse_assignment(body.assignment)
         mine = assignment.partitions.get(self._topic, [])
-        self._group.assigned(
-            self._member_id, self._generation, self.life, [(self._topic, number) for number in mine]
-        )
+        self._group.assigned(self._member_id, self._generation, self.life, [(self._topic, number) for number in mine])
+        self._previous.pop(self._generation, None)
         self.generations += 1
         self._positions = dict.fromkeys(mine, -1)
         self._committed = {}
@@ -285,6 +308,13 @@ class Member(Client):
                     self._group.refused(commit)
                     self._failed(error, "OffsetCommit")
 
+    def _on_late(self, call: Call, body: Any) -> None:
+        for result in body.topics[0].partitions:
+            if not result.error_code:
+                raise Violation(f"{self.name}: generation {call.context[1]} committed in {self._generation}")
+            if result.error_code not in _LOST_MEMBERSHIP and result.error_code != ErrorCode.rebalance_in_progress:
+                self._excuse(result.error_code, "OffsetCommit")
+
     def _on_earliest(self, call: Call, body: Any) -> None:
         for data in body.topics[0].partitions:
             if data.error_code:
@@ -331,6 +361,8 @@ class Member(Client):
 
     def _rejoin(self) -> None:
         self._state = "join"
+        if self._generation >= 0 and self._positions:
+            self._previous = {self._generation: {n: max(0, at) for n, at in self._positions.items()}}
         self._positions = {}
 
     def _forget(self) -> None:
@@ -339,7 +371,7 @@ class Member(Client):
         self._generation = -1
 
     def _excuse(self, error: int, what: str) -> None:
-        if self.quiet or error not in _MACHINE:
+        if self.strict or error not in _MACHINE:
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
 
     def lost(self, call: Call) -> None:
@@ -401,7 +433,7 @@ class Keeper(Client):
             self._group.fetched(self._topic, 0, offset, call.context[1])
 
     def _excuse(self, error: int, what: str) -> None:
-        if self.quiet or error not in _MACHINE:
+        if self.strict or error not in _MACHINE:
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
         self.idle(0.1)
 

@@ -105,7 +105,7 @@ class Producer(Client):
             if self.pending:
                 return None
             return Call(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 60_000})
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.4:
             self.idle(self.rng.random() * self.pace_s)
             return None
         chosen: list[tuple[_Partition, Batch]] = []
@@ -198,9 +198,9 @@ class Producer(Client):
         self.idle(0.05)
 
     def _excuse(self, error: int, what: str) -> None:
-        if error in _RETRIABLE and not self.quiet:
+        if error in _RETRIABLE and not self.strict:
             return
-        if error in _MACHINE and not self.quiet:
+        if error in _MACHINE and not self.strict:
             return
         raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
 
