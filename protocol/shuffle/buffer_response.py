@@ -273,7 +273,6 @@ class ClientDecoder:
                 self._header = parse_header(head, self._generation)
                 if self._header.size > self._max_payload:
                     raise self._too_large(self._header.size)
-                self._payload = bytearray()
                 head.clear()
         header = self._header
         if header is None:
