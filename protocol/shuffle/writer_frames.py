@@ -44,6 +44,7 @@ class WriterId(IntEnum):
     PARTITION_RELEASED = 86
     PARTITION_LIST = 87
     BUFFER_SIZE_HINT = 88
+    ALL_RECORDS_PROCESSED = 89
 
 
 class PartitionType(IntEnum):
@@ -224,6 +225,13 @@ class BufferSizeHint(NamedTuple):
     size: int
 
 
+class AllRecordsProcessed(NamedTuple):
+    """The readers of this subpartition have processed all user records (AckAllUserRecordsProcessed). Sent once for each."""
+
+    handle: int
+    subpartition: int
+
+
 ServerFrame = (
     PartitionOpened
     | WriterCredit
@@ -234,6 +242,7 @@ ServerFrame = (
     | PartitionReleased
     | PartitionList
     | BufferSizeHint
+    | AllRecordsProcessed
 )
 
 # -- writing ----------------------------------------------------------------------------------------------------
@@ -360,6 +369,10 @@ def encode_buffer_size_hint(handle: int, subpartition: int, size: int) -> bytes:
     return _frame(88, _THREE.pack(handle, subpartition, size))
 
 
+def encode_all_records_processed(handle: int, subpartition: int) -> bytes:
+    return _frame(89, _TWO.pack(handle, subpartition))
+
+
 _ENCODERS: dict[type, Callable[..., bytes]] = {
     OpenPartition: encode_open_partition,
     PushBuffer: encode_push_buffer,
@@ -377,6 +390,7 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
     PartitionReleased: encode_partition_released,
     PartitionList: encode_partition_list,
     BufferSizeHint: encode_buffer_size_hint,
+    AllRecordsProcessed: encode_all_records_processed,
 }
 
 
@@ -514,4 +528,5 @@ _SERVER_PARSERS: dict[int, Callable[[Reader], ServerFrame]] = {
     86: lambda reader: PartitionReleased(reader.i32(), reader.bool()),
     87: _partition_list,
     88: lambda reader: BufferSizeHint(reader.i32(), reader.i32(), reader.i32()),
+    89: lambda reader: AllRecordsProcessed(reader.i32(), reader.i32()),
 }

@@ -142,6 +142,7 @@ SERVER_FRAMES = st.one_of(
     st.builds(w.PartitionReleased, ints(), st.booleans()),
     st.builds(w.PartitionList, ints(), st.lists(_INFO, max_size=3).map(tuple)),
     st.builds(w.BufferSizeHint, ints(), ints(), ints()),
+    st.builds(w.AllRecordsProcessed, ints(), ints()),
 )
 
 PLAIN_EVENTS = st.one_of(
