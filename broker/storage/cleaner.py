@@ -86,7 +86,11 @@ def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
     """The log that is in most need of it, if any is enough."""
     best: Cleanable | None = None
     for log in logs:
-        found = cleanable(log, now_ms)
+        try:
+            found = cleanable(log, now_ms)
+        except OSError as error:
+            log.failed("an index could not be read", error)
+            continue
         if found is None or not (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
             continue
         if best is None or (found.overdue, found.dirty_ratio) > (best.overdue, best.dirty_ratio):

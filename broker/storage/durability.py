@@ -27,10 +27,11 @@ def flush_to(log: "Log", offset: int) -> None:
             if log.offline is not None:
                 raise log.offline
             end = log.log_end_offset
-            unsynced = log.segments_from(log.durable_offset)
+            unsynced = {*log.segments_from(log.durable_offset), *log.cut}
+            log.cut.clear()
             dir_dirty, log.dir_dirty = log.dir_dirty, False
         try:
-            for segment in unsynced:
+            for segment in sorted(unsynced, key=lambda segment: segment.base_offset):
                 try:
                     segment.log.get().sync()
                 except FileNotFoundError:
@@ -71,7 +72,7 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
         for segment in segments:
             if segment in log.view.segments:
                 segment.sync_indexes()
-        if not known and (len(log.producers) or not closing):
+        if len(log.producers) or not closing:  # written again if a roll wrote it: that was not durable
             log.write_snapshot(end, snapshot, durable=True)
         log.around.disk.sync_dir(log.dir)
         _remove_snapshots(log, end)

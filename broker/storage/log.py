@@ -20,7 +20,7 @@ import attrs
 from broker.errors import RequestError, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.disk import Disk
+from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from broker.storage import append_rules, durability, reading, trimming
@@ -136,6 +136,7 @@ class Log:
         self.active: Segment | None = None
         self.sync_lock = Lock()
         self.files_lock = Lock()  # held while files of closed segments are replaced or taken away
+        self.cut: set[Segment] = set()  # a failed write was taken back, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
         self.snapshots: set[int] = set()
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -272,7 +273,7 @@ class Log:
             for at, header in found:
                 _STAMP.pack_into(records, at, offset, header[LENGTH], self.leader_epoch)
                 offset += header[LAST_DELTA] + 1
-            file = segment.log.file or segment.log.get()
+            file = segment.log.file or self._reopen(segment)
             monotonic = self.around.clock.monotonic
             started = monotonic()
             try:
@@ -341,6 +342,9 @@ class Log:
             return old
         offset = self.log_end_offset
         try:
+            if old in self.cut:  # recovery looks for a torn write only at the end of the last segment
+                old.log.get().sync()
+                self.cut.discard(old)
             old.finish_indexes()
             self.write_snapshot(offset, self.producers.to_snapshot(), durable=False)
             segment = new_segment(self.around.files, self.dir, offset, now_ms)
@@ -359,12 +363,19 @@ class Log:
         """``lock`` is held."""
         self.view = View(tuple(segment.base_offset for segment in segments), segments)
 
+    def _reopen(self, segment: Segment) -> File:
+        try:
+            return segment.log.get()
+        except OSError as error:
+            raise self.failed("the active segment could not be opened", error) from error
+
     # -- failures ------------------------------------------------------------------------------------------------------
 
     def _not_written(self, segment: Segment, position: int, error: OSError) -> StorageError:
-        """Part of a batch may be in the file: it must not stay where the next one goes."""
+        """Part of a batch may be in the file: it must not stay where the next one goes, or at the end of the segment."""
         try:
             segment.log.get().truncate(position)
+            self.cut.add(segment)
         except OSError as second:
             return self.go_offline(f"a failed write ({error}) could not be undone: {second}")
         return self.failed("records could not be written", error)

@@ -127,6 +127,7 @@ def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int)
     file = segment.log.create()
     if file.size():  # left by an attempt that failed
         file.truncate(0)
+    segment.start_indexes_from(0, base_offset)
     return segment
 
 
@@ -312,7 +313,9 @@ def _cut(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, end: 
     dropped = sum(s.size for s in loaded.segments[number + 1 :])
     log.warning("torn tail cut", path=segment.log.path, position=position, bytes=end - position + dropped)
     loaded.cut_bytes += end - position + dropped
-    segment.log.get().truncate(position)
+    file = segment.log.get()
+    file.truncate(position)
+    file.sync()  # once another segment follows, nobody would cut here again
     _drop(source, loaded, number + 1)
 
 

@@ -118,7 +118,10 @@ class Segment:
         self.times.flush()
 
     def start_indexes_from(self, position: int, offset: int) -> None:
-        """Forget the entries for the batch at ``position``, whose base offset is ``offset``, and all behind it."""
+        """Forget the entries for the batch at ``position``, whose base offset is ``offset``, and all behind it.
+
+        From here on ``index`` does no I/O but to write, so that it cannot fail a record that is stored already.
+        """
         self.offsets.truncate(self.offsets.count_below(position, 1))
         self.times.truncate(self.times.count_below(offset - self.base_offset, 1))
         self.largest_timestamp, self.largest_timestamp_offset = self.times.largest()
@@ -162,9 +165,9 @@ class Segment:
             raise CorruptIndex(self.times.cached.path, f"says {timestamp} of the batch at {position}")
 
     def torn_at(self, position: int, end: int) -> bool:
-        """The file ends within the batch at ``position``."""
+        """The file ends within the batch at ``position``, or the batch's header was never written."""
         data = self.log.get().pread(min(HEADER_SIZE, end - position), position)
-        if len(data) < HEADER_SIZE:
+        if len(data) < HEADER_SIZE or not data.strip(b"\0"):
             return True
         header: Header = HEADER.unpack(data)
         return header[_MAGIC] == MAGIC and position + LOG_OVERHEAD + header[LENGTH] > end

@@ -109,6 +109,7 @@ def _check_layout(manager: "LogManager") -> None:
     except CorruptCheckpoint:
         text = ""
     if text is None:
+        _sync_parents(manager)
         replace_text(manager.disk, path, f"version=1\nnode.id={manager.config.node_id}\nlayout={LAYOUT}\n")
         return
     layout = dict(line.split("=", 1) for line in text.splitlines() if "=" in line).get("layout", "1")
@@ -117,6 +118,18 @@ def _check_layout(manager: "LogManager") -> None:
             f"{manager.data_dir} was written by a newer broker (layout {layout}, this one knows {LAYOUT}): "
             "start that one, or choose another data_dir."
         )
+
+
+def _sync_parents(manager: "LogManager") -> None:
+    """A new data directory must not be lost itself; nobody knows how many of those above it are new too."""
+    path = manager.data_dir
+    while "/" in path.strip("/"):
+        path = path.rstrip("/").rpartition("/")[0] or "/"
+        try:
+            manager.disk.sync_dir(path)
+        except PermissionError:  # then it is not ours, and nothing in it is new
+            return
+    manager.disk.sync_dir("/" if path.startswith("/") else ".")
 
 
 def _orphans(manager: "LogManager", names: set[str], rows: dict[str, TopicRow]) -> set[str]:

@@ -24,15 +24,14 @@ class TimeIndex(IndexFile):
     def add(self, timestamp: int, last_offset: int) -> None:
         """The log's lock is held. Does nothing where the last entry says as much."""
         if self._last_timestamp is None:
-            last = self.last()
-            self._last_timestamp = -1 if last is None else last[0]
+            self._last_timestamp = self.largest()[0]
         if timestamp > self._last_timestamp:
             self.append(timestamp, last_offset - self.base_offset)
             self._last_timestamp = timestamp
 
     def truncate(self, entries: int) -> None:
         super().truncate(entries)
-        self._last_timestamp = None
+        self._last_timestamp = self.largest()[0]
 
     def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the last entry that is not later than ``timestamp``."""

@@ -32,9 +32,9 @@ def delete_records(log: "Log", before: int) -> int:
         )
     # A log must not begin behind its durable end.
     log.flush_to(before)
-    if log.advance_start(before):
-        log.around.save_log_start(log)
-        log.drop_old_segments()
+    log.advance_start(before)
+    log.around.save_log_start(log)  # even if it did not move: an earlier attempt may have failed here
+    log.drop_old_segments()
     return log.log_start_offset
 
 
