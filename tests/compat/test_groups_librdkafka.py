@@ -22,11 +22,13 @@ class Member:
         self.consumer = Consumer(
             settings(
                 servers,
-                group_id=group,
-                auto_offset_reset="earliest",
-                session_timeout_ms=1000,
-                heartbeat_interval_ms=100,
-                **more,
+                **{
+                    "group_id": group,
+                    "auto_offset_reset": "earliest",
+                    "session_timeout_ms": 1000,
+                    "heartbeat_interval_ms": 100,
+                    **more,
+                },
             )
         )
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)

@@ -7,12 +7,13 @@ from typing import Any
 import aiokafka
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.clients import aio, kafka_python, librdkafka
 from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import settings
 from tests.compat.conftest import SETTINGS
-from tests.compat.test_groups_librdkafka import write
+from tests.compat.test_groups_librdkafka import PARTITIONS, Group, write
 from tests.process.broker_process import BrokerProcess
 
 
@@ -115,17 +116,20 @@ def test_an_aiokafka_client_goes_on(restart: Restart, restarting: BrokerProcess,
 
 
 @restarts
-def test_a_static_member_keeps_its_place(restart: Restart, restarting: BrokerProcess, name: str) -> None:
+def test_members_keep_their_places_without_a_rebalance(restart: Restart, restarting: BrokerProcess, name: str) -> None:
     servers = restarting.address
-    write(servers, name, b"0")
-    options = {"group_id": name, "group_instance_id": "one", "auto_offset_reset": "earliest"}
-    consumer = Consumer(settings(servers, **options, heartbeat_interval_ms=100))
-    consumer.subscribe([name])
-    librdkafka.consume(consumer, 1)
-    consumer.close()
+    group = Group(servers, name)
+    admin = AdminClient(settings(servers))
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    static = group.join(group_instance_id="static", session_timeout_ms=10_000)
+    dynamic = group.join(session_timeout_ms=10_000)
+    group.settle()
+    before = (set(static.owned), static.rebalances, set(dynamic.owned), dynamic.rebalances)
     restart(restarting)
-    again = Consumer(settings(servers, **options))
-    again.subscribe([name])
-    write(servers, name, b"1")
-    assert [b"1"] == [message.value() for message in librdkafka.consume(again, 1)]
-    again.close()
+    write(servers, name, *[b"%d" % number for number in range(5)])
+    for member in group.members:
+        member.consumer.commit(offsets=[TopicPartition(name, min(member.owned), 1)], asynchronous=False)
+    group.settle()
+    assert before == (set(static.owned), static.rebalances, set(dynamic.owned), dynamic.rebalances)
+    for member in group.members:
+        member.consumer.close()
