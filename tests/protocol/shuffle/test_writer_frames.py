@@ -1,5 +1,7 @@
+import re
 import struct
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.frame import frame_size
 from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.messages import MessageId
 from tests.protocol.shuffle.strategies import SERVER_FRAMES, WRITER_FRAMES, mutated, pushes
 
 PARTITION = ResultPartitionID(bytes(range(60)))
 WRITER = bytes(range(16))
+ROOT = Path(__file__).parents[3]
 
 
 @given(WRITER_FRAMES)
@@ -126,29 +130,29 @@ def test_counts_that_lie_allocate_nothing() -> None:
         tracemalloc.stop()
 
 
-def test_the_layout_is_the_one_in_the_documentation() -> None:
-    # docs/PROTOCOLS.md prints these; whoever wrote a writer by them must not be let down.
-    assert (
-        "0000001fbadc0ffe41"
-        "00000007"
-        "00000002"
-        "00000003"
-        "01"
-        "00"
-        "00000004"
-        "64617461" == w.encode_push_buffer(7, 2, 3, DataType.DATA_BUFFER, False, b"data").hex()
-    )
-    assert (
-        "00000069badc0ffe40" + WRITER.hex() + PARTITION.hex() + "00000003"
-        "01"
-        "0000000000002710"
-        "0005"
-        "616c696365" == w.encode_open_partition(WRITER, PARTITION, 3, w.PartitionType.BLOCKING, 10_000, "alice").hex()
-    )
-    assert (
-        "0000002dbadc0ffe50" + WRITER.hex() + "00000007"
-        "00000010"
-        "00000002"
-        "00000000"
-        "00000005" == w.encode_partition_opened(WRITER, 7, 16, [0, 5]).hex()
-    )
+CONVERSATION = [
+    w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice"),
+    w.encode_partition_opened(WRITER, 7, 16, [0, 0]),
+    w.encode_push_buffer(7, 1, 0, DataType.DATA_BUFFER, False, b"data"),
+    w.encode_push_acknowledged(7, [(1, 1)]),
+    w.encode_writer_credit(7, 4),
+    w.encode_finish_partition(7),
+    w.encode_partition_finished(7),
+]
+
+
+def test_the_conversation_in_the_documentation_is_the_one_on_the_wire() -> None:
+    listing = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("A whole conversation")[1].split("```")[1]
+    told = re.split("[<>]", re.sub(r"#.*|\s", "", listing))[1:]
+    assert [frame.hex() for frame in CONVERSATION] == told
+
+
+def test_the_tables_in_the_documentation_have_every_message_type_and_code() -> None:
+    chapter = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("\n## Shuffle")[1]
+    rows = set(re.findall(r"^\| (\d+) \| ([^|]*?) \|", chapter, re.MULTILINE))
+    names = {(number, name.replace("_", "").lower()) for number, name in rows}
+    for kind in (w.WriterId, MessageId, DataType):
+        for member in kind:
+            if member is not DataType.NONE:
+                assert (str(member.value), member.name.replace("_", "").lower()) in names
+    assert {str(code.value) for code in w.WriterErrorCode} <= {number for number, _ in rows}
