@@ -7,11 +7,14 @@ from types import TracebackType
 from typing import Any
 
 from broker.config import load
+from broker.errors import ConfigError
 from broker.server import BrokerServer
+
+_LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
 
 class Broker:
-    """A real broker on a free port of the loopback interface.
+    """A real broker on free ports of the loopback interface.
 
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -30,7 +33,7 @@ class Broker:
         """Start; returns when clients can connect."""
         assert self._server is None, "already started"
         data_dir = self._data_dir or tempfile.mkdtemp(prefix="broker-")
-        settings = {"listeners": ["kafka://127.0.0.1:0"], "shutdown_timeout_ms": 1000, **self._settings}
+        settings = {"listeners": _LISTENERS, "shutdown_timeout_ms": 1000, **self._settings}
         try:
             server = BrokerServer(load(data_dir=data_dir, **settings))
             server.start()
@@ -60,7 +63,19 @@ class Broker:
     @property
     def bootstrap_servers(self) -> str:
         """What a client's setting of that name wants: ``host:port``."""
-        return next(iter(self.server.listeners.values()))
+        return self._address("kafka")
+
+    @property
+    def shuffle_address(self) -> str:
+        """Where ``ShuffleWriter`` and ``InputGate`` find it: ``host:port``."""
+        return self._address("shuffle")
+
+    def _address(self, scheme: str) -> str:
+        """Of the first listener of this kind."""
+        for listener in self.server.config.listeners:
+            if listener.scheme == scheme:
+                return self.server.listeners[listener.name]
+        raise ConfigError(f"Give the broker a {scheme}:// listener.")
 
     @property
     def data_dir(self) -> str:

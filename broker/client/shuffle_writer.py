@@ -372,6 +372,8 @@ class ShuffleWriter(PartitionWriter):
                 if handle == self._handle:
                     for subpartition, sequence in next_sequences:
                         self._window.acknowledged(subpartition, sequence)
+                    self._lost_at = None
+                    self._backoff = _RECONNECT_FIRST_S
             case PartitionOpened(writer, handle, credit, next_sequences):
                 if writer == self._writer_id:
                     self._on_opened(handle, credit, next_sequences)
@@ -400,8 +402,10 @@ class ShuffleWriter(PartitionWriter):
             return
         self._handle = handle
         self._opened = True
-        self._lost_at = None
-        self._backoff = _RECONNECT_FIRST_S
+        # With something to send only its acknowledgement ends the patience with a connection that breaks again and again.
+        if self._window.all_acknowledged and not self._finishing:
+            self._lost_at = None
+            self._backoff = _RECONNECT_FIRST_S
 
     def _on_refused(self, code: WriterErrorCode, text: str) -> None:
         if code is WriterErrorCode.FINISHED_ALREADY and self._finish_ever_sent:
