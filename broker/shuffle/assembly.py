@@ -18,7 +18,7 @@ class Shuffle:
     def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer) -> None:
         self._config = config
         budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
-        self.spiller = Spiller(runtime.disk, f"{config.data_dir}/shuffle", budget)
+        self.spiller = Spiller(runtime.disk, f"{config.data_dir}/shuffle", budget, runtime.clock)
         settings = PartitionSettings(
             request_timeout_s=config.shuffle_partition_request_timeout_ms / 1000,
             retention_s=config.shuffle_pipelined_retention_ms / 1000,

@@ -17,19 +17,13 @@ class Budget:
         self.owner_max = owner_max
         # Called when somebody who found it full might find room now; from any thread, perhaps with a partition's lock held.
         self.on_room: Callable[[], None] = lambda: None
-        self._starved = False
+        self.memory = 0
+        self.disk = 0
+        self._scarce_from = memory_max // 2
+        self._memory_wanted = False
+        self._disk_wanted = False
         self._lock = Lock()
-        self._memory = 0
-        self._disk = 0
-        self._owners: Counter[str] = Counter()
-
-    @property
-    def memory(self) -> int:
-        return self._memory
-
-    @property
-    def disk(self) -> int:
-        return self._disk
+        self._owners: Counter[str] = Counter()  # only with a bound on them
 
     def owned(self, owner: str) -> int:
         return self._owners[owner]
@@ -37,55 +31,69 @@ class Budget:
     @property
     def memory_scarce(self) -> bool:
         """The spiller should make room."""
-        return self._memory > self.memory_max // 2
-
-    @property
-    def full(self) -> bool:
-        """Writers must wait: memory is used up and the spiller is behind, or the disk is. Who is told so is called later."""
-        self._starved = True  # before looking: room that comes in between is noticed
-        if self._memory >= self.memory_max or self.disk_full:
-            return True
-        self._starved = False
-        return False
+        return self.memory > self._scarce_from
 
     @property
     def disk_full(self) -> bool:
-        return 0 <= self.disk_max <= self._disk
+        return 0 <= self.disk_max <= self.disk
 
-    def take(self, owner: str, size: int) -> bool:
-        """Count a buffer in, in memory; False (and not counted) if its owner has as much as it may."""
+    def full(self, to_disk: bool) -> bool:
+        """Writers must wait: memory is used up and the spiller is behind; or, ``to_disk``, the disk is used up.
+
+        Who was told so is called through ``on_room``.
+        """
+        # Marked, then looked at again: room that came in between was announced to nobody. Only `on_room` takes a mark away,
+        # whoever else finds room: the one who set it still waits.
+        if self.memory >= self.memory_max:
+            self._memory_wanted = True
+            if self.memory >= self.memory_max:
+                return True
+        if to_disk and self.disk_full:
+            self._disk_wanted = True
+            return self.disk_full
+        return False
+
+    def take(self, owner: str, size: int, obliged: bool = False) -> bool:
+        """Count a buffer in, in memory; False (and not counted) if its owner has as much as it may. ``obliged``: even then."""
         with self._lock:
-            if 0 <= self.owner_max < self._owners[owner] + size:
-                return False
-            self._owners[owner] += size
-            self._memory += size
+            if self.owner_max >= 0:
+                owned = self._owners[owner] + size
+                if owned > self.owner_max and not obliged:
+                    return False
+                self._owners[owner] = owned
+            self.memory += size
             return True
 
     def spilled(self, size: int) -> None:
         """From memory to disk."""
         with self._lock:
-            self._memory -= size
-            self._disk += size
+            self.memory -= size
+            self.disk += size
         self._look_for_room()
 
     def loaded(self, owner: str, size: int) -> None:
         """Found on disk at the start."""
         with self._lock:
-            self._owners[owner] += size
-            self._disk += size
+            self.disk += size
+            if self.owner_max >= 0:
+                self._owners[owner] += size
 
     def give_back(self, owner: str, memory: int, disk: int) -> None:
         with self._lock:
-            self._memory -= memory
-            self._disk -= disk
-            self._owners[owner] -= memory + disk
-            assert self._memory >= 0 <= self._disk
-            if self._owners[owner] <= 0:
-                del self._owners[owner]
+            self.memory -= memory
+            self.disk -= disk
+            assert self.memory >= 0 <= self.disk
+            if self.owner_max >= 0:
+                self._owners[owner] -= memory + disk
+                if self._owners[owner] <= 0:
+                    del self._owners[owner]
         self._look_for_room()
 
     def _look_for_room(self) -> None:
         # With a distance to the mark, so that writers are not told for each buffer.
-        if self._starved and self._memory * 4 <= self.memory_max * 3 and not self.disk_full:
-            self._starved = False
+        if self._memory_wanted and self.memory * 4 <= self.memory_max * 3:
+            self._memory_wanted = False
+            self.on_room()
+        if self._disk_wanted and not self.disk_full:
+            self._disk_wanted = False
             self.on_room()

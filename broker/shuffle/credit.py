@@ -43,12 +43,17 @@ class Credit:
         """Whether a buffer of this type may go now."""
         return not self.blocked and (self.credits > 0 or not IS_BUFFER[data_type])
 
-    def sent(self, data_type: int) -> None:
+    def take(self, data_type: int) -> bool:
+        """``may_send``; if it may, it is sent: a data buffer uses up a credit, a blocking event blocks."""
+        if self.blocked:
+            return False
         if IS_BUFFER[data_type]:
-            assert self.credits > 0, "more was sent than there was credit for"
+            if self.credits <= 0:
+                return False
             self.credits -= 1
         elif IS_BLOCKING_UPSTREAM[data_type]:
             self.blocked = True
+        return True
 
     @property
     def announces_backlog(self) -> bool:

@@ -5,7 +5,9 @@ Several attempts of one producer may write; the first that finishes a BLOCKING p
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -21,9 +23,11 @@ from protocol.shuffle.writer_frames import (
     OpenPartition,
     PartitionInfo,
     PartitionState,
-    PartitionType,
     WriterErrorCode,
 )
+
+if TYPE_CHECKING:
+    from broker.shuffle.writers import Writers
 
 log = get_logger("shuffle")
 
@@ -53,6 +57,14 @@ class Waiting:
     timer: TimerHandle | None = None
 
 
+class _Deadline(Enum):
+    """What a partition may be waiting for."""
+
+    WRITER = auto()  # a lost writer to come back
+    READER = auto()  # another reader in place of a lost one
+    END = auto()  # nothing any more
+
+
 class Partitions:
     def __init__(
         self, settings: PartitionSettings, budget: Budget, spiller: Spiller, clock: Clock, timer: Timer
@@ -66,22 +78,22 @@ class Partitions:
         self._by_id: dict[bytes, ResultPartition] = {}
         self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
         self._waiting: dict[bytes, list[Waiting]] = {}
-        self._expiries: dict[bytes, TimerHandle] = {}
+        self._deadlines: dict[tuple[ResultPartition, _Deadline], TimerHandle] = {}
         spiller.on_room = self.room
 
     def load(self) -> None:
         """At the start: take up what an earlier broker has finished."""
-        for found, ttl_ms in self._spiller.load(self.budget):
+        for found, left_s in self._spiller.load(self.budget, self.settings.ttl_s):
             self._by_id[found.id] = found
             self._winners[found.id.producer_key] = found.id
-            self._expire_in(found, self._ttl_s(ttl_ms))
+            self._expire_in(found, left_s)
 
     def close(self) -> None:
         """Forget everything; what is finished and blocking stays on disk."""
         with self._lock:
-            expiries, self._expiries = self._expiries, {}
+            deadlines, self._deadlines = self._deadlines, {}
             waiting, self._waiting = self._waiting, {}
-        for handle in expiries.values():
+        for handle in deadlines.values():
             handle.cancel()
         for readers in waiting.values():
             for reader in readers:
@@ -115,7 +127,7 @@ class Partitions:
             else:
                 self._check_resume(found, wanted)
                 waiting = []
-        self._stop_expiry(found)
+        self._cancel(found, _Deadline.WRITER)
         self._tell(waiting, found)
         return found
 
@@ -125,50 +137,58 @@ class Partitions:
                 WriterErrorCode.EXISTS_WITH_OTHER_SHAPE,
                 f"{wanted.partition} is {found.kind.name} with {len(found.subpartitions)} subpartitions",
             )
-        if found.writer != wanted.writer:
-            raise Refused(WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, f"{wanted.partition} belongs to another writer")
-        if found.state is FINISHED:
+        if found.state is FINISHED:  # whoever asks: after a restart of the broker nobody knows who the writer was
             raise Refused(WriterErrorCode.FINISHED_ALREADY, f"{wanted.partition} is finished")
         if found.state is not OPEN:
-            raise Refused(WriterErrorCode.RELEASED, f"{wanted.partition} has {found.state.name.lower()}")
+            raise Refused(WriterErrorCode.RELEASED, found.failure or f"{wanted.partition} was released")
+        if found.writer != wanted.writer:
+            raise Refused(WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, f"{wanted.partition} belongs to another writer")
 
     def finish(self, partition: ResultPartition, done: Callable[[Refused | None], None]) -> None:
         """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on this or the spiller's thread."""
-        if partition.kind is PartitionType.PIPELINED:
+        if partition.pipelined:
             partition.end_subpartitions()
-            finished = partition.finish()
-            done(None if finished else Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+            if partition.finish():
+                self._expire_in(partition, self._ttl_s(partition))
+                done(None)
+            elif partition.read_to_end:
+                done(None)
+            else:
+                done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
-        key = partition.id.producer_key
         with self._lock:
-            winner = self._winners.setdefault(key, partition.id)
-            losers = [other for other in self._by_id.values() if other.id[:56] == key and other is not partition]
+            if self._by_id.get(partition.id) is not partition:  # a claim of its would never be taken back
+                done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+                return
+            winner = self._winners.setdefault(partition.id.producer_key, partition.id)
         if winner != partition.id:
-            self.release(partition.id)
+            self._release(partition)
             done(Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished"))
             return
-        for loser in losers:
-            self.release(loser.id)
         partition.end_subpartitions()
-        self._spiller.finish(partition, partial(self._finished, partition, done))
+        self._spiller.finish(partition, partial(self._stored, partition, done))
 
-    def _finished(
+    def _stored(
         self, partition: ResultPartition, done: Callable[[Refused | None], None], error: OSError | None
     ) -> None:
         """On the spiller's thread."""
         if error is not None:
             log.error("partition_not_stored", partition=str(partition.id), error=str(error))
-            self.fail(partition, f"the broker could not store the partition: {error}")
             done(Refused(WriterErrorCode.STORAGE_ERROR, str(error)))
+            self.fail(partition, f"the broker could not store the partition: {error}")
             return
         if not partition.finish():
             done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
+        key = partition.id.producer_key
         with self._lock:
             waiting = self._waiting.pop(partition.id, [])
-        self._expire_in(partition, self._ttl_s(partition.ttl_ms))
+            losers = [other for other in self._by_id.values() if other.id[:56] == key and other is not partition]
+        self._expire_in(partition, self._ttl_s(partition))
         done(None)
         self._tell(waiting, partition)
+        for loser in losers:
+            self._release(loser)
 
     def lost_race(self, partition_id: ResultPartitionID) -> bool:
         """Another attempt has finished."""
@@ -184,12 +204,14 @@ class Partitions:
 
     def fail(self, partition: ResultPartition, message: str) -> None:
         """The producer has failed, or is lost for good."""
-        partition.fail(message)
+        if not partition.fail(message):
+            return
         with self._lock:
             if self._winners.get(partition.id.producer_key) == partition.id:
                 del self._winners[partition.id.producer_key]
             waiting = self._waiting.pop(partition.id, [])
         self._spiller.remove(partition)
+        partition.tell_writer(partial(_gone, partition))
         self._tell(waiting, partition)
         # Late readers are told why for as long as they might come.
         self._expire_in(partition, self.settings.writer_retention_s)
@@ -197,15 +219,11 @@ class Partitions:
     def writer_lost(self, partition: ResultPartition) -> None:
         """Its connection is gone: the writer may come back within the retention."""
         if partition.state is OPEN and not partition.finishing:
-            self._stop_expiry(partition)
-            self._at(
-                partition,
-                self.settings.writer_retention_s,
-                partial(self._writer_gone, partition),
-            )
+            self._at(partition, _Deadline.WRITER, self.settings.writer_retention_s, self._writer_gone)
 
     def _writer_gone(self, partition: ResultPartition) -> None:
-        if partition.state is OPEN and not partition.finishing:
+        # It may have come back while the old connection was still being noticed as lost.
+        if partition.state is OPEN and not partition.finishing and partition.call_writer is None:
             self.fail(partition, "the producer has lost its connection and has not come back")
 
     # -- readers ------------------------------------------------------------------------------------------------------
@@ -215,18 +233,16 @@ class Partitions:
         found = self._by_id.get(partition_id)
         return found if found is not None and found.readable else None
 
-    def wait(self, partition_id: ResultPartitionID, found: Callable[[ResultPartition | None], None]) -> Waiting:
-        """``found`` is called once: now or later, on any thread."""
-        waiting = Waiting(found)
+    def wait(self, partition_id: ResultPartitionID, waiting: Waiting) -> None:
+        """``waiting.found`` is called once: now or later, on any thread."""
         with self._lock:
             partition = self._by_id.get(partition_id)
             if partition is None or not partition.readable:
                 self._waiting.setdefault(partition_id, []).append(waiting)
                 deadline = self._clock.monotonic() + self.settings.request_timeout_s
                 waiting.timer = self._timer.at(deadline, partial(self._waited_enough, partition_id, waiting))
-                return waiting
-        found(partition)
-        return waiting
+                return
+        waiting.found(partition)
 
     def stop_waiting(self, partition_id: ResultPartitionID, waiting: Waiting) -> bool:
         """False if it was too late: ``found`` has been or is being called."""
@@ -251,28 +267,38 @@ class Partitions:
                 reader.timer.cancel()
             reader.found(partition)
 
-    def reader_lost(self, partition: ResultPartition) -> None:
-        """A pipelined partition's reader has lost its connection; within the retention another may begin again."""
-        self._at(partition, self.settings.retention_s, partial(self._reader_gone, partition))
+    def reader_gone(self, partition: ResultPartition, all_read: bool, lost: bool) -> None:
+        """A view was closed: ``all_read`` is what it said; ``lost``: because its connection was."""
+        if all_read:
+            self._release(partition)
+        elif lost and partition.retains:
+            self._at(partition, _Deadline.READER, self.settings.retention_s, self._reader_stayed_away)
 
-    def _reader_gone(self, partition: ResultPartition) -> None:
-        if all(part.cursor is None for part in partition.subpartitions):
-            self.release(partition.id)
+    def _reader_stayed_away(self, partition: ResultPartition) -> None:
+        if partition.give_up_lost():
+            self._release(partition)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def release(self, partition_id: ResultPartitionID) -> bool:
         """Forget it. False if there is none."""
+        partition = self._by_id.get(partition_id)
+        return partition is not None and self._release(partition)
+
+    def _release(self, partition: ResultPartition) -> bool:
         with self._lock:
-            partition = self._by_id.pop(partition_id, None)
-            if partition is None:
-                return False
-            if self._winners.get(partition_id.producer_key) == partition_id:
-                del self._winners[partition_id.producer_key]
-            waiting = self._waiting.pop(partition_id, [])
-        self._stop_expiry(partition)
+            if self._by_id.get(partition.id) is not partition:
+                return False  # released already; there may be another one of that name
+            del self._by_id[partition.id]
+            if self._winners.get(partition.id.producer_key) == partition.id:
+                del self._winners[partition.id.producer_key]
+            waiting = self._waiting.pop(partition.id, [])
+        for deadline in _Deadline:
+            self._cancel(partition, deadline)
         partition.release()
         self._spiller.remove(partition)
+        if not partition.read_to_end:
+            partition.tell_writer(partial(_gone, partition))
         for reader in waiting:
             if reader.timer is not None:
                 reader.timer.cancel()
@@ -297,27 +323,46 @@ class Partitions:
             if partition.id.hex().startswith(prefix)
         ]
 
-    def _ttl_s(self, ttl_ms: int) -> float:
-        return self.settings.ttl_s if ttl_ms < 0 else ttl_ms / 1000
+    def _ttl_s(self, partition: ResultPartition) -> float:
+        return self.settings.ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000
 
     def _expire_in(self, partition: ResultPartition, seconds: float) -> None:
-        self._at(partition, seconds, partial(self.release, partition.id))
+        self._at(partition, _Deadline.END, seconds, self._expire)
 
-    def _at(self, partition: ResultPartition, seconds: float, callback: Callable[[], object]) -> None:
+    def _expire(self, partition: ResultPartition) -> None:
+        if partition.cursors:  # it is being read: not under somebody's hands
+            self._expire_in(partition, max(1.0, self._ttl_s(partition)))
+        else:
+            self._release(partition)
+
+    def _at(
+        self, partition: ResultPartition, what: _Deadline, seconds: float, callback: Callable[[ResultPartition], object]
+    ) -> None:
+        """Have ``callback(partition)`` called then, instead of what was set for the same reason before."""
+        key = partition, what
+
         def due() -> None:
             with self._lock:
-                self._expiries.pop(partition.id, None)
-            callback()
+                if self._deadlines.get(key) is not handle:
+                    return  # another one was set meanwhile, or it was called off
+                del self._deadlines[key]
+            callback(partition)
 
-        handle = self._timer.at(self._clock.monotonic() + seconds, due)
         with self._lock:
-            before = self._expiries.get(partition.id)
-            self._expiries[partition.id] = handle
+            if self._by_id.get(partition.id) is not partition:
+                return  # released meanwhile
+            before = self._deadlines.get(key)
+            # With the lock held: it may be due at once, and looks for itself in the table.
+            handle = self._deadlines[key] = self._timer.at(self._clock.monotonic() + seconds, due)
         if before is not None:
             before.cancel()
 
-    def _stop_expiry(self, partition: ResultPartition) -> None:
+    def _cancel(self, partition: ResultPartition, what: _Deadline) -> None:
         with self._lock:
-            handle = self._expiries.pop(partition.id, None)
+            handle = self._deadlines.pop((partition, what), None)
         if handle is not None:
             handle.cancel()
+
+
+def _gone(partition: ResultPartition, writers: "Writers") -> None:
+    writers.gone(partition)

@@ -8,17 +8,27 @@ once, up to the connection's high-water mark; then the queue waits to be told th
 from collections import deque
 from collections.abc import Callable
 
+from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Part
+from broker.runtime.disk import FileRegion
 from broker.shuffle.view import PartitionFailed, PartitionGone, View
 from protocol.shuffle import buffer_response
 from protocol.shuffle.errors import (
+    IO_EXCEPTION,
     PRODUCER_FAILED_EXCEPTION,
     encode_error,
     partition_not_found,
 )
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.messages import encode_backlog_announcement
+
+log = get_logger("shuffle")
+
+# Buffers that a receiver alone in the row sends in one go: so many that locks and calls cost little, few enough to be quick.
+_RUN_BUFFERS = 128
+# Parts up to this size on average are sent as one piece: the copy costs less than handing over many.
+_SMALL_PART_BYTES = 2048
 
 
 class Receiver:
@@ -52,6 +62,7 @@ class RequestQueue:
         self._on_end = on_end
         self._receivers: dict[bytes, Receiver] = {}
         self._row: deque[Receiver] = deque()
+        self._sending = False
 
     def __len__(self) -> int:
         return len(self._receivers)
@@ -71,6 +82,7 @@ class RequestQueue:
         if gone is not None:
             if gone.queued:
                 self._row.remove(gone)
+                gone.queued = False
             self._on_end(gone.view, complete)
 
     def close(self, complete: bool) -> None:
@@ -81,8 +93,9 @@ class RequestQueue:
         """The receiver has got data, credit or leave to go on: see whether it can send."""
         if receiver.queued or self._receivers.get(receiver.id) is not receiver:
             return
-        if receiver.view.credit.announces_backlog:
-            backlog = receiver.view.backlog()
+        view = receiver.view
+        if view.credit.announces_backlog:
+            backlog = view.backlog()
             if backlog:
                 self._outbox.push(self._connection, [encode_backlog_announcement(receiver.id, backlog)])
         receiver.queued = True
@@ -91,39 +104,60 @@ class RequestQueue:
 
     def send(self) -> None:
         """Send what can be sent, as long as the connection takes it."""
-        connection, row, generation = self._connection, self._row, self._generation
-        if not connection.writable:
+        # What ends a receiver may set another one going: it stands in the row then, and what was gathered goes first.
+        if self._sending or not self._connection.writable:
             return
+        self._sending = True
+        try:
+            self._send()
+        finally:
+            self._sending = False
+
+    def _send(self) -> None:
+        connection, row, generation = self._connection, self._row, self._generation
         room = self._high_water_bytes - connection.outgoing_bytes
         header = buffer_response.header
         parts: list[Part] = []
+        in_memory = True
+        sent = 0
         while row and room > 0:
             receiver = row.popleft()
             receiver.queued = False
+            view = receiver.view
             try:
-                taken = receiver.view.take()
-            except PartitionFailed as error:
-                parts.append(encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id))
+                taken = view.take(1 if row else _RUN_BUFFERS, room)
+            except (PartitionFailed, PartitionGone, OSError) as error:
+                parts.append(_error(receiver, error))
                 self.remove(receiver.id, complete=True)
                 continue
-            except PartitionGone:
-                parts.append(partition_not_found(receiver.view.partition.id, receiver.id))
-                self.remove(receiver.id, complete=True)
-                continue
-            if taken is None:
-                continue
-            subpartition, data_type, compressed, payload, size, backlog, more = taken
-            parts.append(
-                header(generation, receiver.id, subpartition, receiver.sequence, backlog, data_type, compressed, size)
-            )
-            if size:
-                parts.append(payload)
-            receiver.sequence += 1
-            room -= size + 64
-            if more:
+            identity, sequence = receiver.id, receiver.sequence
+            for subpartition, data_type, compressed, payload, size, backlog in taken:
+                parts.append(header(generation, identity, subpartition, sequence, backlog, data_type, compressed, size))
+                if size:
+                    parts.append(payload)
+                    if type(payload) is FileRegion:
+                        in_memory = False
+                sequence += 1
+                sent += size + 64
+                room -= size + 64
+            receiver.sequence = sequence
+            if view.more:
                 receiver.queued = True
                 row.append(receiver)
         if row:
             connection.writable = False  # so that the reactor says when it is
         if parts:
+            if in_memory and len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES:
+                parts = [b"".join(parts)]  # type: ignore[arg-type]
             self._outbox.push(connection, parts)
+
+
+def _error(receiver: Receiver, error: Exception) -> bytes:
+    """The frame that tells one receiver why it gets no more."""
+    partition = receiver.view.partition.id
+    if isinstance(error, PartitionFailed):
+        return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
+    if isinstance(error, PartitionGone):
+        return partition_not_found(partition, receiver.id)
+    log.error("spilled_buffers_unreadable", partition=str(partition), error=str(error))
+    return encode_error(IO_EXCEPTION, f"The broker cannot read the partition: {error}", receiver.id)

@@ -11,11 +11,11 @@ lost may begin again. A BLOCKING one is read when it is finished, as often as wa
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.runtime.disk import File
 from broker.runtime.threads import Lock
 from broker.shuffle.budget import Budget
-from broker.shuffle.stored import StoredBuffer
-from protocol.shuffle.data_type import DataType
+from broker.shuffle.stored import SpillFile, StoredBuffer
+from broker.storage.files import CachedFile
+from protocol.shuffle.data_type import IS_BUFFER, DataType
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionState, PartitionType
 
@@ -28,10 +28,16 @@ OPEN, FINISHED, FAILED, RELEASED = PartitionState
 # EndOfData (tag 8, StopMode DRAIN) and EndOfPartition (tag 0), as EventSerializer writes them.
 _END_OF_DATA = b"\0\0\0\x08\0"
 _END_OF_PARTITION = b"\0\0\0\0"
+# What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
+_BUFFER_OVERHEAD = 128
 
 
 class SequenceGap(Exception):
     """A push came with a later number than the next one."""
+
+
+class AfterTheEnd(Exception):
+    """A push came after its subpartition's EndOfPartition."""
 
 
 class OverQuota(Exception):
@@ -41,7 +47,7 @@ class OverQuota(Exception):
 class Subpartition:
     """Buffers in the order of their sequence numbers; ``buffers[0]`` has the number ``first``."""
 
-    __slots__ = ("buffers", "cursor", "data_total", "ended", "first", "incomplete")
+    __slots__ = ("buffers", "cursor", "data_total", "ended", "first", "incomplete", "lost")
 
     def __init__(self) -> None:
         self.buffers: list[StoredBuffer | None] = []  # None: sent, and let go of
@@ -50,6 +56,7 @@ class Subpartition:
         self.ended = False  # the last one is EndOfPartition
         self.cursor: Cursor | None = None  # a pipelined one's reader
         self.incomplete = False  # a reader has had buffers that are not kept any more
+        self.lost = False  # its reader's connection was lost; another may begin again
 
     @property
     def next_sequence(self) -> int:
@@ -60,19 +67,18 @@ class Subpartition:
         index = position - self.first
         return self.buffers[index] if index < len(self.buffers) else None
 
-    def backlog_after(self, buffer: StoredBuffer) -> int:
-        """Data buffers that come after this one."""
-        return self.data_total - buffer.data_before - (1 if buffer.is_data else 0)
-
-    def let_go(self, position: int) -> StoredBuffer | None:
-        """Forget the buffer at ``position``, and with it the room of all that are forgotten at the front."""
-        index = position - self.first
-        buffer, self.buffers[index] = self.buffers[index], None
+    def let_go(self, start: int, end: int) -> None:
+        """Forget the buffers from ``start`` to before ``end``; all before them have been forgotten already."""
+        first, last = start - self.first, end - self.first
+        buffers = self.buffers
+        if last == first + 1:
+            buffers[first] = None
+        else:
+            buffers[first:last] = [None] * (last - first)
         # Cutting the list costs its length: do it when half of it is gone.
-        if index > 64 and index * 2 > len(self.buffers) and all(b is None for b in self.buffers[: index + 1]):
-            del self.buffers[: index + 1]
-            self.first += index + 1
-        return buffer
+        if last > 64 and last * 2 > len(buffers):
+            del buffers[:last]
+            self.first = end
 
 
 class ResultPartition:
@@ -92,22 +98,27 @@ class ResultPartition:
         """``unsent_max``: bytes; past it the writer of a pipelined partition gets no credit."""
         self.id = partition_id
         self.kind = kind
+        self.pipelined = kind is PartitionType.PIPELINED
         self.owner = owner
         self.writer = writer
-        self.retains = retains and kind is PartitionType.PIPELINED
+        self.retains = retains and self.pipelined
         self.state: PartitionState = OPEN
         self.failure = ""
+        self.read_to_end = False  # released because all of it was read
         self.lock = Lock()
         self.subpartitions = [Subpartition() for _ in range(subpartitions)]
         self.budget = budget
         self.unsent_max = unsent_max
-        self.unsent = 0  # bytes that no reader has been sent
+        self.unsent = 0  # bytes that no reader has been sent, and what they cost beside
         self.memory = 0  # bytes held in memory
         self.disk = 0  # bytes held in `file`
         self.in_memory = 0  # buffers held in memory
         self.spilled_unsent = 0  # buffers in `file` that no reader has been sent
-        self.file: File | None = None
+        self.file: SpillFile | None = None
         self.file_end = 0
+        self.named_file: CachedFile | None = (
+            None  # a blocking one's: `file`, and still known when that has been let go of
+        )
         self.finishing = False
         self.unspilled: list[StoredBuffer] = []  # in memory, in the order of their coming
         self.cursors: list[Cursor] = []  # of all readers
@@ -121,55 +132,70 @@ class ResultPartition:
 
     def append(
         self, subpartition: int, sequence: int, data_type: DataType, compressed: bool, payload: memoryview
-    ) -> bool:
-        """Keep a buffer (one copy of the payload is made). False for a resend of one that is there already.
+    ) -> int:
+        """Keep a buffer (one copy of the payload is made) unless it is there already. Returns the number expected next.
 
-        Raises SequenceGap, OverQuota, IndexError (no such subpartition).
+        Raises SequenceGap, AfterTheEnd, OverQuota, IndexError (no such subpartition). Does nothing if the partition is not OPEN.
         """
         part = self.subpartitions[subpartition]
-        cursor = None
         with self.lock:
             expected = part.first + len(part.buffers)
             if sequence != expected:
                 if sequence < expected:
-                    return False
-                raise SequenceGap(f"subpartition {subpartition}: {sequence} came, {expected} is next")
-            if self.state is not OPEN or part.ended:
-                return False
-            self._keep(part, data_type, compressed, bytes(payload))
+                    return expected
+                if self.state is OPEN:
+                    raise SequenceGap(f"subpartition {subpartition}: {sequence} came, {expected} is next")
+            if self.state is not OPEN:
+                return expected
+            if part.ended:
+                raise AfterTheEnd(f"subpartition {subpartition} has ended before {sequence}")
+            self._keep(part, subpartition, data_type, compressed, bytes(payload))
             cursor = part.cursor
-            if cursor is not None and not cursor.wants_data():
-                cursor = None
-        if cursor is not None:
+            told = cursor is not None and cursor.wants_data()
+        if told:
+            assert cursor is not None
             cursor.view.notify()
-        return True
+        return expected + 1
 
-    def _keep(self, part: Subpartition, data_type: DataType, compressed: bool, payload: bytes) -> None:
-        if not self.budget.take(self.owner, len(payload)):
+    def _keep(
+        self,
+        part: Subpartition,
+        index: int,
+        data_type: DataType,
+        compressed: bool,
+        payload: bytes,
+        obliged: bool = False,
+    ) -> None:
+        size = len(payload)
+        if not self.budget.take(self.owner, size, obliged):
             raise OverQuota(f"{self.owner or 'nobody'} has {self.budget.owned(self.owner)} bytes")
-        buffer = StoredBuffer(data_type, compressed, payload, part.data_total)
+        buffer = StoredBuffer(index, data_type, compressed, payload, size, part.data_total)
         part.buffers.append(buffer)
-        if buffer.is_data:
+        if IS_BUFFER[data_type]:
             part.data_total += 1
-        part.ended = data_type is DataType.END_OF_PARTITION
-        self.memory += buffer.size
-        self.unsent += buffer.size
+        elif data_type is DataType.END_OF_PARTITION:
+            part.ended = True
+        self.memory += size
+        self.unsent += size + _BUFFER_OVERHEAD
         self.in_memory += 1
         self.unspilled.append(buffer)
         if len(self.unspilled) > 1024 + 2 * self.in_memory:  # most of them have been sent meanwhile
             self.unspilled = [kept for kept in self.unspilled if kept.in_memory]
 
     def end_subpartitions(self) -> None:
-        """A writer that finishes without having ended a subpartition: end it, or its readers would wait for ever."""
+        """A writer that finishes without having ended a subpartition: end it, or its readers would wait for ever.
+
+        These few bytes are kept whatever the quota says: the data before them has been taken.
+        """
         told = []
         with self.lock:
-            for part in self.subpartitions:
+            for index, part in enumerate(self.subpartitions):
                 if part.ended or self.state is not OPEN:
                     continue
                 last = part.buffers[-1] if part.buffers else None
                 if last is None or last.data_type is not DataType.END_OF_DATA:
-                    self._keep(part, DataType.END_OF_DATA, False, _END_OF_DATA)
-                self._keep(part, DataType.END_OF_PARTITION, False, _END_OF_PARTITION)
+                    self._keep(part, index, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
+                self._keep(part, index, DataType.END_OF_PARTITION, False, _END_OF_PARTITION, obliged=True)
                 if part.cursor is not None and part.cursor.wants_data():
                     told.append(part.cursor)
         for cursor in told:
@@ -182,22 +208,26 @@ class ResultPartition:
                 self.state = FINISHED
             return self.state is FINISHED
 
-    def fail(self, message: str) -> None:
-        """Readers get ``message`` as a ProducerFailedException; the data goes."""
+    def fail(self, message: str) -> bool:
+        """Readers get ``message`` as a ProducerFailedException; the data goes. False if it had failed or gone already."""
         with self.lock:
             if self.state not in (OPEN, FINISHED):
-                return
+                return False
             self.state = FAILED
             self.failure = message
             cursors = self._drop()
         for cursor in cursors:
             cursor.view.notify()
+        return True
 
     def release(self) -> None:
         """Let go of everything. Readers get a PartitionNotFoundException."""
         with self.lock:
             if self.state is RELEASED:
                 return
+            self.read_to_end = self.pipelined and all(
+                part.ended and part.incomplete and part.cursor is None for part in self.subpartitions
+            )
             self.state = RELEASED
             cursors = self._drop()
         for cursor in cursors:
@@ -220,33 +250,55 @@ class ResultPartition:
     @property
     def readable(self) -> bool:
         """A request for it can be served now."""
-        return self.kind is PartitionType.PIPELINED or self.state is not OPEN
+        return self.pipelined or self.state is not OPEN
 
-    def consumed(self, part: Subpartition, position: int) -> None:
-        """With the lock held: the buffer at ``position`` of a pipelined subpartition has been taken to be sent."""
-        if self.kind is not PartitionType.PIPELINED:
-            return
-        buffer = part.at(position)
-        assert buffer is not None
-        self.unsent -= buffer.size
+    def sent(self, part: Subpartition, buffers: list[StoredBuffer], position: int) -> None:
+        """With the lock held: ``buffers``, the first of them at ``position``, have been taken out of a pipelined subpartition."""
+        memory = size = on_disk = 0
+        for buffer in buffers:
+            size += buffer.size
+            if type(buffer.payload) is bytes:
+                memory += buffer.size
+            else:
+                on_disk += 1
+        self.unsent -= size + len(buffers) * _BUFFER_OVERHEAD
         if self.retains:
             return
-        part.let_go(position)
+        part.let_go(position, position + len(buffers))
         part.incomplete = True
-        if buffer.in_memory:
-            self._forget_memory(buffer)
-        else:
-            self.spilled_unsent -= 1
+        for buffer in buffers:
+            buffer.payload = None  # the spiller passes over it
+        disk = 0
+        if on_disk:
+            self.spilled_unsent -= on_disk
             if not self.spilled_unsent:  # nothing in the file is wanted any more; what is being sent keeps it open
-                self.budget.give_back(self.owner, 0, self.disk)
-                self.disk = self.file_end = 0
+                disk, self.disk = self.disk, 0
+                self.file_end = 0
                 self.file = None
+        self.memory -= memory
+        self.in_memory -= len(buffers) - on_disk
+        self.budget.give_back(self.owner, memory, disk)
 
-    def _forget_memory(self, buffer: StoredBuffer) -> None:
-        self.memory -= buffer.size
-        self.in_memory -= 1
-        self.budget.give_back(self.owner, buffer.size, 0)
-        buffer.payload = None  # the spiller passes over it
+    def unread(self, part: Subpartition, position: int) -> None:
+        """With the lock held: a reader that had been sent what comes before ``position`` was lost; another will begin again."""
+        part.lost = True
+        for buffer in part.buffers[: position - part.first]:
+            assert buffer is not None
+            self.unsent += buffer.size + _BUFFER_OVERHEAD
+
+    def give_up_lost(self) -> bool:
+        """Nobody has come in place of lost readers. True if nobody is left who could read: it can be released."""
+        with self.lock:
+            for part in self.subpartitions:
+                if part.lost:
+                    part.lost = False
+                    part.incomplete = True
+            return self.read_by_all
+
+    @property
+    def read_by_all(self) -> bool:
+        """With the lock held: a pipelined one that nobody can read any more."""
+        return self.pipelined and all(part.incomplete and part.cursor is None for part in self.subpartitions)
 
     # -- upstream -----------------------------------------------------------------------------------------------------
 
@@ -258,26 +310,34 @@ class ResultPartition:
         call(work)
         return True
 
+    @property
+    def held_back(self) -> bool:
+        """Its writer has to wait. If so, ``room`` is called when that may have changed."""
+        # Marked, then looked at: room that comes in between is noticed.
+        self.starved = True
+        if self.full or self.budget.full(to_disk=not self.pipelined):
+            return True
+        self.starved = False
+        return False
+
     def room(self) -> None:
         """There may be room again: a writer that was held back is granted what it has used."""
-        if self.starved and (self.kind is not PartitionType.PIPELINED or self.unsent * 2 <= self.unsent_max):
+        if self.starved and (not self.pipelined or self.unsent * 2 <= self.unsent_max):
             self.starved = False
             self.tell_writer(_room)
 
     def acknowledged_all(self, view: "View") -> None:
-        """A reader has processed all user records of its subpartitions."""
+        """A reader has processed all user records of its subpartitions: the writer is told, once for each."""
         with self.lock:
-            self._acknowledged.update(cursor.index for cursor in view.cursors)
-
-    @property
-    def all_acknowledged(self) -> bool:
-        """Every subpartition's reader has."""
-        return len(self._acknowledged) == len(self.subpartitions)
+            new = [cursor.index for cursor in view.cursors if cursor.index not in self._acknowledged]
+            self._acknowledged.update(new)
+        for index in new:
+            self.tell_writer(lambda writers, index=index: writers.all_processed(self, index))  # type: ignore[misc]
 
     @property
     def full(self) -> bool:
         """A pipelined partition whose readers are far behind."""
-        return self.kind is PartitionType.PIPELINED and self.unsent >= self.unsent_max
+        return self.pipelined and self.unsent >= self.unsent_max
 
     @property
     def next_sequences(self) -> Sequence[int]:
@@ -286,6 +346,9 @@ class ResultPartition:
 
     @property
     def buffers(self) -> int:
+        """Those that are kept."""
+        if self.pipelined and not self.retains:
+            return self.in_memory + self.spilled_unsent
         return sum(len(part.buffers) for part in self.subpartitions)
 
 

@@ -22,12 +22,12 @@ from protocol.errors import ProtocolError
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.errors import (
     ILLEGAL_ARGUMENT_EXCEPTION,
+    IO_EXCEPTION,
     encode_error,
     partition_not_found,
 )
 from protocol.shuffle.frame import FIRST_WRITER_ID, frame_size
 from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -39,15 +39,20 @@ from protocol.shuffle.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, PartitionType
+from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, WriterId
 
 log = get_logger("shuffle")
 
+_PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
+
 
 class ShuffleRequest(Request):
-    """A frame; it is parsed when it is handled, because its payload lies in it."""
+    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is none."""
 
-    __slots__ = ()
+    __slots__ = ("error",)
+
+    def __init__(self, error: ProtocolError | None) -> None:
+        self.error = error
 
 
 class ShuffleSession:
@@ -55,11 +60,18 @@ class ShuffleSession:
 
     in_flight_max = 0
 
+    def __init__(self) -> None:
+        self._error: ProtocolError | None = None
+
     def frame_size(self, data: memoryview) -> int:
-        return frame_size(data)
+        try:
+            return frame_size(data)
+        except ProtocolError as error:
+            self._error = error  # all that has come is the frame, so that the peer hears what is wrong with it
+            return len(data)
 
     def receive(self, frame: memoryview) -> Request:
-        return ShuffleRequest()
+        return ShuffleRequest(self._error)
 
 
 @attrs.define(eq=False)
@@ -68,7 +80,7 @@ class _State:
 
     queue: RequestQueue
     writers: Writers
-    waiting: dict[bytes, tuple[ResultPartitionID, Waiting]] = attrs.Factory(dict)  # by receiver
+    waiting: dict[bytes, tuple[PartitionRequest, Waiting]] = attrs.Factory(dict)  # by receiver
 
 
 class ShuffleService:
@@ -95,22 +107,37 @@ class ShuffleService:
         return True
 
     def handle(self, request: Request, outbox: Outbox) -> None:
+        assert isinstance(request, ShuffleRequest)
         connection = request.connection
         state = connection.data
         if state is None:
             state = connection.data = self._new_state(connection, outbox)
-        frame = request.frame
-        if frame[8] >= FIRST_WRITER_ID:
-            state.writers.handle(writer_frames.parse(frame))
-            return
-        message = messages.parse(frame, self._generation)
+        try:
+            if request.error is not None:
+                raise request.error
+            frame = request.frame
+            kind = frame[8]
+            if kind == _PUSH_BUFFER:
+                state.writers.push(writer_frames.parse_push(frame))
+            elif kind >= FIRST_WRITER_ID:
+                state.writers.handle(writer_frames.parse(frame))
+            else:
+                self._message(state, request, outbox, messages.parse(frame, self._generation))
+        except ProtocolError as error:
+            # As Flink: everybody on this connection hears of it, then it is closed.
+            log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
+            self._let_go(state)
+            outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
+            outbox.close(request)
+
+    def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:  # a late one, for a receiver that is gone, means nothing
                 receiver.view.credit.add(message.credit)
                 state.queue.look(receiver)
         elif isinstance(message, PartitionRequest):
-            self._request(state, connection, outbox, message)
+            self._request(state, request.connection, outbox, message)
         elif isinstance(message, ResumeConsumption):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
@@ -119,17 +146,16 @@ class ShuffleService:
         elif isinstance(message, CancelPartitionRequest):
             self._cancel(state, message.receiver)
         elif isinstance(message, CloseRequest):
-            state.queue.close(complete=True)
-            self._stop_waiting(state)
+            self._let_go(state)
             outbox.close(request)
         elif isinstance(message, TaskEventRequest):
-            self._task_event(outbox, connection, message)
+            self._task_event(outbox, request.connection, message)
         elif isinstance(message, NewBufferSize):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
                 partition = receiver.view.partition
                 for cursor in receiver.view.cursors:
-                    partition.tell_writer(partial(_buffer_size, partition.id, cursor.index, message.buffer_size))
+                    partition.tell_writer(partial(_buffer_size, partition, cursor.index, message.buffer_size))
         elif isinstance(message, AckAllUserRecordsProcessed):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
@@ -171,8 +197,10 @@ class ShuffleService:
             """On any thread."""
             outbox.call(connection, partial(self._found, state, connection, outbox, message, partition))
 
-        waiting = self._partitions.wait(message.partition, found)
-        state.waiting[message.receiver] = (message.partition, waiting)
+        waiting = Waiting(found)
+        # Before it is waited for: it may have come this moment.
+        state.waiting[message.receiver] = message, waiting
+        self._partitions.wait(message.partition, waiting)
 
     def _found(
         self,
@@ -183,8 +211,10 @@ class ShuffleService:
         partition: ResultPartition | None,
     ) -> None:
         """The wait is over; on the connection's processor."""
-        if state.waiting.pop(message.receiver, None) is None:
-            return  # cancelled meanwhile
+        asked, _ = state.waiting.get(message.receiver, (None, None))
+        if asked is not message:
+            return  # cancelled meanwhile; perhaps the receiver has asked for something else
+        del state.waiting[message.receiver]
         if partition is None:
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
         else:
@@ -202,7 +232,7 @@ class ShuffleService:
         # On any thread: there is something where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
         try:
-            receiver.view = View(partition, message.subpartitions, Credit(message.credit), on_data)
+            receiver.view = View(partition, message.subpartitions, Credit(message.credit), on_data, self._generation)
         except PartitionGone:
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
             return
@@ -212,36 +242,37 @@ class ShuffleService:
         state.queue.add(receiver)
 
     def _cancel(self, state: _State, receiver: bytes) -> None:
-        waiting = state.waiting.pop(receiver, None)
-        if waiting is not None:
-            self._partitions.stop_waiting(*waiting)
+        entry = state.waiting.pop(receiver, None)
+        if entry is not None:
+            self._partitions.stop_waiting(entry[0].partition, entry[1])
         state.queue.remove(receiver, complete=True)
 
+    def _let_go(self, state: _State) -> None:
+        """All receivers go, by the client's own doing."""
+        state.queue.close(complete=True)
+        self._stop_waiting(state)
+
     def _stop_waiting(self, state: _State) -> None:
-        for partition_id, waiting in state.waiting.values():
-            self._partitions.stop_waiting(partition_id, waiting)
+        for message, waiting in state.waiting.values():
+            self._partitions.stop_waiting(message.partition, waiting)
         state.waiting.clear()
 
     def _view_ended(self, view: View, complete: bool) -> None:
-        partition = view.partition
-        if view.close(complete):
-            self._partitions.release(partition.id)
-        elif partition.retains and not complete and partition.kind is PartitionType.PIPELINED:
-            self._partitions.reader_lost(partition)
+        self._partitions.reader_gone(view.partition, view.close(complete), lost=not complete)
 
     def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
         partition = self._partitions.find(message.partition)
         told = partition is not None and partition.tell_writer(
-            partial(_task_event, message.partition, ALL_SUBPARTITIONS, message.event)
+            partial(_task_event, partition, ALL_SUBPARTITIONS, message.event)
         )
         if not told:
             error = encode_error(ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", message.receiver)
             outbox.push(connection, [error])
 
 
-def _buffer_size(partition_id: ResultPartitionID, subpartition: int, size: int, writers: Writers) -> None:
-    writers.buffer_size(partition_id, subpartition, size)
+def _buffer_size(partition: ResultPartition, subpartition: int, size: int, writers: Writers) -> None:
+    writers.buffer_size(partition, subpartition, size)
 
 
-def _task_event(partition_id: ResultPartitionID, subpartition: int, event: bytes, writers: Writers) -> None:
-    writers.task_event(partition_id, subpartition, event)
+def _task_event(partition: ResultPartition, subpartition: int, event: bytes, writers: Writers) -> None:
+    writers.task_event(partition, subpartition, event)

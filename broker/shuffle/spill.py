@@ -1,38 +1,39 @@
 """The spiller: a thread that moves buffers from memory to files, one sequential file a partition, and finishes partitions.
 
-Owns the files. Payloads are written as they are, in the order in which they came; a spilled one is a region of the file and
-leaves by sendfile. A finished BLOCKING partition has an index beside its data, written last and made durable, so that it
-survives a restart; files without an index are what a broker that died has left, and are removed at the start.
+Owns the files. Payloads are written as they are, in pieces of some MB; within a piece those of one subpartition lie together,
+because they are read together. A finished BLOCKING partition has an index beside its data (see ``spill_index``), written last
+and made durable, so that it survives a restart; files without an index are what a broker that died has left, and are removed
+at the start.
 
-Index file (big endian): magic "RBSP", u8 version, u8 type, 60 bytes id, i64 ttl ms, i32 subpartitions, u16 length and the
-owner in UTF-8, i64 entries; per entry i32 subpartition, u8 data type, u8 compressed, i64 offset, i32 size; u32 CRC-32C of all
-before.
+When the disk does not take anything, the data stays in memory (so that writers wait) and it is tried again every second.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 
 from broker.log import get_logger
-from broker.runtime.disk import Disk, File, FileRegion
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk, File
 from broker.runtime.threads import Event, Lock
 from broker.shuffle.budget import Budget
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
-from broker.shuffle.stored import StoredBuffer
-from protocol.checksum import crc32c
-from protocol.shuffle.data_type import DATA_TYPES
-from protocol.shuffle.ids import ResultPartitionID
+from broker.shuffle.spill_index import SpillIndex
+from broker.shuffle.stored import NamelessFile, StoredBuffer
+from broker.storage.files import CachedFile, OpenFiles
 from protocol.shuffle.writer_frames import PartitionType
 
 log = get_logger("shuffle")
 
-_MAGIC = b"RBSP"
-_HEAD = struct.Struct(">4sBB60sqiH")
-_COUNT = struct.Struct(">q")
-_ENTRY = struct.Struct(">iBBqi")
-_CRC = struct.Struct(">I")
-_VERSION = 1
 # One write: long enough to be cheap, short enough to let go of memory soon.
 _PIECE_BYTES = 4 * 1024 * 1024
+# Small payloads are put together before they are written: a system call costs as much as copying some KiB.
+_JOIN_BYTES = 128 * 1024
+# How long to wait (s) before a disk that took nothing is tried again.
+_RETRY_S = 1.0
+# Files of blocking partitions that are open at a time; others are opened when they are read.
+_OPEN_FILES = 256
+
+_DATA = ".data"
+_INDEX = ".index"
 
 Done = Callable[[OSError | None], None]
 
@@ -40,20 +41,23 @@ Done = Callable[[OSError | None], None]
 class Spiller:
     """The body of the spiller thread."""
 
-    def __init__(self, disk: Disk, directory: str, budget: Budget) -> None:
+    def __init__(self, disk: Disk, directory: str, budget: Budget, clock: Clock) -> None:
         self._disk = disk
         self._directory = directory
         self._budget = budget
+        self._clock = clock
+        self._files = OpenFiles(disk, _OPEN_FILES)
         self._lock = Lock()
         self._partitions: dict[bytes, ResultPartition] = {}
         self._finishing: list[tuple[ResultPartition, Done]] = []
-        self._removed: list[ResultPartitionID] = []
+        self._removed: list[ResultPartition] = []
         self._wanted = Event()
         self._room = False
+        self._next_stem = 0
         # Writers that were held back may go on; called on the spiller's thread.
         self.on_room: Callable[[], None] = lambda: None
         budget.on_room = self._room_came
-        self.broken: OSError | None = None  # the disk does not take anything; tried again at the next finish
+        self.broken: OSError | None = None  # the disk takes nothing
 
     # -- from other threads -------------------------------------------------------------------------------------------
 
@@ -67,7 +71,8 @@ class Spiller:
 
     def press(self) -> None:
         """Memory has become scarce."""
-        self._wanted.set()
+        if self.broken is None and not self._wanted.is_set():
+            self._wanted.set()
 
     def finish(self, partition: ResultPartition, done: Done) -> None:
         """Write what is left of it and its index, durably."""
@@ -78,14 +83,17 @@ class Spiller:
     def remove(self, partition: ResultPartition) -> None:
         """The partition was released: its files go."""
         with self._lock:
-            self._partitions.pop(partition.id, None)
-            self._removed.append(partition.id)
+            if self._partitions.get(partition.id) is partition:
+                del self._partitions[partition.id]
+            self._removed.append(partition)
         self._wanted.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def step(self, timeout: float | None) -> bool:
         if timeout != 0:
+            if self.broken is not None:
+                timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
             self._wanted.wait(timeout)
         self._wanted.clear()
         worked = False
@@ -100,11 +108,13 @@ class Spiller:
                 done(error)
             else:
                 done(None)
-        for partition_id in removed:
+        for partition in removed:
             worked = True
-            self._remove_files(partition_id)
+            self._remove_files(partition)
         if self._budget.memory_scarce and not self._budget.disk_full:
             worked |= self._make_room()
+        else:
+            self.broken = None
         if self._room:
             self._room = False
             self.on_room()
@@ -143,8 +153,9 @@ class Spiller:
             size = taken = 0
             for buffer in partition.unspilled:
                 taken += 1
-                if type(buffer.payload) is bytes and buffer.payload:
-                    batch.append((buffer, buffer.payload))
+                payload = buffer.payload
+                if type(payload) is bytes and payload:
+                    batch.append((buffer, payload))
                     size += buffer.size
                     if size >= _PIECE_BYTES:
                         break
@@ -152,13 +163,15 @@ class Spiller:
             file, offset = partition.file, partition.file_end
         if not batch:
             return 0
+        pieces = sorted(batch, key=_subpartition)  # stable: the order within each stays
         try:
             if file is None:
-                file = self._open(partition)
-            file.pwrite([payload for _, payload in batch], offset)
+                file = self._create(partition)
+            file.get().pwrite(_joined([payload for _, payload in pieces]), offset)
         except OSError:
             with partition.lock:
-                partition.unspilled[:0] = [buffer for buffer, _ in batch if buffer.in_memory]
+                if partition.state in (OPEN, FINISHED):
+                    partition.unspilled[:0] = [buffer for buffer, _ in batch if buffer.in_memory]
             raise
         moved = 0
         with partition.lock:
@@ -166,28 +179,36 @@ class Spiller:
                 return size
             partition.file = file
             partition.file_end = offset + size
-            for buffer, payload in batch:
+            for buffer, payload in pieces:
                 if buffer.payload is payload:  # else it was sent meanwhile
-                    buffer.payload = FileRegion(file, offset, len(payload))
+                    buffer.payload = offset
                     moved += len(payload)
                     partition.in_memory -= 1
                     partition.spilled_unsent += 1
                 offset += len(payload)
             partition.memory -= moved
             partition.disk += moved
-        self._budget.spilled(moved)
+            if not partition.spilled_unsent:
+                partition.file, partition.file_end = None, 0
+            # Before somebody gives back what was moved.
+            self._budget.spilled(moved)
         return size
 
-    def _open(self, partition: ResultPartition) -> File:
+    def _create(self, partition: ResultPartition) -> NamelessFile | CachedFile:
         self._disk.makedirs(self._directory)
-        path = self._path(partition.id, "data")
-        file = self._disk.open(path, create=True)
-        if partition.kind is PartitionType.PIPELINED:
-            # It will not be read by another broker, nor grow for long: without a name it goes when it is let go of.
-            self._disk.remove(path)
-        else:
-            file.truncate(0)
-        return file
+        named = partition.named_file
+        if named is None:
+            # Never a name that was used before: an earlier partition of the same id may still be being sent or removed.
+            self._next_stem += 1
+            path = f"{self._directory}/{partition.id.hex()}-{self._next_stem}{_DATA}"
+            if partition.kind is PartitionType.PIPELINED:
+                # It will not be read by another broker, nor grow for long: without a name it goes when it is let go of.
+                file = self._disk.open(path, create=True)
+                self._disk.remove(path)
+                return NamelessFile(file)
+            named = partition.named_file = self._files.cached(path)
+        named.create()
+        return named
 
     def _store(self, partition: ResultPartition) -> None:
         while self._spill(partition):
@@ -195,117 +216,105 @@ class Spiller:
         with partition.lock:
             if partition.state is not OPEN:
                 return
-            file = partition.file
-            entries = [
-                (index, buffer)
-                for index, part in enumerate(partition.subpartitions)
-                for buffer in part.buffers
-                if buffer is not None
-            ]
-        if file is None:  # not one byte in it: cannot be, each subpartition has its end
+            file, named = partition.file, partition.named_file
+            index = SpillIndex.of(partition, self._clock.time_ms())
+        if file is None or named is None:  # not one byte in it: cannot be, each subpartition has its end
             raise OSError("a partition without data")
-        file.sync()
-        owner = partition.owner.encode()
-        index_bytes = bytearray(
-            _HEAD.pack(
-                _MAGIC,
-                _VERSION,
-                partition.kind,
-                partition.id,
-                partition.ttl_ms,
-                len(partition.subpartitions),
-                len(owner),
-            )
-        )
-        index_bytes += owner
-        index_bytes += _COUNT.pack(len(entries))
-        for subpartition, buffer in entries:
-            region = buffer.payload
-            offset, size = (region.offset, region.size) if type(region) is FileRegion else (0, 0)
-            index_bytes += _ENTRY.pack(subpartition, buffer.data_type, buffer.compressed, offset, size)
-        index_bytes += _CRC.pack(crc32c(index_bytes))
-        path = self._path(partition.id, "index")
-        index = self._disk.open(f"{path}.tmp", create=True)
+        file.get().sync()
+        path = _index_path(named.path)
+        opened = self._disk.open(f"{path}.tmp", create=True)
         try:
-            index.truncate(0)
-            index.pwrite([index_bytes], 0)
-            index.sync()
+            opened.pwrite([index.encode()], 0)
+            opened.sync()
         finally:
-            index.close()
+            opened.close()
         self._disk.rename(f"{path}.tmp", path)
         self._disk.sync_dir(self._directory)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
-    def load(self, budget: Budget) -> Iterator[tuple[ResultPartition, int]]:
-        """The finished partitions on disk, each with its time to live in ms. Everything else there is removed."""
+    def load(self, budget: Budget, ttl_s: float) -> Iterator[tuple[ResultPartition, float]]:
+        """The finished partitions on disk, each with the time (s) that it has left. Everything else there is removed.
+
+        ``ttl_s``: of those whose writer did not say.
+        """
         if not self._disk.is_dir(self._directory):
             return
         names = self._disk.listdir(self._directory)
         kept = set()
         for name in names:
-            if not name.endswith(".index"):
+            stem, dot, kind = name.partition(".")
+            number = stem.partition("-")[2]
+            if number.isdecimal():
+                self._next_stem = max(self._next_stem, int(number))
+            if dot + kind != _INDEX:
                 continue
-            stem = name.removesuffix(".index")
             try:
-                partition = self._read(stem, budget)
-            except (OSError, ValueError, struct.error) as error:
+                index = self._read_index(stem)
+                named = self._files.cached(f"{self._directory}/{stem}{_DATA}")
+                partition = index.partition(named, named.get().size(), budget)
+                if partition.id in self._partitions:
+                    raise ValueError("there is another one of this partition")
+            except (OSError, ValueError) as error:
                 log.warning("partition_unreadable", file=name, error=str(error))
                 continue
-            kept |= {f"{stem}.index", f"{stem}.data"}
+            partition.named_file = named
+            budget.loaded(partition.owner, partition.disk)
+            kept |= {stem + _INDEX, stem + _DATA}
             self._partitions[partition.id] = partition
-            yield partition, partition.ttl_ms
+            ttl = ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000
+            age_s = (self._clock.time_ms() - index.finished_ms) / 1000
+            yield partition, min(ttl, max(0.0, ttl - age_s))
         for name in names:
             if name not in kept:
-                self._disk.remove(f"{self._directory}/{name}")
+                self._remove_file(f"{self._directory}/{name}")
 
-    def _read(self, stem: str, budget: Budget) -> ResultPartition:
-        index = self._disk.open(f"{self._directory}/{stem}.index", read_only=True)
+    def _read_index(self, stem: str) -> SpillIndex:
+        file: File = self._disk.open(f"{self._directory}/{stem}{_INDEX}", read_only=True)
         try:
-            data = index.pread(index.size(), 0)
+            index = SpillIndex.parse(file.pread(file.size(), 0))
         finally:
-            index.close()
-        if len(data) < _HEAD.size + _CRC.size or _CRC.unpack(data[-4:])[0] != crc32c(data[:-4]):
-            raise ValueError("the checksum is wrong")
-        magic, version, kind, raw_id, ttl_ms, subpartitions, owner_size = _HEAD.unpack_from(data)
-        partition_id = ResultPartitionID(raw_id)
-        if magic != _MAGIC or version != _VERSION or partition_id.hex() != stem:
-            raise ValueError("not an index of this partition")
-        pos = _HEAD.size + owner_size
-        owner = data[_HEAD.size : pos].decode()
-        (count,) = _COUNT.unpack_from(data, pos)
-        pos += _COUNT.size
-        file = self._disk.open(f"{self._directory}/{stem}.data", read_only=True)
-        size_on_disk = file.size()
-        partition = ResultPartition(partition_id, PartitionType(kind), subpartitions, budget, owner)
-        partition.ttl_ms = ttl_ms
-        for _ in range(count):
-            subpartition, data_type, compressed, offset, size = _ENTRY.unpack_from(data, pos)
-            pos += _ENTRY.size
-            if offset + size > size_on_disk:
-                raise ValueError("the data is shorter than its index says")
-            part = partition.subpartitions[subpartition]
-            payload: bytes | FileRegion = FileRegion(file, offset, size) if size else b""
-            buffer = StoredBuffer(DATA_TYPES[data_type], bool(compressed), payload, part.data_total)
-            part.buffers.append(buffer)
-            part.data_total += 1 if buffer.is_data else 0
-            partition.disk += size
-        for part in partition.subpartitions:
-            part.ended = True
-        partition.file = file
-        partition.state = FINISHED
-        budget.loaded(owner, partition.disk)
-        return partition
+            file.close()
+        if index.id.hex() != stem.partition("-")[0]:
+            raise ValueError("not the index of this partition")
+        return index
 
-    def _path(self, partition_id: ResultPartitionID, kind: str) -> str:
-        return f"{self._directory}/{partition_id.hex()}.{kind}"
+    def _remove_files(self, partition: ResultPartition) -> None:
+        named = partition.named_file
+        if named is not None:
+            named.drop()  # it is open for those only who are being sent something of it
+            index = _index_path(named.path)
+            # The index first: without it the data means nothing.
+            for path in (index, f"{index}.tmp", named.path):
+                self._remove_file(path)
 
-    def _remove_files(self, partition_id: ResultPartitionID) -> None:
-        # The index first: without it the data means nothing.
-        for kind in ("index", "data"):
-            try:
-                self._disk.remove(self._path(partition_id, kind))
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                log.warning("file_not_removed", file=self._path(partition_id, kind), error=str(error))
+    def _remove_file(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("file_not_removed", file=path, error=str(error))
+
+
+def _index_path(path: str) -> str:
+    return path.removesuffix(_DATA) + _INDEX
+
+
+def _subpartition(entry: tuple[StoredBuffer, bytes]) -> int:
+    return entry[0].subpartition
+
+
+def _joined(payloads: list[bytes]) -> list[bytes]:
+    """The same bytes in fewer pieces."""
+    joined: list[bytes] = []
+    pending: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        pending.append(payload)
+        size += len(payload)
+        if size >= _JOIN_BYTES:
+            joined.append(b"".join(pending))
+            pending, size = [], 0
+    joined.append(b"".join(pending))
+    return joined

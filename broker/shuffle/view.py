@@ -7,15 +7,28 @@ that does not end in the middle of a record.
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from broker.runtime.disk import FileRegion
 from broker.shuffle.credit import Credit
 from broker.shuffle.result_partition import FAILED, RELEASED, ResultPartition, Subpartition
-from broker.shuffle.stored import StoredBuffer
-from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_PARTIAL_RECORD, DataType
+from broker.shuffle.stored import SpillFile, StoredBuffer
+from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_PARTIAL_RECORD, DataType
+from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
-from protocol.shuffle.writer_frames import PartitionType
+
+# A spilled buffer from this size on is sent by sendfile; smaller ones are read, with those that lie next to them, at most so
+# many bytes at once.
+_SENDFILE_BYTES = 8 * 1024
+_READ_BYTES = 64 * 1024
+
+_END_OF_PARTITION = DataType.END_OF_PARTITION
+
+# A buffer to be sent: subpartition, type (as the receiver's generation knows it), compressed, payload, size, backlog.
+Taken = tuple[int, int, bool, "bytes | memoryview | FileRegion", int, int]
+
+
+# What a view found to send: payload in memory or its offset in the file, type, backlog.
+_Found = tuple["Cursor", StoredBuffer, "bytes | int", int, int]
 
 
 class PartitionFailed(Exception):
@@ -53,23 +66,32 @@ class Cursor:
         return told
 
 
-class Taken(NamedTuple):
-    """A buffer to be sent. ``more``: another one could go right after it."""
-
-    subpartition: int
-    data_type: DataType
-    compressed: bool
-    payload: bytes | FileRegion
-    size: int
-    backlog: int
-    more: bool
-
-
 class View:
-    """One receiver's view. ``on_data``: there is something where there was nothing; called on any thread without locks."""
+    """One receiver's view. ``on_data``: there is something where there was nothing; called on any thread without locks.
+
+    ``more`` says, after ``take``, whether another buffer could go right away.
+    """
+
+    __slots__ = (
+        "_on_data",
+        "_types",
+        "_unended",
+        "credit",
+        "current",
+        "cursors",
+        "idle",
+        "more",
+        "partition",
+        "row",
+    )
 
     def __init__(
-        self, partition: ResultPartition, indices: IndexSet, credit: Credit, on_data: Callable[[], None]
+        self,
+        partition: ResultPartition,
+        indices: IndexSet,
+        credit: Credit,
+        on_data: Callable[[], None],
+        generation: Generation = Generation.V2_0,
     ) -> None:
         """Raises IndexError for subpartitions that there are not, PartitionGone where one has been read already."""
         if indices.end >= len(partition.subpartitions):
@@ -77,20 +99,22 @@ class View:
         self.partition = partition
         self.credit = credit
         self.row: deque[Cursor] = deque()  # those that have something, but for the current one
-        self.current: Cursor | None = None  # in the middle of a record
+        self.current: Cursor | None = None  # in the middle of a record, where there are several
         self.idle = True  # nothing to send for want of data: to be told
+        self.more = False
         self._on_data = on_data
+        self._types = AS_KNOWN_BY[generation]
         self._unended = indices.size
-        pipelined = partition.kind is PartitionType.PIPELINED
         with partition.lock:
             parts = [partition.subpartitions[index] for index in indices.indices]
-            if pipelined and any(part.cursor is not None or part.incomplete for part in parts):
+            if partition.pipelined and any(part.cursor is not None or part.incomplete for part in parts):
                 raise PartitionGone("a pipelined subpartition can be read once")
             self.cursors = [Cursor(self, part, index) for index, part in zip(indices.indices, parts, strict=True)]
             for cursor in self.cursors:
                 partition.cursors.append(cursor)
-                if pipelined:
+                if partition.pipelined:
                     cursor.part.cursor = cursor
+                    cursor.part.lost = False
                 if cursor.part.buffers:
                     cursor.ready = True
                     self.row.append(cursor)
@@ -104,73 +128,126 @@ class View:
         """EndOfPartition of every subpartition has been taken."""
         return self._unended == 0
 
-    def take(self) -> Taken | None:
-        """The next buffer that may be sent; None if there is none, or no credit for it.
+    def take(self, most: int, room: int) -> list[Taken]:
+        """The next buffers that may be sent: at most ``most``, and no further one after ``room`` bytes.
 
-        Raises PartitionFailed, PartitionGone.
+        Raises PartitionFailed, PartitionGone, OSError (a spilled buffer cannot be read).
         """
-        partition, credit = self.partition, self.credit
+        partition = self.partition
+        taken: list[_Found] = []
+        more = True
         with partition.lock:
-            if partition.state is FAILED:
-                raise PartitionFailed(partition.failure)
-            if partition.state is RELEASED and not self.finished:
+            state = partition.state
+            if state is FAILED or state is RELEASED:
+                self.more = False
+                if self.finished:
+                    return []
+                if state is FAILED:
+                    raise PartitionFailed(partition.failure)
                 raise PartitionGone
-            cursor = self.current
-            if cursor is None:
-                if not self.row:
-                    self.idle = True
-                    return None
-                cursor = self.row[0]
-            part = cursor.part
-            buffer = part.at(cursor.position)
-            if buffer is None:  # the rest of a record has not come yet
-                self.idle = True
-                return None
-            data_type = buffer.data_type
-            if not credit.may_send(data_type):
-                return None
-            credit.sent(data_type)
-            payload, size = buffer.payload, buffer.size
-            assert payload is not None, "a buffer was sent twice"
-            backlog = 0 if IS_BLOCKING_UPSTREAM[data_type] else self._backlog(part, buffer)
-            partition.consumed(part, cursor.position)
-            cursor.position += 1
-            if data_type is DataType.END_OF_PARTITION:
-                self._unended -= 1
-            following = self._go_on(cursor, data_type)
-            if following is None:
-                self.idle = True
-            more = following is not None and credit.may_send(following.data_type)
+            file = partition.file
+            # As many turns as it takes: each is a run of one cursor's buffers.
+            while more and most > 0 and room > 0:
+                before = len(taken)
+                more, room = self._take_run(taken, most, room)
+                most -= len(taken) - before
+            self.more = more
             starved = partition.starved
         if starved:
             partition.room()
-        return Taken(cursor.index, data_type, buffer.compressed, payload, size, backlog, more)
+        if file is None:
+            return [
+                (cursor.index, data_type, buffer.compressed, payload, buffer.size, backlog)  # type: ignore[misc]
+                for cursor, buffer, payload, data_type, backlog in taken
+            ]
+        return _with_spilled(taken, file)
 
-    def _backlog(self, part: Subpartition, buffer: StoredBuffer) -> int:
-        if len(self.cursors) == 1:
-            return part.backlog_after(buffer)
-        own = part.backlog_after(buffer)
-        return own + sum(self._waiting(cursor) for cursor in self.cursors if cursor.part is not part)
+    def _take_run(self, taken: list[_Found], most: int, room: int) -> tuple[bool, int]:
+        """With the lock held: from one cursor, up to where another one's turn comes. Whether there is more; the room left."""
+        cursor = self.current
+        if cursor is None:
+            if not self.row:
+                self.idle = True
+                return False, room
+            cursor = self.row[0]
+        part, types, credit = cursor.part, self._types, self.credit
+        buffers, data_total = part.buffers, part.data_total
+        alone = len(self.cursors) == 1
+        begin = index = cursor.position - part.first
+        end = len(buffers)
+        others = -1
+        more = partial = False
+        run = []
+        while index < end:
+            buffer = buffers[index]
+            assert buffer is not None, "a buffer was sent twice"
+            payload = buffer.payload
+            assert payload is not None, "a buffer was sent twice"
+            kind = buffer.data_type
+            data_type = types[kind]
+            if most <= 0 or room <= 0:
+                more = credit.may_send(data_type)
+                break
+            if not credit.take(data_type):
+                break
+            index += 1
+            most -= 1
+            room -= buffer.size + 64
+            backlog = data_total - buffer.data_before - buffer.is_data
+            if not alone:
+                if others < 0:
+                    others = sum(self._waiting(other) for other in self.cursors if other is not cursor)
+                backlog += others
+            if IS_BLOCKING_UPSTREAM[data_type]:
+                backlog = 0
+            run.append(buffer)
+            taken.append((cursor, buffer, payload, data_type, backlog))
+            if kind is _END_OF_PARTITION:
+                self._unended -= 1
+            partial = IS_PARTIAL_RECORD[kind]
+            if not alone and not partial:
+                more = True
+                break
+        if run:
+            position = cursor.position
+            cursor.position = position + len(run)
+            if self.partition.pipelined:
+                self.partition.sent(part, run, position)
+            if alone:
+                if index == end:
+                    self.row.clear()
+                    cursor.ready = False
+                    self.idle = True
+            else:
+                more = self._go_on(cursor, partial, index < end, more)
+        elif begin == end:  # the rest of a record has not come yet
+            self.idle = True
+        return more, room
+
+    def _go_on(self, cursor: Cursor, partial: bool, has_more: bool, more: bool) -> bool:
+        """With the lock held: after a run was taken from ``cursor`` of a union. Whether there is something for another run."""
+        if self.current is None:
+            self.row.popleft()
+        cursor.ready = has_more
+        if partial:
+            self.current = cursor
+            if not has_more:
+                self.idle = True
+            return more
+        self.current = None
+        if has_more:
+            self.row.append(cursor)
+        if not self.row:
+            self.idle = True
+            return False
+        following = self.row[0].part.at(self.row[0].position)
+        assert following is not None
+        return self.credit.may_send(self._types[following.data_type])
 
     @staticmethod
     def _waiting(cursor: Cursor) -> int:
         buffer = cursor.part.at(cursor.position)
         return 0 if buffer is None else cursor.part.data_total - buffer.data_before
-
-    def _go_on(self, cursor: Cursor, data_type: DataType) -> StoredBuffer | None:
-        """With the lock held: after a buffer of this type was taken from ``cursor``. What comes next, if it is there."""
-        buffer = cursor.part.at(cursor.position)
-        if self.current is None:
-            self.row.popleft()
-        if IS_PARTIAL_RECORD[data_type] and len(self.cursors) > 1:
-            self.current = cursor
-            cursor.ready = buffer is not None
-            return buffer
-        self.current = None
-        cursor.ready = buffer is not None
-        if buffer is not None:
-            self.row.append(cursor)
-        return self.row[0].part.at(self.row[0].position) if self.row else None
 
     def backlog(self) -> int:
         """Data buffers that wait for credit; 0 while blocked."""
@@ -191,11 +268,44 @@ class View:
                 if part.cursor is cursor:
                     part.cursor = None
                     if partition.retains and not (complete or self.finished):
-                        # Somebody may begin again, with the first buffer.
-                        taken = part.buffers[: cursor.position - part.first]
-                        partition.unsent += sum(buffer.size for buffer in taken if buffer is not None)
+                        partition.unread(part, cursor.position)
                     else:
                         part.incomplete = True
-            if partition.kind is not PartitionType.PIPELINED:
-                return False
-            return all(part.incomplete and part.cursor is None for part in partition.subpartitions)
+            return partition.read_by_all
+
+
+def _with_spilled(taken: list[_Found], file: SpillFile) -> list[Taken]:
+    """Where to send each from: memory, a region of the file, or what is read from it here. OSError."""
+    opened = file.get()
+    result: list[Taken] = []
+    run, run_start, run_end = memoryview(b""), 0, 0
+    for position, (cursor, buffer, payload, data_type, backlog) in enumerate(taken):
+        size = buffer.size
+        where: bytes | memoryview | FileRegion
+        if type(payload) is bytes:
+            where = payload
+        else:
+            assert type(payload) is int
+            if size >= _SENDFILE_BYTES:
+                where = FileRegion(opened, payload, size)
+            else:
+                if not run_start <= payload <= payload + size <= run_end:
+                    run_start, run_end = payload, _end_of_run(taken, position)
+                    run = memoryview(opened.pread(run_end - run_start, run_start))
+                    if len(run) < run_end - run_start:
+                        raise OSError(f"{opened.path} ends before byte {run_end}")
+                where = run[payload - run_start : payload - run_start + size]
+        result.append((cursor.index, data_type, buffer.compressed, where, size, backlog))
+    return result
+
+
+def _end_of_run(taken: list[_Found], position: int) -> int:
+    """Where in the file the small buffers end that lie there one after another, beginning with ``taken[position]``."""
+    start = end = taken[position][2]
+    assert type(start) is int
+    assert type(end) is int
+    for _, buffer, payload, _, _ in taken[position:]:
+        if payload != end or buffer.size >= _SENDFILE_BYTES or end + buffer.size - start > _READ_BYTES:
+            break
+        end += buffer.size
+    return end

@@ -15,10 +15,16 @@ import attrs
 from broker.network.connection import Connection
 from broker.network.service import Outbox
 from broker.shuffle.partitions import Partitions, Refused
-from broker.shuffle.result_partition import FAILED, OPEN, OverQuota, ResultPartition, SequenceGap
+from broker.shuffle.result_partition import (
+    FAILED,
+    OPEN,
+    AfterTheEnd,
+    OverQuota,
+    ResultPartition,
+    SequenceGap,
+)
 from broker.shuffle.spill import Spiller
 from protocol.errors import ProtocolError
-from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import (
     NO_HANDLE,
     NO_WRITER,
@@ -31,6 +37,7 @@ from protocol.shuffle.writer_frames import (
     ReleasePartition,
     WriterErrorCode,
     WriterFrame,
+    encode_all_records_processed,
     encode_buffer_size_hint,
     encode_partition_finished,
     encode_partition_list,
@@ -74,7 +81,10 @@ class Writers:
         self._outbox = outbox
         self._partitions = partitions
         self._spiller = spiller
-        self._settings = settings
+        self._budget = partitions.budget
+        self._window = settings.window
+        # A quarter of it, so that credit and acknowledgements are few and the writer never has to stop for them.
+        self._grant_from = max(1, settings.window // 4)
         self._writers: dict[int, Writer] = {}
         self._next_handle = 1
 
@@ -82,34 +92,32 @@ class Writers:
         return len(self._writers)
 
     def handle(self, frame: WriterFrame) -> None:
-        """Act on a frame. Raises ProtocolError for one that no handle of this connection explains."""
-        if isinstance(frame, PushBuffer):
-            self._push(frame)
-        elif isinstance(frame, OpenPartition):
+        """Act on a frame other than a push. Raises ProtocolError for a handle that was never given."""
+        if isinstance(frame, OpenPartition):
             self._open(frame)
-        elif isinstance(frame, FinishPartition):
-            self._finish(self._get(frame.handle))
-        elif isinstance(frame, FailPartition):
-            writer = self._get(frame.handle)
-            self._forget(writer)
-            self._partitions.fail(writer.partition, frame.message)
-        elif isinstance(frame, CloseWriter):
-            writer = self._get(frame.handle)
-            self._acknowledge(writer)
-            self._forget(writer)
-            self._partitions.writer_lost(writer.partition)
         elif isinstance(frame, ReleasePartition):
             existed = self._partitions.release(frame.partition)
             self._send(encode_partition_released(frame.correlation, existed))
         elif isinstance(frame, ListPartitions):
-            self._send(encode_partition_list(frame.correlation, self._partitions.list(frame.prefix)))
+            self._send(encode_partition_list(frame.correlation, self._partitions.list(frame.prefix.lower())))
+        else:
+            assert not isinstance(frame, PushBuffer)
+            writer = self._get(frame.handle)
+            if writer is None:
+                return
+            if isinstance(frame, FinishPartition):
+                self._finish(writer)
+            elif isinstance(frame, FailPartition):
+                self._forget(writer)
+                self._partitions.fail(writer.partition, frame.message)
+            elif isinstance(frame, CloseWriter):
+                self._acknowledge(writer)
+                self._lose(writer)
 
     def close(self) -> None:
         """The connection is gone."""
         for writer in list(self._writers.values()):
-            self._forget(writer)
-            if not writer.finished:
-                self._partitions.writer_lost(writer.partition)
+            self._lose(writer)
 
     # -- what others tell a writer; on this connection's processor ------------------------------------------------------
 
@@ -118,49 +126,51 @@ class Writers:
         for writer in list(self._writers.values()):
             self._grant(writer)
 
-    def task_event(self, partition_id: ResultPartitionID, subpartition: int, event: bytes) -> None:
-        for writer in self._writers.values():
-            if writer.partition.id == partition_id:
-                self._send(encode_writer_task_event(writer.handle, subpartition, event))
+    def task_event(self, partition: ResultPartition, subpartition: int, event: bytes) -> None:
+        for writer in self._of(partition):
+            self._send(encode_writer_task_event(writer.handle, subpartition, event))
 
-    def buffer_size(self, partition_id: ResultPartitionID, subpartition: int, size: int) -> None:
-        for writer in self._writers.values():
-            if writer.partition.id == partition_id:
-                self._send(encode_buffer_size_hint(writer.handle, subpartition, size))
+    def buffer_size(self, partition: ResultPartition, subpartition: int, size: int) -> None:
+        for writer in self._of(partition):
+            self._send(encode_buffer_size_hint(writer.handle, subpartition, size))
+
+    def all_processed(self, partition: ResultPartition, subpartition: int) -> None:
+        for writer in self._of(partition):
+            self._send(encode_all_records_processed(writer.handle, subpartition))
+
+    def gone(self, partition: ResultPartition) -> None:
+        """The partition has failed or was released, by somebody else's doing."""
+        for writer in self._of(partition):
+            self._gone(writer)
+
+    def _of(self, partition: ResultPartition) -> list[Writer]:
+        return [writer for writer in self._writers.values() if writer.partition is partition]
 
     # -- the frames -----------------------------------------------------------------------------------------------------
 
-    def _open(self, frame: OpenPartition) -> None:
-        try:
-            partition = self._partitions.open(frame)
-        except Refused as refused:
-            self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
-            return
-        writer = Writer(self._next_handle, partition)
-        self._next_handle += 1
-        self._writers[writer.handle] = writer
-        partition.call_writer = self._call
-        self._send(
-            encode_partition_opened(frame.writer, writer.handle, self._settings.window, partition.next_sequences)
-        )
-
-    def _push(self, frame: PushBuffer) -> None:
-        writer = self._writers.get(frame.handle)
+    def push(self, frame: PushBuffer) -> None:
+        """Take a buffer. Raises ProtocolError for a handle that was never given."""
+        handle, subpartition, sequence, data_type, compressed, payload = frame
+        writer = self._writers.get(handle)
         if writer is None:
-            if 0 < frame.handle < self._next_handle:
-                return  # it was told that its partition is gone, and had sent this before it heard
-            raise ProtocolError(f"a push for the handle {frame.handle}, which was never given")
-        _, subpartition, sequence, data_type, compressed, payload = frame
+            self._get(handle)
+            return
         partition = writer.partition
+        used = writer.used = writer.used + 1
+        if used > self._window:
+            self._give_up(writer, WriterErrorCode.BAD_REQUEST, "more was pushed than there was credit for", lost=True)
+            return
         try:
-            partition.append(subpartition, sequence, data_type, compressed, payload)
+            expected = partition.append(subpartition, sequence, data_type, compressed, payload)
         except IndexError:
             count = len(partition.subpartitions)
-            self._give_up(writer, WriterErrorCode.BAD_REQUEST, f"subpartition {subpartition} of {count}")
+            self._give_up(writer, WriterErrorCode.BAD_REQUEST, f"subpartition {subpartition} of {count}", lost=True)
+            return
+        except AfterTheEnd as error:
+            self._give_up(writer, WriterErrorCode.BAD_REQUEST, str(error), lost=True)
             return
         except SequenceGap as gap:
-            self._give_up(writer, WriterErrorCode.SEQUENCE_GAP, str(gap))
-            self._partitions.writer_lost(partition)
+            self._give_up(writer, WriterErrorCode.SEQUENCE_GAP, str(gap), lost=True)
             return
         except OverQuota as over:
             self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, str(over))
@@ -169,14 +179,27 @@ class Writers:
         if partition.state is not OPEN:
             self._gone(writer)
             return
-        next_sequence = sequence + 1
-        if next_sequence > writer.unacknowledged.get(subpartition, 0):
-            writer.unacknowledged[subpartition] = next_sequence
-        writer.used += 1
-        if writer.used * 4 >= self._settings.window:
+        writer.unacknowledged[subpartition] = expected
+        if used >= self._grant_from:
             self._grant(writer)
-        if self._partitions.budget.memory_scarce:
+        if self._budget.memory_scarce:
             self._spiller.press()
+
+    def _open(self, frame: OpenPartition) -> None:
+        try:
+            partition = self._partitions.open(frame)
+        except Refused as refused:
+            self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
+            return
+        for before in self._of(partition):  # opened again on the same connection: the old handle means nothing any more
+            self._forget(before)
+        writer = Writer(self._next_handle, partition)
+        self._next_handle += 1
+        self._writers[writer.handle] = writer
+        partition.call_writer = self._call
+        self._send(encode_partition_opened(frame.writer, writer.handle, self._window, partition.next_sequences))
+        if partition.state is not OPEN and not partition.read_to_end:  # between the two
+            self._gone(writer)
 
     def _gone(self, writer: Writer) -> None:
         code = WriterErrorCode.RELEASED
@@ -187,16 +210,11 @@ class Writers:
 
     def _finish(self, writer: Writer) -> None:
         if writer.finished:
-            self._give_up(writer, WriterErrorCode.FINISHED_ALREADY, "it was finished before")
-            return
+            return  # the answer to the first is on its way
         writer.finished = True
         writer.partition.finishing = True
         self._acknowledge(writer)
-        try:
-            self._partitions.finish(writer.partition, partial(self._finish_came, writer))
-        except OverQuota as over:
-            self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, str(over))
-            self._partitions.fail(writer.partition, f"the producer's quota is used up: {over}")
+        self._partitions.finish(writer.partition, partial(self._finish_came, writer))
 
     def _finish_came(self, writer: Writer, refused: Refused | None) -> None:
         """On this connection's processor, or the spiller's thread."""
@@ -221,12 +239,8 @@ class Writers:
         if not writer.used or writer.finished:
             return
         self._acknowledge(writer)
-        partition = writer.partition
-        # Set before looking, so that room that comes in between is noticed.
-        partition.starved = True
-        if partition.full or self._partitions.budget.full:
+        if writer.partition.held_back:
             return
-        partition.starved = False
         granted, writer.used = writer.used, 0
         self._send(encode_writer_credit(writer.handle, granted))
 
@@ -235,19 +249,32 @@ class Writers:
             self._send(encode_push_acknowledged(writer.handle, writer.unacknowledged.items()))
             writer.unacknowledged.clear()
 
-    def _give_up(self, writer: Writer, code: WriterErrorCode, message: str) -> None:
-        self._forget(writer)
+    def _give_up(self, writer: Writer, code: WriterErrorCode, message: str, lost: bool = False) -> None:
+        """``lost``: the writer may open it again and do better."""
+        if lost:
+            self._lose(writer)
+        else:
+            self._forget(writer)
         self._send(encode_writer_error(writer.partition.writer or NO_WRITER, writer.handle, code, message))
 
-    def _forget(self, writer: Writer) -> None:
-        self._writers.pop(writer.handle, None)
-        if writer.partition.call_writer == self._call:
-            writer.partition.call_writer = None
+    def _lose(self, writer: Writer) -> None:
+        """Its writer goes without having finished."""
+        if self._forget(writer):
+            self._partitions.writer_lost(writer.partition)
 
-    def _get(self, handle: int) -> Writer:
+    def _forget(self, writer: Writer) -> bool:
+        """False if the partition has another writer by now: it has come back on another connection."""
+        self._writers.pop(writer.handle, None)
+        if writer.partition.call_writer != self._call:
+            return False
+        writer.partition.call_writer = None
+        return True
+
+    def _get(self, handle: int) -> Writer | None:
+        """None for one that is gone: its writer was told so, and had sent this before it heard."""
         writer = self._writers.get(handle)
-        if writer is None:
-            raise ProtocolError(f"there is no partition with the handle {handle} on this connection")
+        if writer is None and not 0 < handle < self._next_handle:
+            raise ProtocolError(f"the handle {handle} was never given on this connection")
         return writer
 
     def _send(self, frame: bytes) -> None:

@@ -1,0 +1,24 @@
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shuffle.harness import Served, serving
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Start a server with these settings; it is looked at closely when the test is over."""
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> Served:
+            return stack.enter_context(serving(tmp_path, **settings))
+
+        yield start
+
+
+@pytest.fixture
+def server(serve: Callable[..., Served]) -> Served:
+    return serve()

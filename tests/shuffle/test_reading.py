@@ -1,0 +1,461 @@
+"""What a reader asks for and gets: every message of Flink's client, in all three generations, over real sockets."""
+
+from typing import Any
+
+import pytest
+
+from protocol.shuffle import messages as m
+from protocol.shuffle import writer_frames as w
+from protocol.shuffle.buffer_response import BufferResponse
+from protocol.shuffle.data_type import AS_KNOWN_BY, DataType
+from protocol.shuffle.errors import (
+    ILLEGAL_ARGUMENT_EXCEPTION,
+    PARTITION_NOT_FOUND_EXCEPTION,
+    PRODUCER_FAILED_EXCEPTION,
+)
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.messages import BacklogAnnouncement
+from tests.shuffle.harness import (
+    BLOCKING,
+    CLEAR_END,
+    DATA,
+    END,
+    END_OF_DATA,
+    EVENT,
+    V1_16,
+    V2_0,
+    Client,
+    Served,
+    new_id,
+    wait_for,
+)
+
+BARRIER = DataType.ALIGNED_CHECKPOINT_BARRIER
+PRIORITY = DataType.PRIORITIZED_EVENT_BUFFER
+
+
+def payloads(buffers: list[BufferResponse]) -> list[bytes]:
+    return [bytes(buffer.payload) for buffer in buffers]
+
+
+@pytest.mark.parametrize("generation", list(Generation))
+def test_a_subpartition_is_read_from_its_first_buffer_to_its_end(server: Served, generation: Generation) -> None:
+    partition = server.store(b"one", b"two", b"three")
+    reader = server.connect(generation)
+    receiver = reader.request(partition)
+    came = reader.read_to_end(receiver)
+    assert payloads(came) == [b"one", b"two", b"three", b"\0\0\0\x08\0", b"\0\0\0\0"]
+    assert [buffer.sequence for buffer in came] == [0, 1, 2, 3, 4]
+    assert [buffer.backlog for buffer in came] == [2, 1, 0, 0, 0]
+    assert {buffer.receiver for buffer in came} == {receiver}
+    known = AS_KNOWN_BY[generation]
+    assert [b.data_type for b in came] == [known[t] for t in (CLEAR_END, CLEAR_END, CLEAR_END, END_OF_DATA, END)]
+    assert {buffer.subpartition for buffer in came} == ({-1} if generation is V1_16 else {0})
+
+
+@pytest.mark.parametrize("credit", [1, 2, 5])
+def test_no_more_data_is_sent_than_there_is_credit_and_events_are_free(server: Served, credit: int) -> None:
+    writer = server.connect().open(partition := new_id())
+    writer.push(b"event", data_type=EVENT).push(*[b"data"] * 8).push(b"event", data_type=EVENT)
+    writer.client.sync()
+    reader = server.connect()
+    receiver = reader.request(partition, credit=credit)
+    assert [b.data_type for b in reader.sync()] == [EVENT, *[CLEAR_END] * credit]
+    reader.add_credit(receiver, 1)
+    assert [b.data_type for b in reader.sync()] == [CLEAR_END]
+    reader.add_credit(receiver, 100)
+    assert [b.data_type for b in reader.sync()] == [*[CLEAR_END] * (7 - credit), EVENT]
+
+
+def test_the_backlog_is_announced_to_a_receiver_that_began_without_credit_and_has_none(server: Served) -> None:
+    writer = server.connect().open(partition := new_id())
+    writer.push(b"1", b"2", b"3")
+    writer.client.sync()
+    reader = server.connect()
+    receiver = reader.request(partition, credit=0)
+    assert reader.sync() == [BacklogAnnouncement(receiver, 3)]
+    reader.add_credit(receiver, 3)
+    assert payloads(reader.take(3)) == [b"1", b"2", b"3"]
+    assert reader.sync() == []
+    writer.push(b"4")
+    assert reader.next() == BacklogAnnouncement(receiver, 1)
+
+
+def test_the_backlog_is_not_announced_to_one_that_began_with_credit(server: Served) -> None:
+    writer = server.connect().open(partition := new_id())
+    reader = server.connect()
+    reader.request(partition, credit=1)
+    reader.sync()
+    writer.push(b"1", b"2", b"3")
+    writer.client.sync()
+    assert payloads(reader.sync()) == [b"1"]
+
+
+@pytest.mark.parametrize("blocking", [BARRIER, 5, 6, 12])
+def test_nothing_follows_a_blocking_event_until_the_receiver_resumes(server: Served, blocking: int) -> None:
+    writer = server.connect().open(partition := new_id())
+    writer.push(b"before").push(b"barrier", data_type=blocking).push(b"after", b"after")
+    writer.client.sync()
+    reader = server.connect()
+    receiver = reader.request(partition, credit=10)
+    came = reader.sync()
+    assert payloads(came) == [b"before", b"barrier"]
+    assert came[-1].backlog == 0
+    reader.add_credit(receiver, 5)
+    assert reader.sync() == []
+    reader.send(m.encode_resume_consumption(receiver))
+    assert payloads(reader.take(2)) == [b"after", b"after"]
+
+
+def test_resuming_takes_the_credit_from_one_that_began_with_none(server: Served) -> None:
+    writer = server.connect().open(partition := new_id())
+    writer.push(b"barrier", data_type=BARRIER).push(b"after")
+    writer.client.sync()
+    reader = server.connect()
+    receiver = reader.request(partition, credit=0)
+    reader.add_credit(receiver, 5)
+    came = reader.sync()
+    assert [type(message) for message in came] == [BacklogAnnouncement, BufferResponse]
+    reader.send(m.encode_resume_consumption(receiver))
+    assert reader.sync() == [BacklogAnnouncement(receiver, 1)]
+    reader.add_credit(receiver, 1)
+    assert payloads(reader.take(1)) == [b"after"]
+
+
+def test_a_priority_event_takes_the_next_number_and_no_credit(server: Served) -> None:
+    writer = server.connect().open(partition := new_id())
+    writer.push(b"data").push(b"priority", data_type=PRIORITY).push(b"data")
+    writer.client.sync()
+    reader = server.connect()
+    reader.request(partition, credit=1)
+    came = reader.sync()
+    assert [(b.sequence, b.data_type) for b in came] == [(0, CLEAR_END), (1, PRIORITY)]
+
+
+def test_an_empty_data_buffer_takes_a_credit_and_a_number(server: Served) -> None:
+    partition = server.store(b"", b"x", b"")
+    reader = server.connect()
+    receiver = reader.request(partition, credit=2)
+    assert [(b.sequence, b.size) for b in reader.sync()] == [(0, 0), (1, 1)]
+    reader.add_credit(receiver)
+    assert [(b.sequence, b.size) for b in reader.sync()] == [(2, 0), (3, 5), (4, 4)]
+
+
+def test_a_range_changes_the_subpartition_only_where_a_record_ends(server: Served) -> None:
+    writer = server.connect().open(partition := new_id(), 3, BLOCKING)
+    for index in range(3):
+        name = b"abc"[index : index + 1]
+        writer.push(name + b"1", subpartition=index, data_type=DATA)
+        writer.push(name + b"2", name + b"3", subpartition=index)
+    writer.client.finish(writer)
+    reader = server.connect()
+    came = reader.read_to_end(reader.request(partition, 0, 2, credit=3), ends=3)
+    assert [b.sequence for b in came] == list(range(15))
+    data = [b for b in came if b.data_type.is_buffer]
+    assert payloads(data) == [b"a1", b"a2", b"b1", b"b2", b"c1", b"c2", b"a3", b"b3", b"c3"]
+    assert [b.subpartition for b in data] == [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    assert [b.backlog for b in data] == [8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert [b.data_type for b in came if b.subpartition == 1][-2:] == [END_OF_DATA, END]
+
+
+def test_a_range_waits_in_the_middle_of_a_record_whatever_the_others_have(server: Served) -> None:
+    writer = server.connect().open(partition := new_id(), 2)
+    reader = server.connect()
+    reader.request(partition, 0, 1, credit=100)
+    writer.push(b"half", data_type=DATA).push(b"other", subpartition=1)
+    writer.client.sync()
+    assert payloads(reader.sync()) == [b"half"]
+    writer.push(b"half")
+    assert payloads(reader.take(2)) == [b"half", b"other"]
+
+
+def test_a_receiver_that_gives_no_credit_holds_nobody_up(server: Served) -> None:
+    partition = server.store(b"1", b"2")
+    reader = server.connect()
+    silent = reader.request(partition, credit=0)
+    assert reader.sync() == [BacklogAnnouncement(silent, 2)]
+    other = reader.request(partition)
+    assert len(reader.read_to_end(other)) == 4
+
+
+# -- what is not there ------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_waits_for_its_partition_and_gets_it_when_it_comes(server: Served) -> None:
+    reader = server.connect()
+    receiver = reader.request(partition := new_id())
+    assert reader.sync() == []
+    server.connect().open(partition).push(b"at last")
+    assert reader.next(BufferResponse).payload == b"at last"
+    assert receiver
+
+
+def test_a_blocking_partition_comes_when_it_is_finished(server: Served) -> None:
+    writer = server.connect().open(partition := new_id(), 1, BLOCKING)
+    reader = server.connect()
+    receiver = reader.request(partition)
+    writer.push(b"data")
+    writer.client.sync()
+    assert reader.sync() == []
+    writer.finish()
+    assert len(reader.read_to_end(receiver)) == 3
+
+
+def test_a_partition_that_never_comes_is_not_found_for_that_receiver_only(serve: Any) -> None:
+    server = serve(shuffle_partition_request_timeout_ms=50)
+    there = server.store(b"data")
+    reader = server.connect()
+    lost = reader.request(missing := new_id())
+    error = reader.error()
+    assert (error.class_name, error.receiver) == (PARTITION_NOT_FOUND_EXCEPTION, lost)
+    assert error.message == f"Partition {missing} not found."
+    assert len(reader.read_to_end(reader.request(there))) == 3
+
+
+def test_a_cancelled_wait_ends_without_an_answer(serve: Any) -> None:
+    server = serve(shuffle_partition_request_timeout_ms=100)
+    reader = server.connect()
+    receiver = reader.request(partition := new_id())
+    reader.send(m.encode_cancel_partition_request(receiver))
+    other = reader.request(new_id())
+    assert reader.error().receiver == other  # the other one's time came later
+    writer = server.connect().open(partition)
+    writer.push(b"data")
+    writer.client.sync()
+    assert reader.sync() == []
+
+
+def test_a_receiver_may_ask_for_something_else_while_it_waits(server: Served) -> None:
+    there = server.store(b"there")
+    reader = server.connect()
+    receiver = reader.request(late := new_id())
+    reader.request(there, receiver=receiver)
+    assert payloads(reader.read_to_end(receiver))[0] == b"there"
+    server.connect().open(late).push(b"late")
+    assert reader.sync() == []
+
+
+def test_readers_that_wait_for_a_released_partition_hear_of_it_at_once(server: Served) -> None:
+    writer = server.connect().open(partition := new_id(), 1, BLOCKING)
+    reader = server.connect()
+    receiver = reader.request(partition)
+    reader.sync()
+    assert server.connect().release(partition)
+    assert reader.error()[::2] == (PARTITION_NOT_FOUND_EXCEPTION, receiver)
+    assert writer.client.writer_error().code == w.WriterErrorCode.RELEASED
+
+
+def test_subpartitions_that_there_are_not_are_an_error_of_that_receiver(server: Served) -> None:
+    partition = server.store(b"data")
+    reader = server.connect()
+    receiver = reader.request(partition, 0, 1)
+    assert reader.error()[::2] == (ILLEGAL_ARGUMENT_EXCEPTION, receiver)
+    assert len(reader.read_to_end(reader.request(partition))) == 3
+
+
+# -- what a pipelined partition is --------------------------------------------------------------------------------------
+
+
+def test_a_pipelined_subpartition_is_read_once(server: Served) -> None:
+    writer = server.connect().open(partition := new_id(), 2)
+    writer.push(b"data")
+    reader = server.connect()
+    reader.request(partition)
+    assert payloads(reader.take(1)) == [b"data"]
+    second = server.connect()
+    receiver = second.request(partition)
+    assert second.error()[::2] == (PARTITION_NOT_FOUND_EXCEPTION, receiver)
+
+
+def test_a_pipelined_partition_that_was_read_is_released(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id(), 2)
+    writer.push(b"0").push(b"1", subpartition=1)
+    client.finish(writer)
+    reader = server.connect()
+    for index in range(2):
+        receiver = reader.request(partition, index)
+        assert len(reader.read_to_end(receiver)) == 3
+        assert len(client.list(partition.hex())) == 1
+        reader.send(m.encode_cancel_partition_request(receiver))
+        reader.sync()
+    assert client.list(partition.hex()) == ()
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "connection"])
+def test_a_reader_that_goes_has_read_a_pipelined_partition(server: Served, how: str) -> None:
+    """As Flink: there is no second reader. The writer hears of it."""
+    client = server.connect()
+    writer = client.open(partition := new_id())
+    writer.push(b"1", b"2", b"3")
+    reader = server.connect()
+    receiver = reader.request(partition, credit=1)
+    reader.take(1)
+    if how == "cancel":
+        reader.send(m.encode_cancel_partition_request(receiver))
+    elif how == "close":
+        reader.send(m.encode_close_request())
+        assert reader.closed() == []
+    else:
+        reader.reset()
+    assert client.writer_error().code == w.WriterErrorCode.RELEASED
+    assert client.list(partition.hex()) == ()
+
+
+def test_a_writer_that_finishes_after_all_was_read_has_finished(server: Served) -> None:
+    """Its readers may be quicker than its last word."""
+    client = server.connect()
+    writer = client.open(partition := new_id())
+    writer.push(b"data").end()
+    reader = server.connect()
+    receiver = reader.request(partition)
+    assert len(reader.read_to_end(receiver)) == 3
+    reader.send(m.encode_cancel_partition_request(receiver))
+    reader.sync()
+    wait_for(lambda: server.partitions.list("") == [])
+    client.finish(writer)
+
+
+# -- late, twice, unknown -----------------------------------------------------------------------------------------------
+
+
+def test_late_messages_for_a_receiver_that_is_gone_are_ignored(server: Served) -> None:
+    partition = server.store(b"data")
+    reader = server.connect()
+    receiver = reader.request(partition)
+    reader.read_to_end(receiver)
+    late = [
+        m.encode_add_credit(receiver, 1),
+        m.encode_resume_consumption(receiver),
+        m.encode_ack_all_user_records_processed(receiver),
+        m.encode_new_buffer_size(receiver, 1024),
+        m.encode_segment_id(receiver, 0, 1),
+        m.encode_cancel_partition_request(receiver),
+    ]
+    reader.send(*late)
+    reader.send(*late)
+    assert reader.sync() == []
+    assert len(reader.read_to_end(reader.request(partition))) == 3
+
+
+def test_a_receiver_that_asks_twice_begins_again(server: Served) -> None:
+    partition = server.store(b"1", b"2", b"3")
+    reader = server.connect()
+    receiver = reader.request(partition, credit=1)
+    assert [b.sequence for b in reader.take(1)] == [0]
+    reader.request(partition, credit=1, receiver=receiver)
+    assert [(b.sequence, b.payload) for b in reader.sync()] == [(0, b"1")]
+    assert server.partitions.list("")[0].readers == 1
+
+
+def test_a_close_request_closes_the_connection(server: Served) -> None:
+    reader = server.connect()
+    reader.send(m.encode_close_request())
+    assert reader.closed() == []
+
+
+# -- upstream -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_event_reaches_the_writer(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id())
+    reader = server.connect()
+    receiver = reader.request(partition)
+    reader.send(m.encode_task_event_request(b"\0\0\0\x02", partition, receiver))
+    assert client.next() == w.WriterTaskEvent(writer.handle, -1, b"\0\0\0\x02")
+    assert reader.sync() == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_task_event_for_nobody_is_an_error_of_that_receiver(server: Served, there: bool) -> None:
+    partition = server.store(b"data") if there else new_id()
+    reader = server.connect()
+    receiver = b"r" * 16
+    reader.send(m.encode_task_event_request(b"\0\0\0\x02", partition, receiver))
+    error = reader.error()
+    assert error == (ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", receiver)
+
+
+def test_a_new_buffer_size_reaches_the_writer_as_a_hint(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id(), 3)
+    reader = server.connect()
+    receiver = reader.request(partition, 1, 2)
+    reader.send(m.encode_new_buffer_size(receiver, 4096))
+    assert client.next() == w.BufferSizeHint(writer.handle, 1, 4096)
+    assert client.next() == w.BufferSizeHint(writer.handle, 2, 4096)
+
+
+def test_the_writer_hears_once_that_all_records_were_processed(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id(), 2)
+    reader = server.connect()
+    receivers = [reader.request(partition, index) for index in range(2)]
+    reader.send(*[m.encode_ack_all_user_records_processed(receiver) for receiver in receivers])
+    reader.send(m.encode_ack_all_user_records_processed(receivers[0]))
+    reader.sync()
+    assert client.next() == w.AllRecordsProcessed(writer.handle, 0)
+    assert client.next() == w.AllRecordsProcessed(writer.handle, 1)
+    assert client.sync() == []
+
+
+# -- failures -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_producer_is_an_error_of_each_of_its_receivers_and_of_no_other(server: Served) -> None:
+    other = server.store(b"1", b"2", b"3")
+    client = server.connect()
+    writer = client.open(partition := new_id(), 2)
+    writer.push(b"data")
+    reader = server.connect()
+    receivers = {reader.request(partition, index) for index in range(2)}
+    healthy = reader.request(other, credit=1)
+    reader.take(2)
+    client.send(w.encode_fail_partition(writer.handle, "the dog ate it"))
+    errors = [reader.error(), reader.error()]
+    assert {error.receiver for error in errors} == receivers
+    assert {error[:2] for error in errors} == {(PRODUCER_FAILED_EXCEPTION, "the dog ate it")}
+    reader.add_credit(healthy, 2)
+    assert len(reader.read_to_end(healthy)) == 4
+
+
+def test_a_late_reader_of_a_failed_partition_is_told_why(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id(), 1, BLOCKING)
+    waiting = server.connect()
+    first = waiting.request(partition)
+    waiting.sync()
+    client.send(w.encode_fail_partition(writer.handle, "no"))
+    assert waiting.error() == (PRODUCER_FAILED_EXCEPTION, "no", first)
+    late = server.connect()
+    receiver = late.request(partition)
+    assert late.error() == (PRODUCER_FAILED_EXCEPTION, "no", receiver)
+
+
+def test_a_reader_that_has_all_is_not_bothered_by_a_later_failure(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id(), 2)
+    writer.push(b"data").end()
+    reader = server.connect()
+    reader.read_to_end(reader.request(partition))
+    client.send(w.encode_fail_partition(writer.handle, "no"))
+    client.sync()
+    assert reader.sync() == []
+
+
+def test_a_released_partition_is_an_error_of_its_readers(server: Served) -> None:
+    partition = server.store(b"1", b"2", b"3")
+    reader = server.connect()
+    receiver = reader.request(partition, credit=1)
+    reader.take(1)
+    assert server.connect().release(partition)
+    assert reader.error()[::2] == (PARTITION_NOT_FOUND_EXCEPTION, receiver)
+    assert reader.sync() == []
+
+
+def test_the_data_is_what_was_written_whatever_its_size(server: Served) -> None:
+    buffers = [bytes([size % 251]) * size for size in (0, 1, 2, 100, 1023, 8191, 8192, 32768, 100_000, 1, 0)]
+    partition = server.store(*buffers)
+    reader: Client = server.connect(V2_0)
+    assert payloads(reader.read_to_end(reader.request(partition)))[:-2] == buffers
