@@ -40,6 +40,11 @@ class MemoryPool:
         return self._in_use
 
     @property
+    def idle(self) -> int:
+        """Bytes that are kept to be handed out again."""
+        return self._kept
+
+    @property
     def exhausted(self) -> bool:
         return self._in_use >= self._capacity
 

@@ -40,9 +40,12 @@ _NEW_CONNECTIONS_MAX = 20
 _RECEIVE_BYTES = 256 * 1024
 # How long to sleep at most (s) when nothing happens: idle expiry and stalled senders are looked at this often.
 _NAP_S = 1.0
+# A request for the pool that lies in the shared buffer must be copied: from this size on into request memory. Smaller copies
+# are not counted; there is one for each connection at most.
+_COPY_BYTES = 16 * 1024
 # Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones.
-_TURN_REQUESTS = 128
-# While others wait for request memory, a sender that holds some and brings less than so many bytes in so long (s) is dropped.
+_TURN_REQUESTS = range(128)
+# While others wait for request memory, a peer that holds some and moves less than so many bytes in so long (s) is dropped.
 _STALL_BYTES = 64 * 1024
 _STALL_S = 10.0
 
@@ -131,7 +134,7 @@ class Processor:
         self._channel_waiters: deque[Connection] = deque()
         self._memory_waiters: deque[Connection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
-        self._progress: dict[Connection, tuple[int, float]] = {}  # of senders that hold memory: bytes, and since when
+        self._progress: dict[Connection, tuple[int, float]] = {}  # of peers that hold memory: bytes, and since when
         self._disconnected: list[Connection] = []
         self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
         self._next_sweep = 0.0
@@ -235,22 +238,26 @@ class Processor:
     def process_new_responses(self) -> None:
         """Carry out what other threads have put into the inbox."""
         inbox = self._inbox
-        for _ in range(len(inbox)):
-            work, target, argument = inbox.popleft()
-            try:
-                work(target, argument)
-            except Exception as error:  # the seam: a service's bug costs the connection it was about
-                log.error("answer_failed", exc_info=error)
-                self._disconnect(target if isinstance(target, Connection) else target.connection)
-        self._flush_dirty()
+        if inbox:
+            for _ in range(len(inbox)):
+                work, target, argument = inbox.popleft()
+                try:
+                    work(target, argument)
+                except Exception as error:  # the seam: a service's bug costs the connection it was about
+                    log.error("answer_failed", exc_info=error)
+                    self._disconnect(target if isinstance(target, Connection) else target.connection)
+        if self._dirty:
+            self._flush_dirty()
         if self._room:
             self._room = False
             self._retry_waiters()
-        for _ in range(len(self._runnable)):  # those that become runnable meanwhile come after the sockets
-            connection = self._runnable.popleft()
-            connection.runnable = False
-            self._resume(connection)
-        self._flush_dirty()
+        if self._runnable:
+            for _ in range(len(self._runnable)):  # those that become runnable meanwhile come after the sockets
+                connection = self._runnable.popleft()
+                connection.runnable = False
+                self._resume(connection)
+            if self._dirty:
+                self._flush_dirty()
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for the bell."""
@@ -323,7 +330,7 @@ class Processor:
                     break
                 connection.counted = False
                 self._disconnect(connection)
-        if not self.connections:
+        if not self._memory.in_use:
             self._memory.trim()
 
     def close(self) -> None:
@@ -405,7 +412,7 @@ class Processor:
         self._maybe_unmute(connection)
 
     def _maybe_unmute(self, connection: Connection) -> None:
-        if connection.mute_state != _MUTED:
+        if connection.mute_state is not _MUTED:
             return
         connection.mute_state = _NOT_MUTED
         if connection is not self._dispatching and (connection.received.held or not connection.interest & READ):
@@ -419,7 +426,7 @@ class Processor:
     def _receptive(self, connection: Connection) -> bool:
         return (
             not connection.closed
-            and connection.mute_state == _NOT_MUTED
+            and connection.mute_state is _NOT_MUTED
             and connection.writable
             and connection.held is None
             and not connection.waits_for_memory
@@ -459,8 +466,9 @@ class Processor:
                 self._set_interest(connection, connection.interest & ~READ)
             return
         own = connection.received
+        held = own.held
         try:
-            if own.held:
+            if held:
                 if connection.runnable:
                     return  # what is there comes first: it may make room
                 if not own.make_room(connection.frame_size, self._room_came):
@@ -481,7 +489,7 @@ class Processor:
             return
         connection.last_active = self._now
         self.stats.bytes_in += got
-        if own.held:
+        if held:
             own.end += got
             self._dispatch_own(connection)
             return
@@ -513,22 +521,24 @@ class Processor:
         taken = 0  # size of the last frame
         self._dispatching = connection
         try:
-            for _ in range(_TURN_REQUESTS):
-                if start >= end or connection.mute_state != _NOT_MUTED:
+            for _ in _TURN_REQUESTS:
+                if start >= end or connection.mute_state is not _NOT_MUTED:
                     break
                 if connection.outgoing_bytes > high_water:
                     self._flush(connection)
                     if connection.closed or not connection.writable:
                         break
-                size = session.frame_size(view[start:end])
+                frame = view[start:end]
+                size = session.frame_size(frame)
                 if size > connection.frame_max:
                     raise ProtocolError(f"a frame of {size} bytes: more than {connection.frame_max}")
-                if size <= 0 or size > end - start:
-                    connection.frame_size = size
-                    break
+                if size != end - start:  # else it is all there is, and the slice can stay
+                    if size <= 0 or size > end - start:
+                        connection.frame_size = size
+                        break
+                    frame = view[start : start + size]
                 taken = size
                 connection.frame_size = 0
-                frame = view[start : start + size]
                 request = session.receive(frame)
                 request.connection = connection
                 request.frame = frame
@@ -543,7 +553,14 @@ class Processor:
                     self.stats.inline += 1
                     service.handle(request, outbox)
                 else:
-                    if shared or not sequential:  # the bytes are overwritten by the next read
+                    if shared and sequential and size >= _COPY_BYTES:
+                        own = connection.received
+                        own.keep(view[start - size : end], 0, self._room_came)
+                        own.start = size
+                        own.last_frame = size
+                        request.frame = own.view[:size]
+                        start = end
+                    elif shared or not sequential:  # the bytes are overwritten by the next read
                         request.frame = memoryview(bytearray(frame))
                     if not self._channel.offer((service, request), self._room_came):
                         connection.held = request
@@ -565,7 +582,7 @@ class Processor:
             self._mark_dirty(connection)
         finally:
             self._dispatching = None
-        if taken:
+        if taken and not shared:
             connection.received.last_frame = taken
         return start
 
@@ -602,22 +619,31 @@ class Processor:
             self._run_later(connection)
 
     def _drop_one_stalled(self, now: float) -> None:
-        """Others wait for memory: the sender that has held some for longest and brings next to nothing goes."""
+        """Others wait for memory: the peer that has held some for longest and sends or reads next to nothing goes."""
         before, self._progress = self._progress, {}
         stalled, longest = None, _STALL_S
         for connection in self.connections:
-            pending = connection.received.pending
-            if not pending or connection.in_flight is not None or not self._receptive(connection):
-                continue  # holds nothing, or it is we who do not read
-            mark, since = before.get(connection, (pending, connection.last_active))
-            if not mark <= pending < mark + _STALL_BYTES:  # a new frame, or a good part of this one
-                mark, since = pending, now
+            if not self._keeps_us_waiting(connection):
+                continue
+            # Grows with every byte that passes, in either direction.
+            progress = connection.received.pending - connection.outgoing_bytes
+            mark, since = before.get(connection, (progress, connection.last_active))
+            if not mark <= progress < mark + _STALL_BYTES:  # another frame or response, or a good part of this one
+                mark, since = progress, now
             self._progress[connection] = mark, since
             if now - since > longest:
                 stalled, longest = connection, now - since
         if stalled is not None:
-            log.info("stalled_sender_closed", peer=stalled.peer.host)
+            log.info("stalled_peer_closed", peer=stalled.peer.host)
             self._disconnect(stalled)
+
+    def _keeps_us_waiting(self, connection: Connection) -> bool:
+        """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
+        if not connection.received.held or connection.waits_for_memory:
+            return False
+        if connection.outgoing:
+            return connection.in_flight is None or connection.response_unsent
+        return connection.received.pending > 0 and connection.in_flight is None and self._receptive(connection)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -679,6 +705,8 @@ class Processor:
         connection.outgoing_bytes = 0
         if connection.in_flight is not None:
             connection.received.abandon()  # its handler may be reading
+            connection.in_flight = None  # they refer to each other: not left to the garbage collector
         else:
             connection.received.release()
+        connection.held = None
         self._disconnected.append(connection)

@@ -31,6 +31,8 @@ _CONTROL_QUEUE = 20
 # Bytes of requests, and connections: far more than people and health checks need, and bounded.
 _CONTROL_MEMORY = 16 * 1024 * 1024
 _CONTROL_CONNECTIONS = 100
+# How long (s) to wait for a thread to end its step when everything stops.
+_PATIENCE_S = 2.0
 
 
 @attrs.frozen
@@ -119,8 +121,11 @@ class _Plane:
         for handler in self.handlers:  # all are asked first: a wake-up reaches whichever of them takes it
             if id(handler) in self._threads:
                 self._threads[id(handler)].ask_to_stop()
+        # All share one patience: the disk that one of them hangs on is the others' too.
+        clock = self._server.runtime.clock
+        deadline = clock.monotonic() + _PATIENCE_S
         for handler in self.handlers:
-            self._end(handler)
+            self._end(handler, max(0.0, deadline - clock.monotonic()))
         for processor in self.processors:
             if self._end(processor):
                 processor.close()
@@ -145,11 +150,11 @@ class _Plane:
     def _spawn(self, name: str, body: Body) -> None:
         self._threads[id(body)] = self._server.runtime.threads.spawn(name, body, self._server.crashed)
 
-    def _end(self, body: Body) -> bool:
+    def _end(self, body: Body, timeout: float = _PATIENCE_S) -> bool:
         """Stop its thread. False if that does not end: then what it owns is still in use and must be left alone."""
         # A handler may sit in a blocking call that does not end (a dead disk): leave it behind, it is a daemon.
         thread = self._threads.pop(id(body), None)
-        if thread is None or thread.stop(2.0):
+        if thread is None or thread.stop(timeout):
             return True
         log.warning("thread_left_behind", body=type(body).__name__)
         return False
@@ -258,7 +263,7 @@ class SocketServer:
         for plane in self.planes:
             plane.stop()
         if self._timer_thread is not None:
-            self._timer_thread.stop(2.0)
+            self._timer_thread.stop(_PATIENCE_S)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Look every few ms, for at most ``timeout`` s."""

@@ -52,6 +52,7 @@ def tiny_buffers() -> Iterator[None]:
     """Every size at which a frame changes its path, divided by 256: all paths with frames of a few KiB."""
     with (
         mock.patch.object(processor, "_RECEIVE_BYTES", 1024),
+        mock.patch.object(processor, "_COPY_BYTES", 64),
         mock.patch.object(receive_buffer, "FIRST_BYTES", 4096 + 256),
         mock.patch.object(receive_buffer, "_KEEP_FOR_BYTES", 256),
         mock.patch.object(memory_pool, "_GRAIN", 256),

@@ -3,6 +3,8 @@
 Memory has a file of its own (test_request_memory.py), random mixes of everything too (test_any_order.py).
 """
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -806,6 +808,31 @@ def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) ->
         pass
     assert sorted(seen[-4:], key=len) == sent
     b.until(lambda: all(len(client.frames) == 101 for client in clients))
+
+
+def test_a_connection_that_is_gone_is_freed_without_the_garbage_collectors_help(bench: MakeBench) -> None:
+    class Forgetful(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            super().handle(request, outbox)
+            self.connections.clear()
+
+        def disconnected(self, connection: Connection) -> None: ...
+
+    b = bench(Forgetful())
+    client = b.connect()
+    gc.disable()
+    try:
+        gone = weakref.ref(b.connection_of(client))
+        client.send(frame(b"H", b"x" * 300_000))
+        b.until(lambda: b.service.parked)
+        client.close()
+        b.until(lambda: not b.processor.connections)
+        assert gone() is not None
+        answer_parked(b)
+        b.step(2)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads_it(bench: MakeBench) -> None:

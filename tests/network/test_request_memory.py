@@ -213,6 +213,89 @@ def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: M
     b.until(lambda: parked.frames and grows.frames and small.frames)
 
 
+def test_a_peer_that_does_not_read_its_answers_is_dropped_for_the_memory_it_holds(bench: MakeBench) -> None:
+    b = bench(memory=2048, high=64 * 1024, low=1024, send_buffer=8192)
+    deaf, waits = b.connect(receive_buffer=4096), b.connect()
+    deaf.reads = False
+    deaf.send(frame(b"z", b"x" * 4) + frame(b"e", b"x" * 90) * 9)
+    b.settle()
+    deaf.send(frame(b"e", b"h" * 4000))
+    b.settle()
+    filler = b.memory.allocate(2048, lambda: None, force=True)
+    assert filler is not None
+    assert b.connection_of(deaf).received.held
+    waits.send(frame(b"e"))
+    for _ in range(20):
+        b.clock.now += 1
+        b.step(2)
+    assert b.service.gone
+    assert b.service.gone[0].peer.port == deaf.socket.getsockname()[1]
+    b.memory.release(filler)
+    b.until(lambda: waits.frames)
+
+
+def test_a_slow_reader_is_not_dropped_for_the_memory_it_holds(bench: MakeBench) -> None:
+    b = bench(memory=2048, high=64 * 1024, low=1024, send_buffer=8192)
+    slow, waits = b.connect(receive_buffer=4096), b.connect()
+    slow.reads = False
+    slow.send(frame(b"z", b"x" * 4) + frame(b"e", b"x" * 90) * 9)
+    b.settle()
+    filler = b.memory.allocate(2048, lambda: None, force=True)
+    assert filler is not None
+    assert b.connection_of(slow).received.held
+    waits.send(frame(b"e"))
+    b.settle()
+    for _ in range(20):
+        b.clock.now += 1
+        before = b.processor.stats.bytes_out
+
+        def read_some() -> bool:
+            try:
+                slow.received += slow.socket.recv(1 << 16)
+            except BlockingIOError:
+                pass
+            return b.processor.stats.bytes_out > before + 100_000  # noqa: B023
+
+        b.until(read_some)
+    assert not b.service.gone
+    b.memory.release(filler)
+    slow.reads = True
+    b.until(lambda: waits.frames and len(slow.frames) == 10)
+
+
+def test_a_large_request_for_the_pool_that_came_in_one_read_is_counted(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"H", b"x" * 500))
+    b.until(lambda: b.service.parked)
+    assert b.memory.in_use >= 505
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"H")])
+    b.until(lambda: client.frames)
+    client.take(1)
+    client.send(frame(b"H", b"x" * 500) + frame(b"e", b"y" * 100) + frame(b"p", b"z" * 300))
+    b.until(lambda: b.service.parked)
+    request, outbox = b.service.parked.pop()
+    assert request.copy == frame(b"H", b"x" * 500)
+    outbox.send(request, [request.copy])
+    b.until(lambda: len(client.frames) == 3)
+    assert client.received == frame(b"H", b"x" * 500) + frame(b"e", b"y" * 100) + frame(b"p", b"z" * 300)
+    b.clock.now += 3
+    b.step(2)
+    assert b.memory.in_use == 0
+
+
+def test_memory_that_nobody_uses_goes_back_to_the_system_although_connections_stay(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"e", b"x" * 3000) + frame(b"e"))
+    b.until(lambda: len(client.frames) == 2)
+    assert b.memory.idle > 0
+    b.clock.now += 3
+    b.step(2)
+    assert b.memory.idle == 0
+
+
 def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()

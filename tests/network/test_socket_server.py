@@ -7,16 +7,18 @@ import struct
 import threading
 from typing import Any
 
+import attrs
 import pytest
 
 from broker.errors import ConfigError
 from broker.network import processor as processor_module
+from broker.network.connection import Connection
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Outbox
 from broker.network.socket_server import Binding, SocketServer
 from broker.runtime import system_runtime
 from tests.network.echo import EchoService, frame
-from tests.network.harness import Client, descriptors, serving, settings, wait_for
+from tests.network.harness import Client, ManualClock, descriptors, serving, settings, wait_for
 
 MIB = 1 << 20
 
@@ -433,6 +435,60 @@ def test_a_handler_that_never_returns_does_not_keep_the_server_from_ending() -> 
     client.close()
     service.gate.set()  # now it ends, and answers a connection that is long gone
     wait_for(lambda: not any(thread.name.startswith("handler") for thread in threading.enumerate()))
+
+
+def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other() -> None:
+    clock = ManualClock()
+    waited: list[tuple[str, float]] = []
+
+    class Hanging:
+        """Threads that never end; waiting for them takes the clock's time."""
+
+        get_ident = staticmethod(threading.get_ident)
+
+        def spawn(self, name: str, body: Any, on_crash: Any) -> Any:
+            class Handle:
+                def ask_to_stop(self) -> None: ...
+
+                def stop(self, timeout: float | None = None) -> bool:
+                    assert timeout is not None
+                    waited.append((name, timeout))
+                    clock.now += timeout
+                    return not name.startswith("handler")
+
+                def alive(self) -> bool:
+                    return True
+
+            return Handle()
+
+    runtime: Any = attrs.evolve(system_runtime(), clock=clock, threads=Hanging())
+    server = SocketServer(runtime, settings(io_threads=8), unlimited(), lambda _: None)
+    server.bind([binding(0)])
+    server.start({"echo": EchoService()})
+    server.stop()
+    handlers = [timeout for name, timeout in waited if name.startswith("handler")]
+    assert len(handlers) == 8
+    assert sum(handlers) <= 2.0
+
+
+def test_a_stopping_server_says_so_to_the_service_of_each_connection_on_its_own_thread() -> None:
+    class Told(EchoService):
+        def stopping(self, connection: Connection) -> None:
+            for n, (request, outbox) in enumerate(self.parked):
+                if request.connection is connection:
+                    outbox.send(request, [frame(b"H", threading.current_thread().name.encode())])
+                    del self.parked[n]
+                    break
+
+    with serving(Told(), network_threads=2) as served:
+        clients = [served.connect() for _ in range(4)]
+        for client in clients:
+            client.send(frame(b"H"))
+        served.until(lambda: len(served.service.parked) == 4)
+        served.server.stop_accepting()
+        assert served.server.drain(20.0)
+        served.until(lambda: all(client.frames for client in clients))
+        assert {payload.split(b"-")[0] for client in clients for _, payload in client.frames} == {b"processor"}
 
 
 def test_late_answers_to_connections_of_a_server_that_has_stopped_are_dropped() -> None:
