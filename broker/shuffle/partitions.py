@@ -174,6 +174,7 @@ class Partitions:
         """On the spiller's thread."""
         if error is not None:
             log.error("partition_not_stored", partition=str(partition.id), error=str(error))
+            self._give_way(partition)  # before the writer hears of it: its next attempt may win
             done(Refused(WriterErrorCode.STORAGE_ERROR, str(error)))
             self.fail(partition, f"the broker could not store the partition: {error}")
             return
@@ -189,6 +190,12 @@ class Partitions:
         self._tell(waiting, partition)
         for loser in losers:
             self._release(loser)
+
+    def _give_way(self, partition: ResultPartition) -> None:
+        """It has not won, whatever it claimed."""
+        with self._lock:
+            if self._winners.get(partition.id.producer_key) == partition.id:
+                del self._winners[partition.id.producer_key]
 
     def lost_race(self, partition_id: ResultPartitionID) -> bool:
         """Another attempt has finished."""
@@ -206,9 +213,8 @@ class Partitions:
         """The producer has failed, or is lost for good."""
         if not partition.fail(message):
             return
+        self._give_way(partition)
         with self._lock:
-            if self._winners.get(partition.id.producer_key) == partition.id:
-                del self._winners[partition.id.producer_key]
             waiting = self._waiting.pop(partition.id, [])
         self._spiller.remove(partition)
         partition.tell_writer(partial(_gone, partition))

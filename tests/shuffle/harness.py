@@ -161,8 +161,11 @@ class Client:
         self.wait_finished()
 
     def wait_finished(self) -> None:
-        while not isinstance(self.next(w.ServerFrame), w.PartitionFinished):  # type: ignore[arg-type]
-            pass
+        """Credits and acknowledgements are passed over."""
+        message: Any = None
+        while not isinstance(message, w.PartitionFinished):
+            message = self.next()
+            assert not isinstance(message, w.WriterError), message
 
     def error(self) -> ErrorResponse:
         return self.next(ErrorResponse)
@@ -361,7 +364,6 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
         assert served.partitions._winners == {}
     assert served.partitions._deadlines == {}
     wait_for(lambda: threading.active_count() <= threads_before, "threads are left")
-    del shuffle, served
     wait_for(lambda: descriptors() <= descriptors_before, "descriptors are left")
 
 
