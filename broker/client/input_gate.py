@@ -29,7 +29,7 @@ from protocol.errors import ProtocolError
 from protocol.shuffle import events
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, decompress
-from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, DataType
+from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 
@@ -222,13 +222,14 @@ class InputGate(Reader):
         if IS_BLOCKING_UPSTREAM[data_type]:
             channel.sender_waits = True
         # Of a range of subpartitions each one ends; the reader sees the last of these ends.
-        if data_type == DataType.END_OF_DATA:
+        # (By the event: before 1.19 their buffers have no type of their own.)
+        if isinstance(item.event, events.EndOfData):
             channel.ends_of_data += 1
             if channel.ends_of_data < channel.subpartitions.size:
                 return False
             self._ends_of_data += 1
             self._acknowledge = self._ends_of_data == len(self._channels)
-        elif data_type == DataType.END_OF_PARTITION:
+        elif isinstance(item.event, events.EndOfPartition):
             channel.ends_of_partition += 1
             if channel.ends_of_partition < channel.subpartitions.size:
                 return False

@@ -229,8 +229,9 @@ class LocalWriter(PartitionWriter):
     def fail(self, reason: str) -> None:
         partition = self._partition
         with partition.changed:
-            if partition.finished or not self._opened:
+            if partition.finished or partition.failure is not None or not self._opened:
                 return
+            self._gave_up = True
             partition.failure = reason
             readers = partition.listeners[:]
             partition.changed.notify_all()

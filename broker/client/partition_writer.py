@@ -51,6 +51,7 @@ class PartitionWriter:
         self.subpartitions = subpartitions
         self.type = partition_type(kind)
         self.generation = Generation(generation)
+        self._gave_up = False  # ``fail`` was called
         # Set them before ``open``. They are called on a thread that must not wait.
         self.on_task_event: Callable[[Event, int], None] | None = None  # (event from a reader, subpartition or -1)
         self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
@@ -91,6 +92,8 @@ class PartitionWriter:
         """Add an event to one subpartition, or to each of them."""
         payload = encode(event)
         data_type = data_type_of(event, priority)
+        if data_type > self.generation.last_data_type:  # to older releases these are events like any other
+            data_type = DataType.EVENT_BUFFER
         for index in range(self.subpartitions) if subpartition is None else (subpartition,):
             self.push(index, payload, data_type, timeout=timeout)
 
@@ -134,9 +137,9 @@ class PartitionWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
+            if error is None and not self._gave_up:
                 self.finish()
-            else:
+            elif error is not None:
                 self.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         finally:
             self.close()

@@ -219,6 +219,7 @@ class ShuffleWriter(PartitionWriter):
         with self._changed:
             if self._closed or self._finished or self._error is not None or self._parting is not None:
                 return
+            self._gave_up = True
             self._error = ShuffleError(f"the writer has failed: {reason}")
             self._part(lambda: encode_fail_partition(self._handle, reason))
 

@@ -1,14 +1,14 @@
 """Writers and gates over real sockets, against a reference server that is exact about the rules."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from broker.client import Broker, InputGate, ShuffleWriter
 from broker.client.errors import ProducerFailedError
 from protocol.shuffle.ids import ResultPartitionID
+from tests.client.conftest import InThread
 from tests.client.reference_server import ReferenceServer
 
 
@@ -24,17 +24,6 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
             assert server.violations == []
 
 
-@pytest.fixture
-def partition() -> ResultPartitionID:
-    return ResultPartitionID.of(os.urandom(16))
-
-
-def in_thread(function: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=function, name="a user's")
-    thread.start()
-    return thread
-
-
 def records(count: int) -> list[bytes]:
     return [b"%d:" % number + b"x" * (number * 37 % 3000) for number in range(count)]
 
@@ -42,7 +31,7 @@ def records(count: int) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["pipelined", "blocking"])
 @pytest.mark.parametrize(("credit", "floating"), [(2, 8), (0, 4), (1, 0), (0, 1)])
 def test_every_record_arrives_once_and_in_order(
-    address: str, partition: ResultPartitionID, kind: str, credit: int, floating: int
+    address: str, partition: ResultPartitionID, in_thread: InThread, kind: str, credit: int, floating: int
 ) -> None:
     expected = records(3000)
 
@@ -50,21 +39,20 @@ def test_every_record_arrives_once_and_in_order(
         with ShuffleWriter(address, partition, 3, kind) as writer, writer.records() as out:
             out.extend(expected)
 
-    thread = in_thread(write)
+    in_thread(write)
     channels = [(address, partition, index) for index in range(3)]
     found: list[list[bytes]] = [[], [], []]
     with InputGate(channels, credit=credit, floating_buffers=floating) as gate:
         for channel, record in gate.records_by_channel():
             found[channel].append(record)
-    thread.join()
     assert [expected[index::3] for index in range(3)] == found
 
 
 def test_no_thread_is_left_behind(address: str, partition: ResultPartitionID) -> None:
-    with ShuffleWriter(address, partition, 1) as writer, writer.records(flush_interval_ms=1) as out:
-        out.write(b"one")
-        with InputGate([(address, partition, 0)]) as gate:
-            assert next(gate.records()) == b"one"
+    with InputGate([(address, partition, 0)]) as gate:
+        with ShuffleWriter(address, partition, 1) as writer, writer.records(flush_interval_ms=1) as out:
+            out.write(b"one")
+        assert list(gate.records()) == [b"one"]
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("shuffle-")]
 
 

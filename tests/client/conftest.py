@@ -1,0 +1,56 @@
+"""A server that is exact about the rules; a partition that no other test has."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from protocol.shuffle.ids import ResultPartitionID
+from tests.client.reference_server import ReferenceServer
+
+InThread = Callable[[Callable[[], object]], threading.Thread]
+
+
+@pytest.fixture
+def server() -> Iterator[ReferenceServer]:
+    with ReferenceServer() as running:
+        yield running
+    assert running.violations == []
+
+
+@pytest.fixture
+def partition() -> ResultPartitionID:
+    return ResultPartitionID.of(os.urandom(16))
+
+
+@pytest.fixture
+def in_thread() -> Iterator[InThread]:
+    """Runs something beside the test; what it raises fails the test."""
+    threads: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def start(function: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                function()
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run, name="a user's")
+        threads.append(thread)
+        thread.start()
+        return thread
+
+    yield start
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("shuffle-")]

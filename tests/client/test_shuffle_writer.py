@@ -1,0 +1,208 @@
+"""A writer, its broker, and what comes between them."""
+
+import threading
+import time
+
+import pytest
+
+from broker.client import InputGate, ShuffleWriter
+from broker.client.errors import (
+    AnotherAttemptWonError,
+    ConnectionFailedError,
+    PartitionExistsError,
+    PartitionLostError,
+    ShuffleClosedError,
+    ShuffleError,
+    ShuffleTimeoutError,
+    TransportError,
+)
+from protocol.shuffle import events
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import WriterErrorCode
+from tests.client.conftest import InThread
+from tests.client.reference_server import ReferenceServer
+
+
+def stored(server: ReferenceServer, partition: ResultPartitionID, subpartition: int = 0) -> list[bytes]:
+    entries = server.call(lambda: list(server.partitions[partition].subpartitions[subpartition]))
+    return [payload for data_type, _, payload in entries if data_type.is_buffer]
+
+
+def test_finishing_ends_every_subpartition(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
+        writer.push(1, b"data")
+    assert server.partitions[partition].finished
+    types = [[entry[0] for entry in one] for one in server.partitions[partition].subpartitions]
+    ends = [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
+    assert [ends, [DataType.DATA_BUFFER, *ends]] == types
+
+
+def test_a_writer_waits_for_credit(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit, server.give_credit = 3, False
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        for number in range(3):
+            writer.push(0, b"%d" % number)
+        assert not writer.try_push(0, b"too much")
+        with pytest.raises(ShuffleTimeoutError, match="no credit"):
+            writer.push(0, b"too much", timeout=0.02)
+        server.call(lambda: setattr(server, "give_credit", True))
+        writer.fail("enough")
+    assert [b"0", b"1", b"2"] == stored(server, partition)
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_lost_connection_loses_nothing_and_repeats_nothing(
+    server: ReferenceServer, partition: ResultPartitionID, acknowledge: bool
+) -> None:
+    server.cut_after = {1, 10, 11, 200, 505}
+    server.acknowledge = acknowledge
+    expected = [b"%d" % number * 100 for number in range(1000)]
+    with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
+        for number, payload in enumerate(expected):
+            writer.push(number % 2, payload)
+    assert expected[::2] == stored(server, partition, 0)
+    assert expected[1::2] == stored(server, partition, 1)
+    assert server.opens == 6
+
+
+def test_a_lost_answer_to_finish_is_no_failure(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.cut_at_finish = True
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        writer.push(0, b"all")
+    assert server.partitions[partition].finished
+
+
+def test_a_writer_that_comes_back_goes_on_where_it_stopped(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    first = ShuffleWriter(server.address, partition, 2, "blocking", writer_id=b"w" * 16)
+    first.open()
+    first.push(0, b"one")
+    first.push(0, b"two")
+    while not first.all_acknowledged:
+        time.sleep(0.001)
+    first.close()
+    with ShuffleWriter(server.address, partition, 2, "blocking", writer_id=b"w" * 16) as second:
+        assert (2, 0) == second.next_sequences
+        second.push(0, b"three")
+    assert [b"one", b"two", b"three"] == stored(server, partition)
+    assert server.detached == 1
+
+
+def test_a_broker_that_forgot_what_it_had_acknowledged_is_an_error(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.open()
+    writer.push(0, b"gone")
+    while not writer.all_acknowledged:
+        time.sleep(0.001)
+    server.call(server.partitions.clear)
+    server.cut_connections()
+    with pytest.raises(PartitionLostError):
+        writer.finish()
+    writer.close()
+
+
+def test_a_writer_gives_up_when_the_broker_stays_away(partition: ResultPartitionID) -> None:
+    with ReferenceServer() as server:
+        writer = ShuffleWriter(server.address, partition, 1, reconnect_timeout=0.2)
+        writer.open()
+    with pytest.raises(TransportError):
+        writer.finish()
+    with pytest.raises(TransportError):
+        writer.push(0, b"x")
+    writer.close()
+
+
+def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID) -> None:
+    with (
+        pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:1.*refused"),
+        ShuffleWriter("127.0.0.1:1", partition, 1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, PartitionExistsError),
+        (WriterErrorCode.ANOTHER_ATTEMPT_WON, AnotherAttemptWonError),
+        (WriterErrorCode.STORAGE_ERROR, ShuffleError),
+    ],
+)
+def test_a_refusal_is_an_error_of_its_own_class(
+    server: ReferenceServer, partition: ResultPartitionID, code: WriterErrorCode, expected: type[ShuffleError]
+) -> None:
+    server.refuse = (code, "so the broker says")
+    with pytest.raises(expected, match="so the broker says"), ShuffleWriter(server.address, partition, 1):
+        pass
+
+
+def test_events_from_readers_come_to_the_writer(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    seen: list[tuple[object, int]] = []
+    sizes: list[tuple[int, int]] = []
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.on_task_event = lambda event, subpartition: seen.append((event, subpartition))
+    writer.on_buffer_size = lambda subpartition, size: sizes.append((subpartition, size))
+    with writer:
+        writer.push(0, b"x")
+        with InputGate([(server.address, partition, 0)]) as gate:
+            gate.poll()
+            gate.send_event(events.OtherEvent("mine.Event", b"!"))
+            gate.announce_buffer_size(1024)
+            while not (seen and sizes):
+                time.sleep(0.001)
+    assert [(events.OtherEvent("mine.Event", b"!"), -1)] == seen
+    assert [(0, 1024)] == sizes
+
+
+def test_threads_may_share_a_writer(server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread) -> None:
+    with ShuffleWriter(server.address, partition, 4, "blocking") as writer:
+
+        def push(subpartition: int) -> None:
+            for number in range(300):
+                writer.push(subpartition, b"%d" % number)
+
+        threads = [in_thread(lambda index=index: push(index)) for index in range(4)]  # type: ignore[misc]
+        for thread in threads:
+            thread.join()
+    expected = [b"%d" % number for number in range(300)]
+    assert [expected] * 4 == [stored(server, partition, index) for index in range(4)]
+
+
+def test_a_push_that_waits_is_woken_by_close(
+    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    server.credit = 0
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.open()
+    started = threading.Event()
+
+    def push() -> None:
+        started.set()
+        with pytest.raises(ShuffleClosedError):
+            writer.push(0, b"x")
+
+    thread = in_thread(push)
+    started.wait()
+    writer.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_makes_no_sense_is_refused(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with pytest.raises(ValueError, match="0 subpartitions"):
+        ShuffleWriter(server.address, partition, 0)
+    with pytest.raises(ValueError, match="pipelined or blocking"):
+        ShuffleWriter(server.address, partition, 1, "sideways")
+    with pytest.raises(ValueError, match="host:port"):
+        ShuffleWriter("nowhere", partition, 1)
+    with pytest.raises(ShuffleClosedError, match="not open"):
+        ShuffleWriter(server.address, partition, 1).push(0, b"")
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        with pytest.raises(ValueError, match="subpartition 1 of 1"):
+            writer.push(1, b"x")
+        with pytest.raises(ValueError, match="0 bytes"):
+            writer.push(0, b"", DataType.EVENT_BUFFER)
