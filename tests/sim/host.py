@@ -123,7 +123,8 @@ class Host:
         process = self.world.process
         assert process is not None
         self._server = self._catalogue = None
-        gc.collect()  # files that nobody refers to are closed
+        if process.files:
+            gc.collect()  # those that nobody refers to any more close now
         self._check_all_let_go(process)
         self._gone(power=False)
         self.stops += 1

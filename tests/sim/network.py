@@ -101,6 +101,10 @@ class Pipe:
         self._flying.clear()
         self._flying_bytes = 0
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._flying) or self._ends_at is not None
+
     def next_arrival(self) -> float | None:
         if self._flying:
             return self._flying[0][0]
@@ -138,6 +142,8 @@ class Wire:
 
     def next_arrival(self) -> float | None:
         now = self.fabric.world.now
+        if not (self.up.busy or self.down.busy) and self.broken_at is None and self.established_at <= now:
+            return None
         moments = [at for at in (self.up.next_arrival(), self.down.next_arrival(), self.broken_at) if at is not None]
         if self.established_at > now:
             moments.append(self.established_at)
@@ -223,7 +229,10 @@ class SimSocket:
     @property
     def readable(self) -> bool:
         wire = self._wire
-        return wire.broken or wire.up.available > 0 or wire.up.ended
+        up = wire.up
+        if up._flying:
+            up.settle()
+        return bool(up._readable) or (wire.broken_at is not None and wire.broken) or (up._ends_at is not None and up.ended)
 
     @property
     def writable(self) -> bool:
@@ -325,7 +334,17 @@ class ClientSocket:
 
     @property
     def readable(self) -> bool:
-        return self.wire.down.available > 0 or self.lost
+        wire = self.wire
+        down = wire.down
+        if down._flying:
+            down.settle()
+        return (
+            bool(down._readable)
+            or (wire.broken_at is not None
+            and wire.broken)
+            or (down._ends_at is not None
+            and self.lost)
+        )
 
     @property
     def room(self) -> int:

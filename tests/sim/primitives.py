@@ -18,6 +18,7 @@ import attrs
 import broker.kafka
 import broker.network
 import broker.server
+import broker.shuffle
 import broker.storage
 from broker.network.connection import Connection
 from broker.runtime import threads as real
@@ -169,7 +170,7 @@ def _replacements(world: World) -> dict[Any, Any]:
 
 def _broker_modules() -> list[Any]:
     """All of them that run in a broker; what is imported later would have real locks."""
-    for package in (broker.kafka, broker.network, broker.storage):
+    for package in (broker.kafka, broker.network, broker.shuffle, broker.storage):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     return [

@@ -154,7 +154,7 @@ class Simulation:
         self.producers.append(
             # Slow, so that there is still something to wait for when the faults are over.
             Producer(
-                "careful", *common, partitions=side[:1], batches=10, acks=rng.choice((1, -1)), in_flight=1, pace_s=3.0
+                "careful", *common, partitions=side[:1], batches=6, acks=rng.choice((1, -1)), in_flight=1, pace_s=1.5
             )
         )
         self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2)]

@@ -24,7 +24,8 @@ class Weather:
     network: NetworkFaults
 
 
-_ALL = {
+# By how often they come, if at all.
+FAULTS = {
     "kill": 3.0,
     "power": 3.0,
     "restart": 1.5,
@@ -42,7 +43,7 @@ _ALL = {
 
 def draw_weather(rng: Any) -> Weather:
     """Most seeds have few kinds of faults: one alone is easier to understand, and hides no other."""
-    kinds = rng.sample(sorted(_ALL), rng.randrange(0, 4))
+    kinds = rng.sample(sorted(FAULTS), rng.randrange(0, 4))
     crash = rng.choice((None, None, "kill", "power", "power"))
     if crash is not None and crash not in kinds:
         kinds.append(crash)
@@ -50,7 +51,7 @@ def draw_weather(rng: Any) -> Weather:
         kinds = [kind for kind in kinds if kind not in ("disk", "full", "sync", "catalogue")]
     rough = rng.random() < 0.5
     return Weather(
-        weights={kind: _ALL[kind] for kind in kinds},
+        weights={kind: FAULTS[kind] for kind in kinds},
         gap_s=rng.choice((0.2, 0.5, 1.5)),
         chaos=Chaos(
             preempt=rng.choice((0.0, 0.02, 0.1, 0.3)),

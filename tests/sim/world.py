@@ -71,7 +71,7 @@ class Thread:
         self.ended = False
         self.between_steps = True
         self.frozen_until = 0.0  # the operating system gives it no time
-        self.greenlet = greenlet.greenlet(self._run)
+        self.greenlet = greenlet.greenlet(self._run, process.world.hub)
         self._on_crash = on_crash
         self._once = once
         process.threads.append(self)
@@ -166,6 +166,7 @@ class World:
         self.trace = 0
         self.recent: deque[str] = deque(maxlen=400)
         self.chaos = Chaos()
+        self.hub = greenlet.getcurrent()  # the scheduler; threads give way to it and end in it
         self.process: Process | None = None
         self.actors: list[Actor] = []
         self.current: Thread | None = None
@@ -250,16 +251,16 @@ class World:
     def yield_point(self, process: Process) -> None:
         """Called by the simulated runtime wherever a real thread may lose the processor or its life."""
         process.check()
-        thread = self.current
-        if thread is None:
-            return
         if process.countdown >= 0:
             process.countdown -= 1
             if process.countdown < 0:
                 process.on_countdown()
                 raise Killed
+        thread = self.current
+        if thread is None:  # whoever uses a part of the broker without threads
+            return
         if self.chaos.preempt and self._pick.random() < self.chaos.preempt:
-            thread.greenlet.parent.switch()
+            self.hub.switch()
             process.check()
 
     def block(self, process: Process, what: str, ready: Callable[[], bool], timeout: float | None) -> bool:
@@ -272,7 +273,7 @@ class World:
         thread = self.current
         assert thread is not None, f"the scheduler itself would wait for {what}"
         thread.wait = Wait(ready, None if timeout is None else self.now + timeout, what)
-        thread.greenlet.parent.switch()
+        self.hub.switch()
         thread.wait = None
         process.check()
         return ready()

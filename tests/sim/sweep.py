@@ -1,0 +1,31 @@
+"""Many simulations, on all processors of the machine."""
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from tests.sim.planted import PLANTED
+from tests.sim.simulation import DEFAULT_STEPS, Result, simulate
+
+
+@contextmanager
+def pool() -> Iterator[ProcessPoolExecutor]:
+    # Spawned, not forked: the parent may have threads (pytest-timeout's, another test's).
+    with ProcessPoolExecutor(os.cpu_count() or 1, multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> Result:
+    return simulate(seed, steps)
+
+
+def first_to_find(name: str, seeds: Iterable[int], steps: int = DEFAULT_STEPS) -> Result | None:
+    """The first of ``seeds`` that finds the planted bug of that name."""
+    for seed in seeds:
+        with PLANTED[name].plant():
+            result = simulate(seed, steps)
+        if result.violation is not None:
+            return result
+    return None

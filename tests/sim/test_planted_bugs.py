@@ -1,0 +1,31 @@
+"""A simulator that finds nothing is blind: every planted bug is found within 50 seeds."""
+
+from concurrent.futures import Future, ProcessPoolExecutor
+
+import pytest
+
+from tests.sim.planted import PLANTED
+from tests.sim.simulation import Result
+from tests.sim.sweep import first_to_find
+
+SEEDS = range(1, 51)
+
+
+@pytest.fixture(scope="module")
+def searches(processes: ProcessPoolExecutor) -> dict[str, Future[Result | None]]:
+    """All at once: they run while the first test waits."""
+    return {name: processes.submit(first_to_find, name, SEEDS) for name in PLANTED}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name: str) -> None:
+    found = searches[name].result()
+    assert found is not None, f"{PLANTED[name].what}: not found in {len(SEEDS)} seeds"
+
+
+def test_the_broker_is_right_again_after_a_bug_was_planted() -> None:
+    for bug in PLANTED.values():
+        right = vars(bug.owner)[bug.attribute]
+        with bug.plant():
+            assert vars(bug.owner)[bug.attribute] is not right
+        assert vars(bug.owner)[bug.attribute] is right

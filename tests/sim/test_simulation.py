@@ -1,0 +1,37 @@
+"""The broker in bad weather: 200 seeds here, any number by hand (``python -m tests.sim --seeds 1-10000``).
+
+A seed that fails: ``python -m tests.sim --seed N --verbose`` replays it, event by event.
+"""
+
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from tests.sim.simulation import simulate
+from tests.sim.storm import FAULTS, Storm, draw_weather
+from tests.sim.sweep import run_seed
+from tests.sim.world import World
+
+SEEDS = range(1, 201)
+CHUNK = 25
+
+
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_every_promise_is_kept(processes: ProcessPoolExecutor, first: int) -> None:
+    results = list(processes.map(run_seed, SEEDS[first - 1 : first - 1 + CHUNK]))
+    broken = {result.seed: result.violation for result in results if result.violation is not None}
+    assert {} == broken
+    # A simulation in which nothing happens keeps every promise, too.
+    assert all(result.acknowledged > 0 for result in results)
+
+
+def test_every_kind_of_fault_is_among_these_seeds() -> None:
+    seasons = [draw_weather(World(seed).rng("weather")) for seed in SEEDS]
+    kinds = {kind for weather in seasons for kind in weather.weights}
+    assert set(FAULTS) == kinds
+    assert all(hasattr(Storm, f"_{kind}") for kind in kinds)
+    assert any(not weather.weights for weather in seasons), "none is without faults"
+
+
+def test_the_broker_lives_many_times() -> None:
+    assert 2 < simulate(2).lives
