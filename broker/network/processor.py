@@ -112,7 +112,8 @@ class Processor:
         """``on_room``: called when a new connection would be welcome again (wakes the acceptor)."""
         self.number = number
         self.stats = ProcessorStats()
-        self.connections: set[Connection] = set()
+        # A dict for its order: a set's depends on addresses, and a simulation must run the same way twice.
+        self.connections: dict[Connection, None] = {}
         self._settings = settings
         self._poller = poller
         self._clock = clock
@@ -230,7 +231,7 @@ class Processor:
                 last_active=self._clock.monotonic(),
                 received=ReceiveBuffer(self._memory),
             )
-            self.connections.add(connection)
+            self.connections[connection] = None
             self._set_interest(connection, READ)
         if full:
             self._on_room()
@@ -700,7 +701,7 @@ class Processor:
         connection.closed = True
         self._set_interest(connection, 0)
         connection.socket.close()
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         connection.outgoing.clear()  # lets go of files
         connection.outgoing_bytes = 0
         if connection.in_flight is not None:

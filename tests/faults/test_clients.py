@@ -71,7 +71,11 @@ def test_a_reader_that_never_reads_a_hundred_megabytes_slows_nobody_down(faults:
         reader.send(fetch("large", max_bytes=200 * MIB))
     wait_for(
         lambda: (
-            sum(c.outgoing_bytes > 90 * MIB for p in faults.broker.server.sockets.processors for c in p.connections)
+            sum(
+                c.outgoing_bytes > 90 * MIB
+                for p in faults.broker.server.sockets.processors
+                for c in p.connections.copy()
+            )
             == 3
         )
     )
@@ -124,7 +128,8 @@ def test_a_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: 
         client.send(fetch(faults.topic, offset=target.log_end_offset, max_wait_ms=3_600_000))
     wait_for(
         lambda: (
-            sum(c.in_flight is not None for p in faults.broker.server.sockets.processors for c in p.connections) == 10
+            sum(c.in_flight is not None for p in faults.broker.server.sockets.processors for c in p.connections.copy())
+            == 10
         )
     )
     for client in clients:
@@ -177,7 +182,7 @@ def test_a_client_that_asks_without_end_and_never_reads_is_held_back(faults: Fau
             assert faults.serves()
     assert refused == 50
     high = faults.broker.server.config.outgoing_high_water_bytes
-    waiting = [c.outgoing_bytes for p in faults.broker.server.sockets.processors for c in p.connections]
+    waiting = [c.outgoing_bytes for p in faults.broker.server.sockets.processors for c in p.connections.copy()]
     assert max(waiting) < high + MIB
     client.close()
 

@@ -234,7 +234,7 @@ def test_room_in_the_request_channel_wakes_another_processor_that_sleeps() -> No
         queued.send(frame(b"H"))
         served.until(lambda: len(channel) == 1)
         held.send(frame(b"H"))
-        served.until(lambda: any(c.held is not None for p in served.server.processors for c in p.connections))
+        served.until(lambda: any(c.held is not None for p in served.server.processors for c in p.connections.copy()))
         served.service.gate.set()
         served.until(lambda: len(served.service.parked) == 2, "nobody was woken for the room")
 
@@ -266,7 +266,9 @@ def test_a_full_request_channel_pushes_back_and_all_recovers_when_handlers_do() 
             client.send(frame(b"w", b"1") + frame(b"p", b"x" * 100_000) * 80)
         channel = served.server.planes[0].channel
         served.until(lambda: len(channel) == 3 and len(served.service.handled) == 2)
-        served.until(lambda: sum(c.held is not None for p in served.server.processors for c in p.connections) == 7)
+        served.until(
+            lambda: sum(c.held is not None for p in served.server.processors for c in p.connections.copy()) == 7
+        )
         assert all(client.unsent for client in clients)
         inline = served.connect()  # needs no handler
         assert served.ask(inline, frame(b"e", b"ok")) == [(b"e", b"ok")]
