@@ -15,6 +15,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 class BrokerProcess:
     """``broker serve`` on a free port, with a data directory that goes when it ends."""
 
+    listener = "kafka://127.0.0.1:0"
+
     def __init__(self, *settings: str, directory: str | None = None) -> None:
         """``settings``: ``key=value`` each. ``directory``: where the temporary data directory is made."""
         self._settings = settings
@@ -23,7 +25,7 @@ class BrokerProcess:
     def __enter__(self) -> "BrokerProcess":
         ready = Path(self._directory.name) / "ready.json"
         self.data_dir = f"{self._directory.name}/data"
-        command = [sys.executable, "-m", "broker.cli.main", "serve", "--listener", "kafka://127.0.0.1:0"]
+        command = [sys.executable, "-m", "broker", "serve", "--listener", self.listener]
         command += ["--data-dir", self.data_dir, "--ready-file", str(ready)]
         for setting in ("logging_level=warning", *self._settings):
             command += ["--set", setting]
@@ -34,7 +36,7 @@ class BrokerProcess:
             assert time.perf_counter() - began < 30, "the broker is not ready"
             time.sleep(0.001)
         self.ready_s = time.perf_counter() - began
-        self.address: str = json.loads(ready.read_text())["listeners"]["kafka"]
+        self.address: str = json.loads(ready.read_text())["listeners"][self.listener.partition(":")[0]]
         self.pid = self._process.pid
         return self
 
