@@ -1,0 +1,47 @@
+"""The examples in docs/examples do what they say."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+from broker.client import Broker
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_words_are_counted_as_a_counter_would() -> None:
+    example = load("word_count")
+    with Broker() as broker:
+        counts = example.word_count(broker.shuffle_address)
+    expected = Counter(word for text in example.TEXT for word in re.findall(r"\w+", text.lower()))
+    assert expected.total() > 50_000
+    assert expected == sum(counts, Counter())
+    words = [set(count) for count in counts]
+    assert not (words[0] & words[1] or words[0] & words[2] or words[1] & words[2]), "a word came to two readers"
+
+
+def test_a_slow_reader_stalls_nobody_else() -> None:
+    example = load("slow_reader")
+    with Broker(shuffle_pipelined_bytes=4 * 1024 * 1024) as broker:
+        held_back, received = example.slow_reader(broker.shuffle_address)
+    assert held_back
+    assert [example.BUFFERS * len(example.PAYLOAD)] * example.READERS == received
+
+
+def test_an_example_runs_as_a_script() -> None:
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / "word_count.py")], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert re.search(r"^the \d+", result.stdout, re.MULTILINE), result.stdout
