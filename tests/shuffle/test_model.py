@@ -1,0 +1,317 @@
+"""Credit, views and the request queue against a plain model, in any order of events: what is sent, when, and in whose turn.
+
+One connection with several receivers, over two pipelined and one blocking partition. The connection is a stand-in that collects
+what is pushed and is writable only when the model says so; no thread and no socket takes part.
+"""
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from broker.runtime.disk import FileRegion
+from broker.shuffle.budget import Budget
+from broker.shuffle.credit import Credit
+from broker.shuffle.request_queue import Receiver, RequestQueue
+from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.view import View
+from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder
+from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.messages import BacklogAnnouncement
+from protocol.shuffle.writer_frames import PartitionType
+from tests.shuffle.test_view import FakeFile
+
+V2_0 = Generation.V2_0
+HIGH_WATER = 400
+SUBPARTITIONS = 4
+END = DataType.END_OF_PARTITION
+
+
+class FakeOutbox:
+    """Everything happens at once, as on the connection's own processor."""
+
+    def __init__(self) -> None:
+        self.decoder = ClientDecoder(V2_0)
+        self.sent: list[Any] = []
+
+    def push(self, connection: Any, parts: Any) -> None:
+        for part in parts:
+            data = part.file.pread(part.size, part.offset) if type(part) is FileRegion else part
+            connection.outgoing_bytes += len(data)
+            self.sent += self.decoder.feed(data)
+
+
+class ModelReceiver:
+    """What a receiver must see: Flink's rules, said as simply as possible."""
+
+    def __init__(self, name: bytes, initial: int, queues: list[deque[tuple[int, bytes]]]) -> None:
+        self.name = name
+        self.initial = initial
+        self.credit = initial
+        self.blocked = False
+        self.sequence = 0
+        self.queues = queues  # of its subpartitions: what it has not been sent
+        self.current: int | None = None  # the subpartition whose record is in hand
+
+    def backlog(self) -> int:
+        return 0 if self.blocked else sum(IS_BUFFER[kind] for queue in self.queues for kind, _ in queue)
+
+    def accept(self, buffer: BufferResponse, start: int) -> None:
+        kind = int(buffer.data_type)
+        assert not self.blocked, "something was sent to a blocked receiver"
+        assert buffer.sequence == self.sequence
+        self.sequence += 1
+        index = buffer.subpartition - start
+        assert self.current in (None, index), "the subpartition changed in the middle of a record"
+        assert self.queues[index].popleft() == (kind, bytes(buffer.payload))
+        if IS_BUFFER[kind]:
+            self.credit -= 1
+            assert self.credit >= 0, "more was sent than there was credit for"
+        self.current = index if IS_PARTIAL_RECORD[kind] and len(self.queues) > 1 else None
+        if IS_BLOCKING_UPSTREAM[kind]:
+            self.blocked = True
+            assert buffer.backlog == 0
+        else:
+            assert buffer.backlog == self.backlog()
+
+    def could_take(self, kind: int) -> bool:
+        return not self.blocked and (self.credit > 0 or not IS_BUFFER[kind])
+
+    @property
+    def stuck(self) -> bool:
+        """Nothing may go to it now."""
+        heads = [queue for queue in self.queues if queue]
+        if self.current is not None:
+            queue = self.queues[self.current]
+            return not queue or not self.could_take(queue[0][0])
+        # With several to choose from any may be the next: it is stuck for certain only if none could go.
+        return all(not self.could_take(queue[0][0]) for queue in heads)
+
+    @property
+    def must_send(self) -> bool:
+        """Something has to go to it, whichever is the next."""
+        if self.current is not None:
+            return not self.stuck
+        heads = [queue for queue in self.queues if queue]
+        return bool(heads) and all(self.could_take(queue[0][0]) for queue in heads)
+
+
+KINDS = st.sampled_from([1, 1, 8, 8, 8, 2, 3, 4, 12, 9])
+
+
+class RequestQueueMachine(RuleBasedStateMachine):
+    receivers = Bundle("receivers")
+
+    @initialize()
+    def begin(self) -> None:
+        self.budget = Budget(1 << 30, -1, -1)
+        self.connection: Any = SimpleNamespace(outgoing_bytes=0, writable=True)
+        self.outbox: Any = FakeOutbox()
+        self.ended: list[tuple[View, bool]] = []
+        self.queue = RequestQueue(
+            self.connection, self.outbox, V2_0, HIGH_WATER, lambda view, complete: self.ended.append((view, complete))
+        )
+        self.partitions = []
+        for number, kind in enumerate((PartitionType.PIPELINED, PartitionType.PIPELINED, PartitionType.BLOCKING)):
+            partition_id = ResultPartitionID.of(bytes([number]) * 16)
+            self.partitions.append(ResultPartition(partition_id, kind, SUBPARTITIONS, self.budget))
+        self.next = {(p, s): 0 for p in range(3) for s in range(SUBPARTITIONS)}
+        self.pending: dict[tuple[int, int], deque[tuple[int, bytes]]] = {key: deque() for key in self.next}
+        self.complete: dict[tuple[int, int], list[tuple[int, bytes]]] = {key: [] for key in self.next}
+        self.taken: set[tuple[int, int]] = set()  # pipelined ones that have had a reader
+        self.model: dict[bytes, tuple[ModelReceiver, Receiver, int]] = {}
+        self.number = 0
+        self.blocking_done = False
+
+    def check(self) -> list[BufferResponse]:
+        """Compare what was sent with the model. Returns the buffers."""
+        sent, self.outbox.sent = self.outbox.sent, []
+        buffers = []
+        for message in sent:
+            model, _, start = self.model[message.receiver]
+            if isinstance(message, BacklogAnnouncement):
+                assert (model.initial, model.credit, model.blocked) == (0, 0, False)
+                assert message.backlog == model.backlog() > 0
+            else:
+                assert isinstance(message, BufferResponse)
+                model.accept(message, start)
+                buffers.append(message)
+        return buffers
+
+    @rule(
+        partition=st.integers(0, 2), subpartition=st.integers(0, SUBPARTITIONS - 1), kind=KINDS, size=st.integers(0, 60)
+    )
+    def push(self, partition: int, subpartition: int, kind: int, size: int) -> None:
+        key = partition, subpartition
+        if partition == 2 and self.blocking_done:
+            return
+        payload = bytes([self.next[key] % 256]) * (size or (0 if IS_BUFFER[kind] else 1))
+        # Noted before: it may be sent at once.
+        self.pending[key].append((kind, payload))
+        self.complete[key].append((kind, payload))
+        self.partitions[partition].append(subpartition, self.next[key], DataType(kind), False, memoryview(payload))
+        self.next[key] += 1
+        self.check()
+
+    @precondition(lambda self: not self.blocking_done)
+    @rule()
+    def finish_the_blocking_one(self) -> None:
+        partition = self.partitions[2]
+        partition.end_subpartitions()
+        for subpartition in range(SUBPARTITIONS):
+            complete = self.complete[2, subpartition]
+            if not complete or complete[-1][0] != DataType.END_OF_DATA:
+                complete.append((9, b"\0\0\0\x08\0"))
+            complete.append((10, b"\0\0\0\0"))
+        partition.finish()
+        self.blocking_done = True
+        self.check()
+
+    @rule(
+        target=receivers,
+        partition=st.integers(0, 2),
+        indices=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        credit=st.integers(0, 4),
+    )
+    def request(self, partition: int, indices: tuple[int, int], credit: int) -> Any:
+        start, end = min(indices), max(indices)
+        keys = [(partition, index) for index in range(start, end + 1)]
+        if partition == 2:
+            if not self.blocking_done:
+                return multiple()
+            queues = [deque(self.complete[key]) for key in keys]
+        else:
+            if self.taken.intersection(keys):
+                return multiple()
+            self.taken.update(keys)
+            queues = [self.pending[key] for key in keys]
+        self.number += 1
+        name = self.number.to_bytes(16, "big")
+        receiver = Receiver(name)
+        receiver.view = View(
+            self.partitions[partition], IndexSet(start, end), Credit(credit), lambda: self.queue.look(receiver)
+        )
+        self.model[name] = ModelReceiver(name, credit, queues), receiver, start
+        self.queue.add(receiver)
+        self.check()
+        return name
+
+    @rule(name=receivers, credit=st.integers(1, 5))
+    def add_credit(self, name: bytes, credit: int) -> None:
+        model, receiver, _ = self.model[name]
+        model.credit += credit
+        receiver.view.credit.add(credit)
+        self.queue.look(receiver)
+        self.check()
+
+    @rule(name=receivers)
+    def resume(self, name: bytes) -> None:
+        model, receiver, _ = self.model[name]
+        model.blocked = False
+        if model.initial == 0:
+            model.credit = 0
+        receiver.view.credit.resume()
+        self.queue.look(receiver)
+        self.check()
+
+    @rule(name=consumes(receivers))
+    def cancel(self, name: bytes) -> None:
+        _, receiver, _ = self.model[name]
+        self.queue.remove(name, complete=True)
+        assert self.ended.pop() == (receiver.view, True)
+        receiver.view.close(True)
+        del self.model[name]
+        self.queue.look(receiver)  # a note that was on its way
+        assert self.outbox.sent == []
+
+    @rule()
+    def becomes_unwritable(self) -> None:
+        self.connection.writable = False
+        self.connection.outgoing_bytes = HIGH_WATER
+
+    @rule()
+    def becomes_writable(self) -> None:
+        self.connection.outgoing_bytes = 0
+        self.connection.writable = True
+        self.queue.send()
+        self.check()
+
+    @precondition(lambda self: self.connection.writable)
+    @rule()
+    def bytes_leave(self) -> None:
+        self.connection.outgoing_bytes = 0
+
+    @precondition(lambda self: self.blocking_done)
+    @rule()
+    def spill(self) -> None:
+        """All that is in memory moves to a file."""
+        for partition in self.partitions:
+            file = FakeFile() if partition.file is None else partition.file
+            assert isinstance(file, FakeFile)
+            for part in partition.subpartitions:
+                for buffer in part.buffers:
+                    if buffer is not None and type(buffer.payload) is bytes and buffer.size:
+                        payload, buffer.payload = buffer.payload, len(file.data)
+                        file.data += payload
+                        partition.memory -= buffer.size
+                        partition.disk += buffer.size
+                        partition.in_memory -= 1
+                        partition.spilled_unsent += 1
+                        self.budget.spilled(buffer.size)
+            if partition.spilled_unsent:
+                partition.file = file
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        """When the connection takes everything, nobody is left who could be sent something."""
+        if not hasattr(self, "connection") or not self.connection.writable:
+            return
+        for model, _, _ in self.model.values():
+            assert not model.must_send, "a receiver has data and credit, and nothing is sent to it"
+
+    @invariant()
+    def the_accounts_are_right(self) -> None:
+        if not hasattr(self, "connection"):
+            return
+        assert self.budget.memory == sum(partition.memory for partition in self.partitions) >= 0
+        for number in range(2):
+            partition = self.partitions[number]
+            kept = [b for part in partition.subpartitions for b in part.buffers if b is not None]
+            assert partition.memory == sum(b.size for b in kept if b.in_memory)
+            assert partition.in_memory == sum(b.in_memory for b in kept)
+            assert partition.buffers == len(kept)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "connection"):
+            return
+        self.becomes_writable()
+        for _ in range(200):  # everybody gets all there is
+            for name in list(self.model):
+                if not self.model[name][0].blocked:
+                    self.add_credit(name, 50)
+                else:
+                    self.resume(name)
+            self.becomes_writable()
+        for model, _, _ in self.model.values():
+            assert all(not queue for queue in model.queues), "something was never sent"
+        for partition in self.partitions:
+            partition.release()
+        assert (self.budget.memory, self.budget.disk) == (0, 0)
+
+
+TestRequestQueue = RequestQueueMachine.TestCase
+TestRequestQueue.settings = settings(max_examples=60, stateful_step_count=40)

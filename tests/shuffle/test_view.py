@@ -1,0 +1,183 @@
+"""Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.runtime.disk import FileRegion
+from broker.shuffle.budget import Budget
+from broker.shuffle.credit import Credit
+from broker.shuffle.request_queue import Receiver, RequestQueue
+from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.view import View
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.writer_frames import PartitionType
+
+
+class FakeFile:
+    """A file, and where it comes from, in memory."""
+
+    path = "fake"
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.reads: list[tuple[int, int]] = []
+
+    def get(self) -> Any:
+        return self
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self.reads.append((size, offset))
+        return bytes(self.data[offset : offset + size])
+
+
+class Bench:
+    """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
+
+    def __init__(self, subpartitions: int, high_water: int = 1 << 20) -> None:
+        self.budget = Budget(1 << 30, -1, -1)
+        self.partition = ResultPartition(
+            ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, subpartitions, self.budget
+        )
+        self.connection: Any = SimpleNamespace(writable=True, outgoing_bytes=0)
+        self.parts: list[Any] = []
+        outbox: Any = SimpleNamespace(push=self._push)
+        self.queue = RequestQueue(self.connection, outbox, Generation.V2_0, high_water, lambda view, complete: None)
+        self.next = [0] * subpartitions
+
+    def _push(self, connection: Any, parts: list[Any]) -> None:
+        self.parts += parts
+        connection.outgoing_bytes += sum(p.size if type(p) is FileRegion else len(p) for p in parts)
+
+    def push(self, subpartition: int, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.partition.append(
+                subpartition, self.next[subpartition], DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(payload)
+            )
+            self.next[subpartition] += 1
+
+    def request(self, subpartition: int, credit: int) -> Receiver:
+        receiver = Receiver(bytes([subpartition]) * 16)
+        indices = IndexSet(subpartition, subpartition)
+        receiver.view = View(self.partition, indices, Credit(credit), lambda: self.queue.look(receiver))
+        self.queue.add(receiver)
+        return receiver
+
+    def sent(self) -> list[tuple[int, int]]:
+        """(receiver's number, size) of each buffer, in order."""
+        parts, self.parts = self.parts, []
+        data = b"".join(p.file.pread(p.size, p.offset) if type(p) is FileRegion else bytes(p) for p in parts)
+        found, pos = [], 0
+        while pos < len(data):
+            length = int.from_bytes(data[pos : pos + 4], "big")
+            found.append((data[pos + 9], length - 47))
+            pos += length
+        return found
+
+    def spill(self, file: FakeFile) -> None:
+        for part in self.partition.subpartitions:
+            for buffer in part.buffers:
+                assert buffer is not None
+                assert type(buffer.payload) is bytes
+                payload, buffer.payload = buffer.payload, len(file.data)
+                file.data += payload
+                self.partition.spilled_unsent += 1
+                self.partition.in_memory -= 1
+                self.partition.memory -= buffer.size
+                self.partition.disk += buffer.size
+                self.budget.spilled(buffer.size)
+        self.partition.file = file
+
+
+def test_those_who_have_something_take_turns_of_one_buffer() -> None:
+    bench = Bench(3)
+    bench.connection.writable = False
+    for subpartition in range(3):
+        bench.push(subpartition, *[b"x" * 10] * (2 + subpartition))
+        bench.request(subpartition, 100)
+    assert bench.sent() == []
+    bench.connection.writable = True
+    bench.queue.send()
+    assert [number for number, _ in bench.sent()] == [0, 1, 2, 0, 1, 2, 1, 2, 2]
+
+
+def test_sending_stops_at_the_high_water_mark_and_goes_on_where_it_stopped() -> None:
+    bench = Bench(1, high_water=1000)
+    bench.push(0, *[b"x" * 200] * 10)
+    bench.request(0, 100)
+    assert len(bench.sent()) == 4
+    assert not bench.connection.writable
+    bench.queue.send()
+    assert bench.sent() == []
+    bench.connection.writable, bench.connection.outgoing_bytes = True, 0
+    bench.queue.send()
+    assert len(bench.sent()) == 4
+
+
+def test_the_last_buffer_leaves_the_connection_writable() -> None:
+    """The queue is not told otherwise that it is writable again."""
+    bench = Bench(1, high_water=1000)
+    bench.push(0, *[b"x" * 200] * 4)
+    bench.request(0, 100)
+    assert len(bench.sent()) == 4
+    assert bench.connection.writable
+
+
+@pytest.mark.parametrize("size", [100, 8191])
+def test_small_spilled_buffers_that_lie_together_are_read_together(size: int) -> None:
+    bench = Bench(1)
+    payloads = [bytes([n]) * size for n in range(5)]
+    bench.push(0, *payloads)
+    file = FakeFile()
+    bench.spill(file)
+    bench.push(0, b"in memory")
+    bench.request(0, 100)
+    assert [length for _, length in bench.sent()] == [size] * 5 + [9]
+    assert file.reads == [(5 * size, 0)]
+    assert (bench.budget.memory, bench.budget.disk) == (0, 0)
+
+
+def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:
+    bench = Bench(1)
+    bench.push(0, b"a" * 8192, b"b" * 10, b"c" * 30_000)
+    file = FakeFile()
+    bench.spill(file)
+    bench.request(0, 100)
+    regions = [(p.offset, p.size) for p in bench.parts if type(p) is FileRegion]
+    assert regions == [(0, 8192), (8202, 30_000)]
+    assert file.reads == [(10, 8192)]
+
+
+def test_a_file_that_is_too_short_is_the_error_of_that_receiver() -> None:
+    bench = Bench(2)
+    bench.push(0, b"x" * 100)
+    bench.push(1, b"")
+    file = FakeFile()
+    bench.spill(file)
+    del file.data[50:]
+    bench.request(1, 1)
+    assert bench.sent() == [(1, 0)]
+    bench.request(0, 1)
+    error = bytes(bench.parts[0])
+    assert error[8] == 1
+    assert b"cannot read the partition" in error
+    assert len(bench.queue) == 1
+
+
+def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn() -> None:
+    """A released partition's receivers tell each other; what one has been sent must leave first."""
+    bench = Bench(2)
+    bench.push(0, b"x" * 10)
+    first = bench.request(0, 1)
+    second = bench.request(1, 1)
+    bench.sent()
+    bench.connection.writable = False
+    bench.partition.fail("no")
+    bench.queue._on_end = lambda view, complete: bench.queue.look(second)
+    bench.connection.writable = True
+    bench.queue.send()
+    assert bench.queue.get(first.id) is None
+    assert [bytes(part[-16:]) for part in bench.parts] == [first.id, second.id]
