@@ -127,6 +127,7 @@ class Processor:
         self._new: deque[NewConnection] = deque()
         self._new_lock = Lock()  # between offers and their end
         self._refusing = False
+        self._turned_away = False
         self._inbox: deque[_Work] = deque()
         self._dirty: list[Connection] = []  # have something to send
         self._runnable: deque[Connection] = (
@@ -149,6 +150,7 @@ class Processor:
         """Take a new connection; False if the queue of them is full or the processor is being shut down."""
         with self._new_lock:
             if len(self._new) >= _NEW_CONNECTIONS_MAX or self._refusing:
+                self._turned_away = True
                 return False
             self._new.append(new)
         self._poller.wakeup()
@@ -210,7 +212,6 @@ class Processor:
         """Register what the acceptor has handed over."""
         if not self._new:
             return
-        full = len(self._new) >= _NEW_CONNECTIONS_MAX
         while self._new:
             new = self._new.popleft()
             try:
@@ -233,7 +234,9 @@ class Processor:
             )
             self.connections[connection] = None
             self._set_interest(connection, READ)
-        if full:
+        with self._new_lock:
+            turned_away, self._turned_away = self._turned_away, False
+        if turned_away:
             self._on_room()
 
     def process_new_responses(self) -> None:

@@ -120,6 +120,18 @@ def test_a_client_that_closes_its_side_gets_what_it_asked_for(faults: Faults) ->
     assert len(answers) == 10 * whole
 
 
+def test_a_client_that_closes_its_side_gets_all_of_a_large_answer(faults: Faults) -> None:
+    with faults.connect() as producer:
+        for _ in range(12):
+            producer.send(produce(faults.topic, b"x" * 1_000_000))
+            producer.frame()
+    with faults.connect(receive_buffer=4096) as client:
+        client.send(fetch(faults.topic, max_bytes=64 * MIB))
+        client.finish()
+        answer = client.rest()
+    assert len(answer) == LENGTH.unpack(answer[:4])[0] + 4 > 12_000_000
+
+
 @pytest.mark.parametrize("leave", [Raw.finish, Raw.close, Raw.abort])
 def test_a_long_poll_is_forgotten_when_its_client_leaves(faults: Faults, leave: Callable[[Raw], None]) -> None:
     target = faults.broker.server.kafka.logs.partitions[faults.topic, 0]

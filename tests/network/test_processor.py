@@ -687,6 +687,33 @@ def test_no_more_than_twenty_new_connections_wait_and_the_acceptor_is_told_when_
     assert len(b.processor.connections) == 21
 
 
+def test_the_acceptor_is_told_of_room_though_it_was_turned_away_in_the_middle_of_making_some(bench: MakeBench) -> None:
+    b = bench()
+    offered = []
+
+    class Crowded(EchoService):
+        def connect(self, peer: Peer) -> EchoSession:
+            while waiting and not offered:  # as the acceptor's thread may, just now
+                if b.processor.offer(waiting[-1]):
+                    waiting.pop()
+                else:
+                    offered.append(False)
+            return super().connect(peer)
+
+    b.service = Crowded()
+    waiting: list[Any] = []
+    for _ in range(23):
+        b.dial()
+        waiting.append(b.new_connection())
+    assert b.processor.offer(waiting.pop())
+    b.step()
+    assert offered == [False]
+    assert b.rooms == 1
+    for new in waiting:
+        b.processor.offer(new)
+    b.step()
+
+
 def test_processors_together_close_just_as_many_as_are_too_many_and_the_quietest_first(bench: MakeBench) -> None:
     stage = Stage(quotas=ConnectionQuotas(20, 20, {}, 0))
     first, second = bench(stage=stage), bench(stage=stage)
