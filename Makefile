@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+SEEDS ?= 1-2000
+CYCLES ?= 200
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types ci docs wheel docker-check clean
+.PHONY: help run test lint types ci docs wheel sim kill fuzz bench docker-check clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -52,6 +54,19 @@ docs: $(VENV)/.stamp-run ## make the generated parts of docs/ again
 
 wheel: $(VENV)/.stamp-dev ## dist/*.whl and the source distribution
 	@$(BIN)/python -m build
+
+sim: $(VENV)/.stamp-test ## the whole broker in a simulated world (SEEDS=1-2000)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+kill: $(VENV)/.stamp-test ## kill -9 under load and reopen, again and again (CYCLES=200)
+	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py
+
+fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
+	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
+
+bench: $(VENV)/.stamp-test ## what the broker costs, with a process of its own for each figure
+	@$(BIN)/python -m tests.bench.bench_broker
+	@$(BIN)/python -m tests.bench.bench_shuffle --quick
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check
