@@ -161,3 +161,17 @@ def test_an_event_that_blocks_takes_everything_from_a_channel_without_buffers_of
     buffers.backlog(3)
     buffers.sender_stopped()
     assert (4, 0, 0) == (pool.free, buffers.floating_free, buffers.take_unannounced())
+
+
+def test_floating_buffers_are_kept_while_all_are_required() -> None:
+    pool = FloatingPool(2)
+    buffers = ChannelBuffers(pool, 2)
+    buffers.backlog(2)
+    taken = [buffers.take() for _ in range(3)]
+    assert [FLOATING, FLOATING, EXCLUSIVE] == taken
+    buffers.backlog(1)
+    buffers.take_unannounced()
+    buffers.recycle(FLOATING)
+    assert (1, 1, 1) == (buffers.exclusive_free, buffers.floating_free, buffers.take_unannounced())
+    buffers.recycle(EXCLUSIVE)
+    assert (1, 1, 0) == (buffers.floating_free, buffers.take_unannounced(), pool.free)
