@@ -346,10 +346,15 @@ def _digest(key: bytes) -> bytes:
     return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[None]:
-    """Clean a log, keeping at most about ``key_bytes`` of keys in memory. Errors are reported and end it."""
+def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:
+    """Clean a log, keeping at most about ``key_bytes`` of keys in memory. Errors are reported and end it.
+
+    Yields False between two pieces of work, and at the very end True if it succeeded.
+    """
     log = plan.log
     try:
-        yield from Cleaning(plan, key_bytes, now_ms).run()
+        for _ in Cleaning(plan, key_bytes, now_ms).run():
+            yield False
+        yield True
     except (StorageError, RequestError) as error:
         logger.error("compaction failed", topic=log.topic, partition=log.partition, error=str(error))

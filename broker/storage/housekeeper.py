@@ -45,8 +45,9 @@ class Housekeeper:
         self._event = Event()
         self._mutex = Lock()
         self._deletions: list[tuple[float, str]] = []
-        self._cleaning: Iterator[None] | None = None
-        self.scrub = Scrub()
+        self._cleaning: Iterator[bool] | None = None
+        self._cleaned = False
+        self.scrub = Scrub(manager.clock)
         config = manager.config
         self._duties: list[Duty] = []
         self._add(config.log_retention_check_interval_ms / 1000, self.apply_retention)
@@ -70,10 +71,14 @@ class Housekeeper:
                 self._guarded(duty.run)
                 did = True
         if self._cleaning is not None:
-            if next(self._cleaning, self) is self:
+            done = next(self._cleaning, None)
+            if done is None:
                 self._cleaning = None
                 self._guarded(self._manager.save_cleaner_offsets)
-                self._choose_cleaning()  # the next one at once
+                if self._cleaned:
+                    self._choose_cleaning()  # the next one at once; after a failure not before the usual time
+            else:
+                self._cleaned = done
             did = True
         if did or timeout == 0:
             return did
@@ -160,4 +165,5 @@ class Housekeeper:
             now_ms = self._clock.time_ms()
             plan = cleaner.choose(list(self._manager.partitions.values()), now_ms)
             if plan is not None:
+                self._cleaned = False
                 self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)

@@ -17,7 +17,7 @@ Column = Sequence[int]
 
 
 class CorruptIndex(Exception):
-    """An index file that is not sorted, or does not fit its segment."""
+    """An index file that does not fit its segment."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} {why}")
@@ -104,7 +104,10 @@ class IndexFile:
             self._page = None
 
     def floor(self, key: int, column: int) -> tuple[int, int] | None:
-        """The last entry whose number in ``column`` is at most ``key``; None if there is none. Raises CorruptIndex."""
+        """The last entry whose number in ``column`` is at most ``key``; None if there is none.
+
+        Of a damaged file, whose entries are not sorted, it is some entry that is at most ``key``.
+        """
         with self._mutex:
             tail = self._tail
             keys = tail[column]
@@ -117,10 +120,7 @@ class IndexFile:
         page = self._find_page(key, column, stored)
         if page is None:
             return None
-        column_keys = page.columns[column]
-        at = bisect_right(column_keys, key) - 1
-        if at < 0 or column_keys[at] > key:
-            raise CorruptIndex(self.cached.path, "is not sorted")
+        at = bisect_right(page.columns[column], key) - 1
         return page.columns[0][at], page.columns[1][at]
 
     def last(self) -> tuple[int, int] | None:

@@ -45,7 +45,7 @@ class Setting:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
             raise self._refused(text, f"it is not a {self.kind}") from None
-        if self.minimum is not None and value < self.minimum:
+        if self.minimum is not None and not value >= self.minimum:  # so that NaN is refused
             raise self._refused(text, f"it must be at least {self.minimum}")
         if self.maximum is not None and value > self.maximum:
             raise self._refused(text, f"it must be at most {self.maximum}")

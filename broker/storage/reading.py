@@ -28,7 +28,7 @@ HOT_BYTES = 16 * 1024 * 1024
 # Positions that are kept for readers that go on where they stopped. One each is enough, so this is for as many readers.
 READ_ENDS = 256
 # How often a look-up begins again because segments were deleted under it.
-ATTEMPTS = 5
+ATTEMPTS = 20
 
 
 class AppendInfo(NamedTuple):
@@ -68,9 +68,7 @@ def read(log: "Log", offset: int, max_bytes: int, *, at_least_one: bool = True, 
     if not start <= offset < high_watermark or (up_to is not None and offset >= up_to):
         if start <= offset <= high_watermark:
             return _new_result(ReadResult, ([], 0, high_watermark, start, True))
-        raise RequestError(
-            ErrorCode.offset_out_of_range, f"Offset {offset} is not in the log, which has {start} to {high_watermark}."
-        )
+        raise _out_of_range(log, offset)
     if up_to is None or up_to >= high_watermark:
         # The usual reader goes on where it stopped, and takes what is there.
         found = log.read_ends.get(offset)
@@ -85,6 +83,13 @@ def read(log: "Log", offset: int, max_bytes: int, *, at_least_one: bool = True, 
                     regions = [FileRegion(file, position, size)]
                     return _new_result(ReadResult, (regions, size, high_watermark, start, True))
     return search(log, lambda: _read(log, offset, max_bytes, at_least_one, up_to))
+
+
+def _out_of_range(log: "Log", offset: int) -> RequestError:
+    return RequestError(
+        ErrorCode.offset_out_of_range,
+        f"Offset {offset} is not in the log, which has {log.log_start_offset} to {log.high_watermark}.",
+    )
 
 
 def remember(log: "Log", offset: int, segment: Segment, position: int) -> None:
@@ -143,7 +148,7 @@ def _locate(log: "Log", offset: int) -> tuple[int, int]:
     bases, segments = log.view
     number = bisect_right(bases, offset) - 1
     if number < 0:  # deleted just now
-        raise FileNotFoundError(f"{log.dir} begins at {bases[0]}")
+        raise _out_of_range(log, offset)
     found = log.read_ends.get(offset)
     if found is not None and found[0] is segments[number]:
         return number, found[1]

@@ -1,77 +1,108 @@
 """The scrub: all that is on disk is verified again, a little every second, so that damage is found before a consumer does.
 
-Background thread. A partition whose files are damaged goes offline, and its recovery point goes back to the bad batch, so that
-the next start finds it as well.
+Background thread. It opens files for itself, so that going round all logs does not push those that are in use out of the open
+ones. A partition whose files are damaged goes offline, and its recovery point goes back to the bad batch, so that the next
+start finds it as well.
 """
 
-from broker.errors import RequestError, StorageError
-from broker.storage import reading
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.runtime.clock import Clock
 from broker.storage.log import Log
 from broker.storage.scan import scan
+from broker.storage.segment import Segment
+
+logger = get_logger("storage")
+
+# A round over little data is soon over, and need not be followed by the next at once.
+SHORTEST_ROUND_S = 3600.0
+
+Partitions = dict[tuple[str, int], Log]
 
 
 class Scrub:
     """Goes round all logs. ``step`` verifies about so many bytes and goes on there the next time."""
 
-    def __init__(self) -> None:
-        self._key: tuple[str, int] = ("", -1)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._round_began = 0.0
+        self._left: list[tuple[str, int]] = []  # of this round, the next one last
+        self._log: Log | None = None
+        self._segment: Segment | None = None
+        self._position = 0
         self._offset = 0
         self.rounds = 0
 
-    def step(self, partitions: dict[tuple[str, int], Log], budget: int) -> list[Log]:
+    def step(self, partitions: Partitions, budget: int) -> list[Log]:
         """Returns the logs that were found damaged."""
         damaged = []
-        for _ in range(len(partitions) + 1):
-            log = partitions.get(self._key)
-            if log is not None:
+        while budget > 0:
+            log = self._log
+            if log is None or log.offline is not None or self._offset >= log.high_watermark:
+                if not self._next_log(partitions):
+                    break
+                continue
+            try:
                 budget -= self._verify(log, budget)
-                if log.offline is not None and not log.deleted and log not in damaged:
-                    damaged.append(log)
-            if budget <= 0:
-                return damaged
-            keys = sorted(partitions)
-            following = [key for key in keys if key > self._key]
-            if not following:
-                self.rounds += 1
-                following = keys
-            if not following:
-                return damaged
-            self._key, self._offset = following[0], 0
+            except OSError as error:
+                log.failed("it could not be verified", error)
+            except StorageError:
+                damaged.append(log)
         return damaged
 
-    def _verify(self, log: Log, budget: int) -> int:
-        """Verify about ``budget`` bytes from ``_offset`` on. Returns how many it was; 0 at the end of the log."""
-        done = 0
-        while done < budget and log.offline is None and self._offset < log.high_watermark:
-            try:
-                done += reading.search(log, lambda: self._verify_segment(log, budget - done))  # noqa: B023 (called here)
-            except (StorageError, RequestError):
-                break
-        return done
+    def _next_log(self, partitions: Partitions) -> bool:
+        """False at the end of a round."""
+        self._log = self._segment = None
+        if not self._left:
+            if self.rounds and self._clock.monotonic() - self._round_began < SHORTEST_ROUND_S:
+                return False
+            self._round_began = self._clock.monotonic()
+            self._left = sorted(partitions, reverse=True)
+            self.rounds += 1
+            if not self._left:
+                return False
+        self._log = partitions.get(self._left.pop())
+        self._offset = 0
+        return True
 
-    def _verify_segment(self, log: Log, budget: int) -> int:
+    def _verify(self, log: Log, budget: int) -> int:
+        """Verify about ``budget`` bytes of one segment. Returns how many it was. Raises StorageError for damage."""
         _, active, active_end = log.tail
         with log.lock:
-            segments = log.segments_from(self._offset)
-        segment = segments[0]
-        begin = max(self._offset, segment.base_offset)
+            segment = log.segments_from(self._offset)[0]
+        if segment is not self._segment:  # the next one, or what compaction has made of it
+            self._segment, self._position, self._offset = segment, 0, segment.base_offset
         end = active_end if segment is active else segment.size
-        position = segment.locate(begin, end) if begin > segment.base_offset else 0
-        file = segment.log.get()
-        stop, self._offset = scan(
-            file,
-            position,
-            end,
-            begin,
-            base_offset=segment.base_offset,
-            dense_from=log.dense_from,
-            newest_epoch=log.leader_epoch,
-            stop_after=budget,
-        )
-        if stop < end and stop - position < budget and segment in log.view.segments:
-            where = f"no valid record batch at position {stop} (offset {self._offset})"
+        start = self._position
+        try:
+            file = log.around.disk.open(segment.log.path, read_only=True)
+        except FileNotFoundError:
+            if segment in log.view.segments:
+                raise
+            self._segment = None  # deleted or compacted meanwhile
+            return 1
+        try:
+            self._position, self._offset = scan(
+                file,
+                start,
+                end,
+                self._offset,
+                base_offset=segment.base_offset,
+                dense_from=log.dense_from,
+                newest_epoch=log.leader_epoch,
+                stop_after=budget,
+            )
+        finally:
+            file.close()
+        if self._position < end and self._position - start < budget:
+            where = f"no valid record batch at position {self._position} (offset {self._offset})"
             log.recovery_point = min(log.recovery_point, self._offset)
-            log.go_offline(f"{segment.log.path} is damaged: {where}")
-        elif stop >= end and len(segments) > 1:
-            self._offset = max(self._offset, segments[1].base_offset)
-        return max(1, stop - position)
+            raise log.go_offline(f"{segment.log.path} is damaged: {where}")
+        if self._position >= end:
+            self._offset = self._after(log, segment)
+        return max(1, self._position - start)
+
+    def _after(self, log: Log, segment: Segment) -> int:
+        """Where the next segment begins; the end of the log if it was the last."""
+        following = [base for base in log.view.bases if base > segment.base_offset]
+        return max(self._offset, following[0]) if following else self._offset

@@ -1,0 +1,88 @@
+"""Checkpoint files: Kafka's format, replaced as a whole."""
+
+import errno
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.storage.checkpoints import (
+    CorruptCheckpoint,
+    partition_metadata_text,
+    read_leader_epochs,
+    read_offsets,
+    read_topic_id,
+    replace_text,
+    write_offsets,
+)
+from tests.storage.helpers import FaultyDisk
+
+topics = st.text("abc.-_", min_size=1, max_size=10)
+
+
+@given(offsets=st.dictionaries(st.tuples(topics, st.integers(0, 99)), st.integers(0, 2**62)))
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
+) -> None:
+    path = f"{tmp_path_factory.mktemp('c')}/checkpoint"
+    write_offsets(FaultyDisk(), path, offsets)
+    assert read_offsets(FaultyDisk(), path) == offsets
+
+
+def test_the_file_is_laid_out_as_kafka_reads_it(tmp_path: Path) -> None:
+    write_offsets(FaultyDisk(), f"{tmp_path}/c", {("b", 1): 5, ("a", 0): 7})
+    assert (tmp_path / "c").read_text() == "0\n2\na 0 7\nb 1 5\n"
+
+
+def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
+    assert read_offsets(FaultyDisk(), f"{tmp_path}/c") == {}
+    assert read_leader_epochs(FaultyDisk(), str(tmp_path)) == []
+    assert read_topic_id(FaultyDisk(), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"0", b"1\n0\n", b"0\n2\na 0 7\n", b"0\n1\na 0\n", b"0\n1\na x 7\n", b"\xff\xfe", b"0\n1\na 0 7 8\n"]
+)
+def test_a_damaged_file_is_known_as_such(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "c").write_bytes(text)
+    with pytest.raises(CorruptCheckpoint):
+        read_offsets(FaultyDisk(), f"{tmp_path}/c")
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
+def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, operation: str) -> None:
+    disk = FaultyDisk()
+    replace_text(disk, f"{tmp_path}/c", "old")
+    disk.fail[operation, "c.tmp"] = errno.EIO
+    with pytest.raises(OSError):
+        replace_text(disk, f"{tmp_path}/c", "new and longer")
+    disk.fail.clear()
+    assert (tmp_path / "c").read_text() == "old"
+    replace_text(disk, f"{tmp_path}/c", "n")
+    assert (tmp_path / "c").read_text() == "n"
+
+
+def test_content_is_synced_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    order: list[str] = []
+    disk.before = lambda what, path: order.append(what)
+    replace_text(disk, f"{tmp_path}/c", "text")
+    assert order == ["open", "truncate", "write", "sync", "rename", "sync_dir"]
+
+
+def test_a_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
+    topic_id = uuid.UUID("fb4ff8e2-7d5c-4bd5-8f3a-9d7f6c1b2a3e")
+    text = partition_metadata_text(topic_id)
+    assert text == "version: 0\ntopic_id: -0_44n1cS9WPOp1_bBsqPg"
+    (tmp_path / "partition.metadata").write_text(text)
+    assert read_topic_id(FaultyDisk(), str(tmp_path)) == topic_id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "version: 0", "version: 0\ntopic_id: short", "version: 0\ntopic_id: ***", "topic_id:"]
+)
+def test_an_illegible_topic_id_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "partition.metadata").write_text(text)
+    assert read_topic_id(FaultyDisk(), str(tmp_path)) is None

@@ -1,0 +1,116 @@
+"""fsync and checkpoints of one log."""
+
+import errno
+
+import pytest
+
+from broker.errors import StorageError
+from tests.storage.helpers import Storage, append, append_many, offsets, read_records
+
+
+def test_a_flush_syncs_every_segment_that_has_something_new_and_the_directory(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    storage.disk.synced.clear()
+    log.flush_to(10)
+    assert log.durable_offset == 10
+    assert [path.rpartition("/")[2] for path in storage.disk.synced] == [
+        f"{base:020d}.log" for base in log.view.bases
+    ] + ["t-0"]
+    storage.disk.synced.clear()
+    append(log, b"x")
+    log.flush_to(11)
+    assert [path.rpartition("/")[2] for path in storage.disk.synced] == [f"{log.view.bases[-1]:020d}.log"]
+    log.flush_to(11)
+    assert len(storage.disk.synced) == 1
+
+
+def test_after_a_crash_nothing_counts_as_durable_that_was_not_checkpointed(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 10)
+    storage.manager.checkpoint()
+    append_many(log, 5)
+    log.flush_to(15)
+    storage.crash()
+    assert (storage.log().durable_offset, storage.log().log_end_offset) == (10, 15)
+    storage.disk.synced.clear()
+    storage.log().flush_to(15)
+    assert len(storage.disk.synced) == 2  # the file, and the directory, of which nobody knows
+
+
+def test_a_failed_fsync_takes_the_partition_offline(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 3)
+    storage.disk.fail["sync", ".log"] = errno.EIO
+    with pytest.raises(StorageError, match="fsync failed"):
+        log.flush_to(3)
+    storage.disk.fail.clear()
+    # The kernel may have forgotten the pages that it could not write: a second fsync would lie.
+    with pytest.raises(StorageError):
+        log.flush_to(3)
+    assert log.durable_offset == 0
+    storage.crash()
+    assert offsets(read_records(storage.log())) == [0, 1, 2]
+
+
+def test_flush_messages_syncs_within_the_append(storage: Storage) -> None:
+    log = storage.create(flush_messages=3)
+    append(log, b"a", b"b")
+    assert log.durable_offset == 0
+    append(log, b"c")
+    assert log.durable_offset == 3
+
+
+def test_a_checkpoint_makes_data_indexes_and_producers_durable(storage: Storage) -> None:
+    log = storage.create(index_interval_bytes=0)
+    append(log, b"a", producer=(7, 0, 0))
+    append(log, b"b", producer=(7, 0, 1))
+    storage.disk.synced.clear()
+    assert log.checkpoint()
+    assert log.recovery_point == log.durable_offset == 2
+    names = {path.rpartition("/")[2] for path in storage.disk.synced}
+    assert names == {f"{0:020d}.log", f"{0:020d}.index", f"{0:020d}.timeindex", f"{2:020d}.snapshot", "t-0"}
+    assert not log.checkpoint()
+
+
+def test_only_the_newest_checkpoint_s_snapshot_stays_beside_those_of_segments(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    for _ in range(4):
+        append_many(log, 4)
+        log.checkpoint()
+    kept = {16, *log.view.bases[1:]}
+    assert storage.files(".snapshot") == [f"{offset:020d}.snapshot" for offset in sorted(kept)]
+
+
+def test_a_checkpoint_that_fails_moves_nothing(storage: Storage) -> None:
+    log = storage.create()
+    append_many(log, 3)
+    storage.disk.fail["sync", ".index"] = errno.EIO
+    with pytest.raises(StorageError):
+        log.checkpoint()
+    assert log.recovery_point == 0
+
+
+def test_after_a_failed_write_the_cut_is_made_durable_before_the_next_segment(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 2)
+    log.flush_to(2)
+    storage.disk.room = 20
+    with pytest.raises(StorageError):
+        append(log, b"x")
+    storage.disk.room = None
+    storage.disk.synced.clear()
+    append(log, b"x" * 150)
+    assert len(log.view.segments) == 2
+    assert any(path.endswith(f"{0:020d}.log") for path in storage.disk.synced)
+
+
+def test_a_clean_stop_writes_no_snapshot_of_nothing(storage: Storage) -> None:
+    append_many(storage.create(), 3)
+    storage.restart()
+    assert storage.files(".snapshot") == []
+    append(storage.log(), b"x", producer=(7, 0, 0))
+    storage.restart()
+    assert storage.files(".snapshot") == [f"{4:020d}.snapshot"]
+    storage.restart()
+    assert append(storage.log(), b"x", producer=(7, 0, 0)).duplicate

@@ -1,0 +1,106 @@
+"""The background thread: what is due when, and that no error ends it."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker.runtime.threads import SystemThreads
+from tests.storage.helpers import NOW_MS, Storage, append, append_many
+
+
+def test_duties_come_round_at_their_intervals(storage: Storage) -> None:
+    housekeeper = storage.manager.housekeeper
+    log = storage.create()
+    append(log, b"x")
+    assert not housekeeper.step(0)
+    storage.clock.sleep_ms(59_000)
+    housekeeper.step(0)
+    assert log.recovery_point == 0
+    storage.clock.sleep_ms(1_000)
+    assert housekeeper.step(0)
+    assert log.recovery_point == 1
+
+
+def test_an_error_of_one_log_does_not_keep_it_from_the_others(storage: Storage) -> None:
+    for name in ("a", "b", "c"):
+        append_many(storage.create(name, retention_bytes=0, segment_bytes=300), 10)
+    storage.disk.fail["rename", "b-0"] = errno.EIO
+    storage.disk.fail["sync", "b-0"] = errno.EIO
+    storage.housekeep()
+    assert [storage.log(name).offline is None for name in ("a", "b", "c")] == [True, False, True]
+    assert storage.log("a").log_start_offset == storage.log("c").log_start_offset > 0
+    assert storage.log("a").recovery_point == storage.log("c").recovery_point == 10
+
+
+def test_it_waits_no_longer_than_until_something_is_due(storage: Storage) -> None:
+    waits: list[float] = []
+
+    class Event:
+        def wait(self, timeout: float) -> None:
+            waits.append(timeout)
+
+        def set(self) -> None: ...
+        def clear(self) -> None: ...
+
+    housekeeper = storage.manager.housekeeper
+    housekeeper._event = Event()  # type: ignore[assignment]  # a wait without the waiting
+    housekeeper.step(None)
+    housekeeper.delete_later(["x"], 300)
+    housekeeper.step(None)
+    housekeeper.step(0.1)
+    assert waits == pytest.approx([1.0, 0.3, 0.1])  # the scrub is due every second
+
+
+def test_files_are_removed_when_their_time_has_come(storage: Storage) -> None:
+    root = Path(storage.directory)
+    (root / "dir").mkdir()
+    for name in ("one", "two", "dir/inner"):
+        (root / name).write_bytes(b"x")
+    housekeeper = storage.manager.housekeeper
+    housekeeper.delete_later([f"{root}/one"], 1000)
+    housekeeper.delete_later([f"{root}/dir", f"{root}/never was"], 500)
+    housekeeper.step(0)
+    assert (root / "dir").exists()
+    storage.clock.sleep_ms(500)
+    housekeeper.step(0)
+    assert (not (root / "dir").exists(), (root / "one").exists()) == (True, True)
+    storage.clock.sleep_ms(500)
+    housekeeper.step(0)
+    assert (not (root / "one").exists(), (root / "two").exists()) == (True, True)
+
+
+def test_idle_files_are_closed(storage: Storage) -> None:
+    append(storage.create(), b"x")
+    assert storage.manager.files.count() > 0
+    for _ in range(2):
+        storage.clock.sleep_ms(61_000)
+        storage.manager.housekeeper.step(0)
+    # The checkpoint in the first round used them once more.
+    storage.clock.sleep_ms(61_000)
+    storage.manager.housekeeper.step(0)
+    assert storage.manager.files.count() == 0
+    append(storage.log(), b"y")
+
+
+def test_a_compaction_is_done_in_small_steps(storage: Storage) -> None:
+    log = storage.create(cleanup_policy="compact", segment_bytes=3_000_000, min_cleanable_dirty_ratio=0)
+    for number in range(8):
+        append(log, b"v" * 900_000, keys=[b"k%d" % number])
+    housekeeper = storage.manager.housekeeper
+    storage.manager.checkpoint()
+    storage.clock.sleep_ms(15_000)
+    steps = 0
+    while housekeeper.step(0):
+        steps += 1
+    assert steps > 5
+    assert log.first_dirty_offset > 0
+
+
+def test_it_runs_and_stops_on_a_thread_of_its_own(storage: Storage) -> None:
+    errors: list[BaseException] = []
+    handle = SystemThreads().spawn("housekeeper", storage.manager.housekeeper, errors.append)
+    append_many(storage.create(), 5, timestamp=NOW_MS)
+    storage.manager.housekeeper.hurry()
+    assert handle.stop(30)
+    assert errors == []

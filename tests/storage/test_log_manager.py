@@ -1,0 +1,365 @@
+"""Topics: made, changed and deleted, whole or not at all."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.errors import RequestError, StorageError
+from broker.storage.catalogue import TopicRow
+from protocol.kafka.errors import ErrorCode
+from tests.storage.helpers import Storage, append, append_many, offsets, read_records, values
+
+
+def code_of(call: object, *arguments: object, **options: object) -> int:
+    with pytest.raises(RequestError) as error:
+        call(*arguments, **options)  # type: ignore[operator]
+    return error.value.code
+
+
+def test_a_topic_is_there_with_all_its_partitions(storage: Storage) -> None:
+    manager = storage.manager
+    info = manager.create_topic("orders", 3, {"retention.ms": "5"})
+    assert (info.name, info.partitions, dict(info.configs)) == ("orders", 3, {"retention.ms": "5"})
+    assert manager.topic("orders") == info
+    assert manager.topics() == [info]
+    for number in range(3):
+        log = manager.get("orders", number)
+        assert log is not None
+        assert log is manager.partitions["orders", number]
+        assert (log.topic, log.partition, log.topic_id, log.config.retention_ms) == ("orders", number, info.topic_id, 5)
+    assert manager.get("orders", 3) is None
+    assert manager.get("nothing", 0) is None
+    assert manager.topic("nothing") is None
+
+
+@pytest.mark.parametrize("stop", [Storage.restart, Storage.crash])
+def test_topics_survive(storage: Storage, stop: object) -> None:
+    info = storage.manager.create_topic("orders", 2, {"retention.ms": "5"})
+    append(storage.log("orders", 1), b"x")
+    stop(storage)  # type: ignore[operator]
+    again = storage.manager.topic("orders")
+    assert again == info
+    assert storage.log("orders", 0).config.retention_ms == 5
+    assert values(storage.log("orders", 1)) == [b"x"]
+
+
+def test_without_a_number_a_topic_has_the_broker_s_default(tmp_path: Path) -> None:
+    storage = Storage(tmp_path, num_partitions=4)
+    assert storage.manager.create_topic("t").partitions == 4
+    storage.kill()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "a\0", "ä", "x" * 250, "a\n"])
+def test_names_that_kafka_refuses(storage: Storage, name: str) -> None:
+    assert code_of(storage.manager.create_topic, name, 1) == ErrorCode.invalid_topic_exception
+
+
+def test_the_longest_name_works(storage: Storage) -> None:
+    name = "x" * 249
+    storage.manager.create_topic(name, 1)
+    append(storage.log(name), b"x")
+    storage.crash()
+    assert values(storage.log(name)) == [b"x"]
+    storage.manager.delete_topic(name)
+    storage.manager.create_topic(name, 1)
+
+
+def test_a_topic_that_is_there_cannot_be_made_again(storage: Storage) -> None:
+    storage.create()
+    assert code_of(storage.manager.create_topic, "t", 1) == ErrorCode.topic_already_exists
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide(storage: Storage) -> None:
+    storage.create("a.b")
+    assert code_of(storage.manager.create_topic, "a_b", 1) == ErrorCode.invalid_topic_exception
+    storage.manager.delete_topic("a.b")
+    storage.create("a_b")
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+def test_numbers_of_partitions_that_cannot_be(storage: Storage, count: int) -> None:
+    assert code_of(storage.manager.create_topic, "t", count) == ErrorCode.invalid_partitions
+
+
+def test_settings_are_checked_before_anything_is_made(storage: Storage) -> None:
+    assert code_of(storage.manager.create_topic, "t", 1, {"no.such": "1"}) == ErrorCode.invalid_config
+    assert code_of(storage.manager.create_topic, "t", 1, {"retention.ms": "x"}) == ErrorCode.invalid_config
+    assert not storage.path().exists()
+
+
+def test_a_dry_run_makes_nothing(storage: Storage) -> None:
+    info = storage.manager.create_topic("t", 2, {}, validate_only=True)
+    assert info.partitions == 2
+    assert storage.manager.topic("t") is None
+    assert not storage.path().exists()
+
+
+def test_the_generation_rises_with_each_change(storage: Storage) -> None:
+    manager = storage.manager
+    seen = [manager.generation]
+    for change in (
+        lambda: manager.create_topic("t", 1),
+        lambda: manager.add_partitions("t", 2),
+        lambda: manager.alter_topic_configs("t", {"retention.ms": "1"}),
+        lambda: manager.delete_topic("t"),
+    ):
+        change()
+        seen.append(manager.generation)
+    assert seen == sorted(set(seen))
+
+
+# -- deletion --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_and_its_name_free_at_once(storage: Storage) -> None:
+    manager = storage.manager
+    deleted: list[str] = []
+    manager.on_topic_deleted.append(deleted.append)
+    log = storage.create()
+    first_id = log.topic_id
+    append(log, b"old")
+    manager.delete_topic("t")
+    assert deleted == ["t"]
+    assert (manager.topic("t"), manager.get("t", 0)) == (None, None)
+    for use in (lambda: log.read(0, 100), lambda: append(log, b"x")):
+        assert code_of(use) == ErrorCode.unknown_topic_or_partition
+    log = storage.create()
+    assert log.topic_id != first_id
+    append(log, b"new")
+    assert values(log) == [b"new"]
+    storage.crash()
+    assert values(storage.log()) == [b"new"]
+
+
+def test_a_new_topic_inherits_nothing_from_a_deleted_one_of_its_name(storage: Storage) -> None:
+    log = storage.create(cleanup_policy="compact,delete", segment_bytes=300)
+    for _ in range(20):
+        append(log, b"v", keys=[b"k"])
+    log.delete_records(15)
+    storage.housekeep()
+    storage.manager.delete_topic("t")
+    storage.create()
+    storage.crash()
+    log = storage.log()
+    assert (log.offline, log.log_start_offset, log.log_end_offset, log.recovery_point) == (None, 0, 0, 0)
+    append_many(log, 3)
+    storage.crash()
+    assert offsets(read_records(storage.log())) == [0, 1, 2]
+
+
+def test_the_files_of_a_deleted_topic_go_after_a_while(storage: Storage) -> None:
+    storage.create(file_delete_delay_ms=1000)
+    storage.manager.delete_topic("t")
+    waiting = [path.name for path in Path(storage.directory).iterdir() if path.name.endswith("-delete")]
+    assert len(waiting) == 1
+    assert waiting[0].startswith("t-0.")
+    storage.clock.sleep_ms(1000)
+    storage.manager.housekeeper.step(0)
+    assert not list(Path(storage.directory).glob("*-delete"))
+
+
+def test_what_was_to_be_removed_at_a_stop_is_removed_at_the_next_start(storage: Storage) -> None:
+    storage.create()
+    storage.manager.delete_topic("t")
+    storage.restart()
+    storage.manager.housekeeper.step(0)
+    assert not list(Path(storage.directory).glob("*-delete"))
+
+
+def test_an_unknown_topic_cannot_be_deleted_or_changed(storage: Storage) -> None:
+    manager = storage.manager
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert code_of(manager.delete_topic, "t") == unknown
+    assert code_of(manager.add_partitions, "t", 5) == unknown
+    assert code_of(manager.alter_topic_configs, "t", {}) == unknown
+    assert code_of(manager.topic_config, "t") == unknown
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_dir"])
+def test_a_deletion_whose_files_cannot_be_moved_is_finished_by_the_next_start(storage: Storage, operation: str) -> None:
+    append(storage.create(), b"x")
+    storage.disk.fail[operation, "data"] = errno.EIO
+    storage.manager.delete_topic("t")
+    assert storage.manager.topic("t") is None
+    storage.disk.fail.clear()
+    storage.crash()
+    assert storage.manager.topic("t") is None
+    assert not storage.path().exists()
+    assert storage.catalogue.deleted_topic_ids() == set()
+    storage.create()
+
+
+# -- more partitions -------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_added_behind_those_that_are_there(storage: Storage) -> None:
+    append(storage.create(), b"x")
+    info = storage.manager.add_partitions("t", 3)
+    assert (info.partitions, info.version) == (3, 1)
+    append(storage.log("t", 2), b"y")
+    storage.crash()
+    assert [values(storage.log("t", number)) for number in range(3)] == [[b"x"], [], [b"y"]]
+
+
+@pytest.mark.parametrize("total", [2, 1, 0, -1, 100_001])
+def test_partitions_do_not_become_fewer(storage: Storage, total: int) -> None:
+    storage.manager.create_topic("t", 2)
+    assert code_of(storage.manager.add_partitions, "t", total) == ErrorCode.invalid_partitions
+
+
+# -- settings --------------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_set_and_taken_back(storage: Storage) -> None:
+    log = storage.create(retention_ms=5)
+    storage.manager.alter_topic_configs("t", {"retention.bytes": "7", "segment.bytes": "1000"})
+    assert (log.config.retention_ms, log.config.retention_bytes, log.config.segment_bytes) == (5, 7, 1000)
+    storage.manager.alter_topic_configs("t", {"retention.ms": None, "segment.bytes": None})
+    storage.crash()
+    info = storage.manager.topic("t")
+    assert info is not None
+    assert dict(info.configs) == {"retention.bytes": "7"}
+    assert storage.manager.topic_config("t") == storage.log().config
+    assert storage.log().config.retention_bytes == 7
+
+
+@pytest.mark.parametrize(
+    "changes", [{"no.such": "1"}, {"no.such": None}, {"retention.ms": "x"}, {"cleanup.policy": "shred"}]
+)
+def test_settings_that_are_wrong_change_nothing(storage: Storage, changes: dict[str, str | None]) -> None:
+    log = storage.create(retention_ms=5)
+    assert (
+        code_of(storage.manager.alter_topic_configs, "t", {"retention.bytes": "7", **changes})
+        == ErrorCode.invalid_config
+    )
+    assert (log.config.retention_ms, log.config.retention_bytes) == (5, -1)
+
+
+def test_a_dry_run_changes_no_setting(storage: Storage) -> None:
+    log = storage.create()
+    assert dict(storage.manager.alter_topic_configs("t", {"retention.ms": "1"}, validate_only=True).configs) == {
+        "retention.ms": "1"
+    }
+    assert log.config.retention_ms != 1
+
+
+def test_a_setting_of_a_later_version_does_not_keep_the_broker_from_starting(storage: Storage) -> None:
+    append(storage.create(), b"x")
+    row = storage.catalogue.topics()[0]
+    storage.catalogue.put_topic(TopicRow(row.name, row.topic_id, 1, {"a.new.one": "1"}))
+    storage.crash()
+    assert values(storage.log()) == [b"x"]
+    storage.manager.alter_topic_configs("t", {"a.new.one": None})
+
+
+# -- failures --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "where"), [("makedirs", "t-1"), ("open", "t-1"), ("sync_dir", "t-1"), ("sync_dir", "data")]
+)
+def test_a_topic_that_cannot_be_made_whole_is_not_made(storage: Storage, operation: str, where: str) -> None:
+    storage.disk.fail[operation, where] = errno.ENOSPC
+    with pytest.raises(StorageError):
+        storage.manager.create_topic("t", 3)
+    storage.disk.fail.clear()
+    assert storage.manager.topic("t") is None
+    assert not list(Path(storage.directory).glob("t-*"))
+    storage.manager.create_topic("t", 3)
+    storage.crash()
+    assert storage.manager.topic("t") is not None
+
+
+def test_a_catalogue_that_cannot_be_written_makes_no_topic(storage: Storage) -> None:
+    storage.catalogue._connection.execute(
+        "CREATE TRIGGER no BEFORE INSERT ON topics BEGIN SELECT RAISE(ABORT, 'full'); END"
+    )
+    with pytest.raises(StorageError):
+        storage.manager.create_topic("t", 1)
+    assert storage.manager.topic("t") is None
+    assert not storage.path().exists()
+
+
+class Dies(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("what", ["create", "add", "delete"])
+@pytest.mark.parametrize("die_at", range(1, 25))
+def test_a_crash_at_any_moment_leaves_a_topic_whole_or_not_there(storage: Storage, what: str, die_at: int) -> None:
+    manager = storage.manager
+    if what != "create":
+        manager.create_topic("t", 2)
+        append(storage.log("t", 1), b"x")
+    count = 0
+
+    def before(operation: str, path: str) -> None:
+        nonlocal count
+        count += 1
+        if count == die_at:
+            raise Dies
+
+    storage.disk.before = before
+    try:
+        if what == "create":
+            manager.create_topic("t", 2)
+        elif what == "add":
+            manager.add_partitions("t", 3)
+        else:
+            manager.delete_topic("t")
+    except Dies:
+        pass
+    storage.disk.before = lambda operation, path: None
+    storage.crash()
+    storage.housekeep()
+    info = storage.manager.topic("t")
+    there = sorted(path.name for path in Path(storage.directory).glob("t-*"))
+    if info is None:
+        assert (what != "add", there) == (True, [])
+        assert storage.catalogue.deleted_topic_ids() == set()
+        storage.manager.create_topic("t", 2)
+        return
+    assert there == [f"t-{number}" for number in range(info.partitions)]
+    assert all(storage.log("t", number).offline is None for number in range(info.partitions))
+    assert info.partitions in ((2, 3) if what == "add" else (2,))
+    if what != "create":
+        assert values(storage.log("t", 1)) == [b"x"]
+    append(storage.log("t", info.partitions - 1), b"y")
+
+
+def test_many_threads_make_and_delete_topics(storage: Storage) -> None:
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(5):
+                name = f"t{number}-{turn}"
+                storage.manager.create_topic(name, 2)
+                append(storage.log(name, 1), b"x")
+                if turn % 2:
+                    storage.manager.delete_topic(name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(storage.manager.topics()) == 18
+    storage.crash()
+    assert len(storage.manager.topics()) == 18
+
+
+def test_a_thousand_topics_need_few_descriptors(tmp_path: Path) -> None:
+    storage = Storage(tmp_path, max_open_files=20)
+    for number in range(300):
+        append(storage.create(f"t{number}"), b"x")
+    assert storage.manager.files.count() <= 20
+    assert all(values(storage.log(f"t{number}")) == [b"x"] for number in range(300))
+    storage.restart()
+    assert storage.manager.files.count() <= 20
+    storage.kill()
