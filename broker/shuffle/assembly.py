@@ -49,3 +49,4 @@ class Shuffle:
     def close(self) -> None:
         """The spiller's thread has ended."""
         self.partitions.close()
+        self.spiller.close()

@@ -89,16 +89,20 @@ class Partitions:
             self._expire_in(found, left_s)
 
     def close(self) -> None:
-        """Forget everything; what is finished and blocking stays on disk."""
+        """Forget everything, when nobody serves any more; what is finished and blocking stays on disk."""
         with self._lock:
             deadlines, self._deadlines = self._deadlines, {}
             waiting, self._waiting = self._waiting, {}
+            partitions, self._by_id = self._by_id, {}
+            self._winners = {}
         for handle in deadlines.values():
             handle.cancel()
         for readers in waiting.values():
             for reader in readers:
                 if reader.timer is not None:
                     reader.timer.cancel()
+        for partition in partitions.values():
+            partition.release()
 
     # -- writers ------------------------------------------------------------------------------------------------------
 

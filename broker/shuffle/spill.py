@@ -10,6 +10,8 @@ When the disk does not take anything, the data stays in memory (so that writers 
 
 from collections.abc import Callable, Iterator
 
+import attrs
+
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
@@ -38,6 +40,20 @@ _INDEX = ".index"
 Done = Callable[[OSError | None], None]
 
 
+@attrs.define(eq=False)
+class _Finishing:
+    """A partition on its way to be durable."""
+
+    partition: ResultPartition
+    done: Done
+    error: OSError | None = None
+    gone: bool = False  # released or failed meanwhile
+    data: CachedFile | None = None
+    index: bytes = b""
+    index_path: str = ""
+    index_file: File | None = None
+
+
 class Spiller:
     """The body of the spiller thread."""
 
@@ -49,7 +65,7 @@ class Spiller:
         self._files = OpenFiles(disk, _OPEN_FILES)
         self._lock = Lock()
         self._partitions: dict[bytes, ResultPartition] = {}
-        self._finishing: list[tuple[ResultPartition, Done]] = []
+        self._finishing: list[_Finishing] = []
         self._removed: list[ResultPartition] = []
         self._wanted = Event()
         self._room = False
@@ -77,7 +93,7 @@ class Spiller:
     def finish(self, partition: ResultPartition, done: Done) -> None:
         """Write what is left of it and its index, durably."""
         with self._lock:
-            self._finishing.append((partition, done))
+            self._finishing.append(_Finishing(partition, done))
         self._wanted.set()
 
     def remove(self, partition: ResultPartition) -> None:
@@ -100,14 +116,9 @@ class Spiller:
         with self._lock:
             finishing, self._finishing = self._finishing, []
             removed, self._removed = self._removed, []
-        for partition, done in finishing:
+        if finishing:
             worked = True
-            try:
-                self._store(partition)
-            except OSError as error:
-                done(error)
-            else:
-                done(None)
+            self._store(finishing)
         for partition in removed:
             worked = True
             self._remove_files(partition)
@@ -122,6 +133,10 @@ class Spiller:
 
     def wakeup(self) -> None:
         self._wanted.set()
+
+    def close(self) -> None:
+        """When the thread has ended."""
+        self._files.close_all()
 
     def _make_room(self) -> bool:
         """Spill the partitions with the most memory until half of it is free."""
@@ -210,26 +225,53 @@ class Spiller:
         named.create()
         return named
 
-    def _store(self, partition: ResultPartition) -> None:
+    def _store(self, finishing: "list[_Finishing]") -> None:
+        """Finish partitions together, step by step: the first sync of a step makes most of what the others wait for durable."""
+        for step in (self._write_rest, self._sync_data, self._write_index, self._sync_index, self._commit):
+            for each in finishing:
+                if each.error is None and not each.gone:
+                    try:
+                        step(each)
+                    except OSError as error:
+                        each.error = error
+        stored = [each for each in finishing if each.error is None and not each.gone]
+        if stored:
+            try:
+                self._disk.sync_dir(self._directory)
+            except OSError as error:
+                for each in stored:
+                    each.error = error
+        for each in finishing:
+            each.done(each.error)
+
+    def _write_rest(self, each: "_Finishing") -> None:
+        partition = each.partition
         while self._spill(partition):
             pass
         with partition.lock:
-            if partition.state is not OPEN:
+            each.gone = partition.state is not OPEN
+            if each.gone:
                 return
-            file, named = partition.file, partition.named_file
-            index = SpillIndex.of(partition, self._clock.time_ms())
-        if file is None or named is None:  # not one byte in it: cannot be, each subpartition has its end
-            raise OSError("a partition without data")
-        file.get().sync()
-        path = _index_path(named.path)
-        opened = self._disk.open(f"{path}.tmp", create=True)
-        try:
-            opened.pwrite([index.encode()], 0)
-            opened.sync()
-        finally:
-            opened.close()
-        self._disk.rename(f"{path}.tmp", path)
-        self._disk.sync_dir(self._directory)
+            named = partition.named_file
+            assert named is not None, "each subpartition has its end, so there is a file"
+            each.data, each.index_path = named, named.path.removesuffix(_DATA) + _INDEX
+            each.index = SpillIndex.of(partition, self._clock.time_ms()).encode()
+
+    def _sync_data(self, each: "_Finishing") -> None:
+        assert each.data is not None
+        each.data.get().sync()
+
+    def _write_index(self, each: "_Finishing") -> None:
+        each.index_file = self._disk.open(f"{each.index_path}.tmp", create=True)
+        each.index_file.pwrite([each.index], 0)
+
+    def _sync_index(self, each: "_Finishing") -> None:
+        assert each.index_file is not None
+        each.index_file.sync()
+        each.index_file.close()
+
+    def _commit(self, each: "_Finishing") -> None:
+        self._disk.rename(f"{each.index_path}.tmp", each.index_path)
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
@@ -283,7 +325,7 @@ class Spiller:
         named = partition.named_file
         if named is not None:
             named.drop()  # it is open for those only who are being sent something of it
-            index = _index_path(named.path)
+            index = named.path.removesuffix(_DATA) + _INDEX
             # The index first: without it the data means nothing.
             for path in (index, f"{index}.tmp", named.path):
                 self._remove_file(path)
@@ -295,10 +337,6 @@ class Spiller:
             pass
         except OSError as error:
             log.warning("file_not_removed", file=path, error=str(error))
-
-
-def _index_path(path: str) -> str:
-    return path.removesuffix(_DATA) + _INDEX
 
 
 def _subpartition(entry: tuple[StoredBuffer, bytes]) -> int:

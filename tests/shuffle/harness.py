@@ -90,6 +90,17 @@ class Client:
         assert kind is None or isinstance(message, kind), message
         return message
 
+    def find(self, kind: type[T]) -> T:
+        """The first message of this kind; what came before it stays."""
+        seen = 0
+        while True:
+            for position in range(seen, len(self.messages)):
+                if isinstance(self.messages[position], kind):
+                    found: T = self.messages.pop(position)
+                    return found
+            seen = len(self.messages)
+            assert self.receive(), "the broker has closed"
+
     def take(self, count: int) -> list[BufferResponse]:
         return [self.next(BufferResponse) for _ in range(count)]
 
@@ -154,7 +165,7 @@ class Client:
     ) -> "Writer":
         writer = writer or os.urandom(16)
         self.send(w.encode_open_partition(writer, partition, subpartitions, kind, ttl_ms, owner))
-        return Writer(self, self.next(w.PartitionOpened))
+        return Writer(self, self.find(w.PartitionOpened))
 
     def finish(self, writer: "Writer") -> None:
         writer.finish()
@@ -180,17 +191,11 @@ class Client:
 
     def list(self, prefix: str = "") -> tuple[w.PartitionInfo, ...]:
         self.send(w.encode_list_partitions(-1, prefix))
-        while True:
-            message: Any = self.next()
-            if isinstance(message, w.PartitionList):
-                return message.partitions
+        return self.find(w.PartitionList).partitions
 
     def release(self, partition: bytes) -> bool:
         self.send(w.encode_release_partition(-2, partition))
-        while True:
-            message: Any = self.next()
-            if isinstance(message, w.PartitionReleased):
-                return message.existed
+        return self.find(w.PartitionReleased).existed
 
     def close(self) -> None:
         self.socket.close()

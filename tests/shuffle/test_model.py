@@ -299,7 +299,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "connection"):
             return
         self.becomes_writable()
-        for _ in range(200):  # everybody gets all there is
+        for _ in range(100):  # everybody gets all there is
             for name in list(self.model):
                 if not self.model[name][0].blocked:
                     self.add_credit(name, 50)
@@ -307,7 +307,8 @@ class RequestQueueMachine(RuleBasedStateMachine):
                     self.resume(name)
             self.becomes_writable()
         for model, _, _ in self.model.values():
-            assert all(not queue for queue in model.queues), "something was never sent"
+            unfinished = model.current is not None and not model.queues[model.current]  # a record that never ends
+            assert unfinished or all(not queue for queue in model.queues), "something was never sent"
         for partition in self.partitions:
             partition.release()
         assert (self.budget.memory, self.budget.disk) == (0, 0)

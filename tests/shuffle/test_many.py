@@ -1,0 +1,90 @@
+"""Many receivers, many partitions, slow ones and silent ones."""
+
+from typing import Any
+
+from protocol.shuffle import messages as m
+from protocol.shuffle import writer_frames as w
+from protocol.shuffle.buffer_response import BufferResponse
+from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id, wait_for
+
+
+def test_256_receivers_of_one_connection_one_of_which_never_gives_credit(server: Served) -> None:
+    count, each = 256, 10
+    client = server.connect()
+    writer = client.open(partition := new_id(), count)
+    reader = server.connect()
+    receivers = [reader.request(partition, index, credit=1 if index else 0) for index in range(count)]
+    for number in range(each):
+        for index in range(count):
+            writer.push_with_credit(b"%d-%d" % (index, number), index)
+    writer.finish()
+    came: dict[bytes, list[BufferResponse]] = {receiver: [] for receiver in receivers}
+    done = 0
+    while done < count - 1:
+        message: Any = reader.next()
+        if isinstance(message, m.BacklogAnnouncement):
+            assert message.receiver == receivers[0]
+            continue
+        came[message.receiver].append(message)
+        done += message.data_type is END
+        if message.data_type.is_buffer:
+            reader.add_credit(message.receiver)
+    assert came.pop(receivers[0]) == []
+    for index, receiver in enumerate(receivers[1:], 1):
+        assert [b.sequence for b in came[receiver]] == list(range(each + 2))
+        assert [bytes(b.payload) for b in came[receiver][:each]] == [b"%d-%d" % (index, n) for n in range(each)]
+
+
+def test_1000_partitions_at_once(serve: Any) -> None:
+    server = serve(shuffle_memory_bytes=1 << 20)
+    client = server.connect()
+    ids = [new_id() for _ in range(1000)]
+    for number, partition in enumerate(ids):
+        writer = client.open(partition, 2, BLOCKING if number % 2 else PIPELINED)
+        writer.push(b"%d" % number, subpartition=1)
+        writer.finish()
+    for _ in ids:
+        client.wait_finished()
+    assert len(client.list()) == 1000
+    reader = server.connect()
+    receivers = {reader.request(partition, 1): b"%d" % number for number, partition in enumerate(ids)}
+    found = {}
+    for _ in range(3000):
+        buffer = reader.next(BufferResponse)
+        if buffer.sequence == 0:
+            found[buffer.receiver] = bytes(buffer.payload)
+    assert found == receivers
+    client.send(*[w.encode_release_partition(number, partition) for number, partition in enumerate(ids)])
+    wait_for(lambda: server.partitions.list("") == [])
+    wait_for(lambda: server.files == [])
+
+
+def test_a_reader_that_does_not_read_stalls_nobody_and_costs_a_bounded_amount(server: Served) -> None:
+    partition = server.store(*[b"x" * 32_000] * 400)
+    lazy = server.connect(receive_buffer=4096)
+    lazy.request(partition, credit=1000)
+    wait_for(lambda: any(not c.writable for p in server.sockets.processors for c in p.connections.copy()))
+    others = [server.connect() for _ in range(3)]
+    for other in others:
+        assert len(other.read_to_end(other.request(partition))) == 402
+    queued = [c.outgoing_bytes for p in server.sockets.processors for c in p.connections.copy()]
+    assert max(queued) < (1 << 20) + 40_000
+    # And when it reads, it gets everything.
+    assert len(lazy.take(402)) == 402
+
+
+def test_a_cancelled_receiver_gets_no_more_than_what_was_on_its_way(server: Served) -> None:
+    partition = server.store(*[b"x" * 32_000] * 400)
+    reader = server.connect()
+    receiver = reader.request(partition, credit=1)
+    reader.take(1)
+    reader.send(m.encode_cancel_partition_request(receiver), m.encode_add_credit(receiver, 1000))
+    assert reader.sync() == []
+
+
+def test_a_million_credits_are_no_burden(server: Served) -> None:
+    partition = server.store(b"1", b"2")
+    reader = server.connect()
+    receiver = reader.request(partition, credit=2**31 - 1)
+    reader.send(*[m.encode_add_credit(receiver, 2**31 - 1)] * 1000)
+    assert len(reader.take(4)) == 4

@@ -1,0 +1,320 @@
+"""Files: what a restart finds, what is damaged, what races with what."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import attrs
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from broker.runtime.clock import SystemClock
+from broker.runtime.disk import SystemDisk
+from broker.shuffle.budget import Budget
+from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.spill import Spiller
+from broker.shuffle.spill_index import SpillIndex
+from protocol.shuffle import writer_frames as w
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import WriterErrorCode
+from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
+from tests.shuffle.test_reading import payloads
+from tests.shuffle.test_writing import read
+
+BUFFERS = [b"first", b"", b"x" * 40_000, b"last"]
+
+
+def stored_by_an_earlier_broker(data_dir: Path, **options: Any) -> ResultPartitionID:
+    with serving(data_dir, leave=True) as server:
+        return server.store(*BUFFERS, **options)
+
+
+def test_a_finished_blocking_partition_survives_a_restart(tmp_path: Path) -> None:
+    partition = stored_by_an_earlier_broker(tmp_path, owner="somebody")
+    for last in (False, True):
+        with serving(tmp_path, leave=not last, shuffle_quota_bytes=1 << 20) as server:
+            assert read(server, partition) == BUFFERS
+            (info,) = server.partitions.list("")
+            assert info[1:5] == (BLOCKING, 1, 1, sum(map(len, BUFFERS)) + 9)
+            assert server.partitions.budget.owned("somebody") == info.bytes
+            assert (server.partitions.budget.memory, server.partitions.budget.disk) == (0, info.bytes)
+
+
+def test_after_a_restart_its_writer_hears_that_it_is_finished_and_other_attempts_that_it_has_won(
+    tmp_path: Path,
+) -> None:
+    partition = stored_by_an_earlier_broker(tmp_path)
+    with serving(tmp_path) as server:
+        client = server.connect()
+        for wanted, code in (
+            (partition, WriterErrorCode.FINISHED_ALREADY),
+            (partition.with_attempt(1), WriterErrorCode.ANOTHER_ATTEMPT_WON),
+        ):
+            client.send(w.encode_open_partition(b"w" * 16, wanted, 1, BLOCKING))
+            assert client.writer_error().code == code
+
+
+def test_what_was_not_finished_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    with serving(tmp_path, leave=True, shuffle_memory_bytes=1 << 20) as server:
+        client = server.connect()
+        client.open(new_id(), 1, BLOCKING).push(*[b"x" * 100_000] * 8)
+        client.open(new_id(), 1, PIPELINED).push(*[b"x" * 100_000] * 8)
+        wait_for(lambda: server.files)
+        client.sync()
+    with serving(tmp_path) as server:
+        assert server.files == []
+        assert server.partitions.list("") == []
+
+
+def test_the_time_to_live_goes_on_over_a_restart(tmp_path: Path) -> None:
+    stored_by_an_earlier_broker(tmp_path, ttl_ms=1)
+    with serving(tmp_path) as server:
+        wait_for(lambda: server.partitions.list("") == [])
+        wait_for(lambda: server.files == [])
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(data[:-1])
+    elif how == "bit":
+        path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "missing":
+        path.unlink()
+    else:
+        other = "0" * len(path.stem.partition("-")[0]) + "-1"
+        path.rename(path.with_stem(other))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "how"),
+    [(".index", how) for how in ("cut", "bit", "empty", "missing", "renamed")]
+    + [(".data", how) for how in ("cut", "empty", "missing", "renamed")],
+)
+def test_a_damaged_partition_is_removed_at_the_start_and_others_are_not(tmp_path: Path, suffix: str, how: str) -> None:
+    with serving(tmp_path, leave=True) as server:
+        victim, healthy = server.store(*BUFFERS), server.store(*BUFFERS)
+    (path,) = (p for p in (tmp_path / "shuffle").iterdir() if p.name.startswith(victim.hex()) and p.suffix == suffix)
+    damage(path, how)
+    with serving(tmp_path, shuffle_partition_request_timeout_ms=10) as server:
+        assert [info.partition for info in server.partitions.list("")] == [healthy]
+        assert len(server.files) == 2
+        assert read(server, healthy) == BUFFERS
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.sampled_from([1, 8, 2, 10]), st.booleans(), st.integers(0, 9), st.integers(0, 5)
+        )
+    ),
+    st.integers(-1, 2**40),
+    st.text(max_size=5),
+    st.data(),
+)
+def test_an_index_is_read_as_it_was_written_and_nothing_else_is_taken_for_one(
+    entries: list[Any], ttl_ms: int, owner: str, data: st.DataObject
+) -> None:
+    index = SpillIndex(ResultPartitionID.of(b"i" * 16), ttl_ms, 12345, 4, owner, entries)
+    encoded = index.encode()
+    assert attrs.evolve(SpillIndex.parse(encoded), entries=[]) == attrs.evolve(index, entries=[])
+    assert [tuple(map(int, entry)) for entry in SpillIndex.parse(encoded).entries] == [
+        tuple(map(int, e)) for e in entries
+    ]
+    position = data.draw(st.integers(0, len(encoded) - 1))
+    broken = bytearray(encoded)
+    broken[position] ^= 1 << data.draw(st.integers(0, 7))
+    for wrong in (bytes(broken), encoded[:position]):
+        with pytest.raises(ValueError, match="index"):
+            SpillIndex.parse(wrong)
+
+
+# -- races, played step by step -----------------------------------------------------------------------------------------
+
+
+class Setup:
+    """A spiller that the test steps itself."""
+
+    def __init__(self, tmp_path: Path, disk: SystemDisk | None = None) -> None:
+        self.budget = Budget(1000, -1, -1)
+        self.disk = disk or MoodyDisk()
+        self.directory = tmp_path / "shuffle"
+        self.spiller = Spiller(self.disk, str(self.directory), self.budget, SystemClock())
+        self.done: list[OSError | None] = []
+
+    def partition(self, kind: Any, *payloads: bytes) -> ResultPartition:
+        partition = ResultPartition(new_id(), kind, 1, self.budget)
+        self.spiller.add(partition)
+        for number, payload in enumerate(payloads):
+            partition.append(0, number, DataType.DATA_BUFFER, False, memoryview(payload))
+        return partition
+
+    @property
+    def accounts(self) -> tuple[int, int]:
+        return self.budget.memory, self.budget.disk
+
+
+class Interrupting(SystemDisk):
+    """Does something else whenever it writes."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Any = None
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
+        disk, file = self, super().open(path, create=create, read_only=read_only)
+
+        class File:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def pwrite(self, buffers: Any, offset: int) -> int:
+                written = file.pwrite(buffers, offset)
+                if disk.meanwhile is not None:
+                    disk.meanwhile()
+                return written
+
+        return File()
+
+
+@pytest.mark.parametrize("end", ["release", "fail"])
+@pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
+def test_a_partition_that_goes_while_it_is_spilled_leaves_nothing(tmp_path: Path, kind: Any, end: str) -> None:
+    disk = Interrupting()
+    setup = Setup(tmp_path, disk)
+    partition = setup.partition(kind, b"x" * 600, b"y" * 300)
+
+    def meanwhile() -> None:
+        if end == "release":
+            partition.release()
+        else:
+            partition.fail("no")
+        setup.spiller.remove(partition)
+
+    disk.meanwhile = meanwhile
+    setup.spiller.step(0)
+    disk.meanwhile = None
+    setup.spiller.step(0)
+    assert setup.accounts == (0, 0)
+    assert os.listdir(setup.directory) == []
+
+
+def test_a_partition_that_goes_while_it_is_stored_leaves_nothing(tmp_path: Path) -> None:
+    disk = Interrupting()
+    setup = Setup(tmp_path, disk)
+    partition = setup.partition(BLOCKING, b"x" * 600)
+    writes = []
+
+    def meanwhile() -> None:
+        writes.append(1)
+        if len(writes) == 2:  # of the index
+            partition.release()
+            setup.spiller.remove(partition)
+
+    disk.meanwhile = meanwhile
+    setup.spiller.finish(partition, setup.done.append)
+    setup.spiller.step(0)
+    setup.spiller.step(0)
+    assert len(writes) == 2
+    assert setup.accounts == (0, 0)
+    assert os.listdir(setup.directory) == []
+    assert not partition.finish()
+
+
+def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> None:
+    disk = Interrupting()
+    setup = Setup(tmp_path, disk)
+    partition = setup.partition(PIPELINED, b"x" * 300, b"y" * 300, b"z" * 300)
+    part = partition.subpartitions[0]
+
+    def sent(count: int) -> None:
+        with partition.lock:
+            position = next(n for n in range(3) if part.at(n) is not None)
+            run = [part.at(position + n) for n in range(count)]
+            partition.sent(part, run, position)  # type: ignore[arg-type]
+
+    disk.meanwhile = lambda: sent(2)
+    setup.spiller.step(0)
+    disk.meanwhile = None
+    assert setup.accounts == (0, 300)
+    sent(1)
+    assert setup.accounts == (0, 0)
+    assert partition.file is None
+
+
+def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothing(tmp_path: Path) -> None:
+    disk = MoodyDisk()
+    setup = Setup(tmp_path, disk)
+    partition = setup.partition(BLOCKING, *[b"%d" % n * 100 for n in range(9)])
+    disk.error = OSError(errno.ENOSPC, "full")
+    assert not setup.spiller.step(0)
+    assert setup.spiller.broken is disk.error
+    setup.spiller.press()
+    assert not setup.spiller._wanted.is_set()
+    disk.error = None
+    setup.spiller.finish(partition, setup.done.append)
+    partition.end_subpartitions()
+    setup.spiller.step(0)
+    assert setup.done == [None]
+    assert setup.accounts == (0, 909)
+    assert len(os.listdir(setup.directory)) == 2
+
+
+def test_readers_writers_and_the_spiller_at_once_lose_and_leave_nothing(tmp_path: Path) -> None:
+    """Many small partitions, memory for a few, everything on its own thread; every reader gets its bytes."""
+    errors: list[BaseException] = []
+    with serving(tmp_path, network_threads=3, shuffle_memory_bytes=1 << 20, shuffle_write_credit_buffers=8) as server:
+
+        def work(number: int) -> None:
+            try:
+                for turn in range(4):
+                    kind = BLOCKING if (number + turn) % 2 else PIPELINED
+                    buffers = [bytes([number, turn]) * size for size in (10, 5000, 20_000, 0, 33) * 8]
+                    partition = new_id()
+                    reader, client = server.connect(), server.connect()
+                    receiver = reader.request(partition, 0, 1, credit=turn)
+                    writer = client.open(partition, 2, kind)
+                    pushing = threading.Thread(target=push, args=(writer, buffers))
+                    pushing.start()
+                    came = []
+                    ends = 0
+                    while ends < 2:
+                        message: Any = reader.next()
+                        if hasattr(message, "backlog") and not hasattr(message, "payload"):
+                            reader.add_credit(receiver, message.backlog)
+                            continue
+                        came.append(message)
+                        ends += message.data_type is DataType.END_OF_PARTITION
+                        if message.data_type.is_buffer and (turn or message.backlog):
+                            reader.add_credit(receiver)
+                    pushing.join()
+                    client.wait_finished()
+                    for index in range(2):
+                        got = payloads([b for b in came if b.subpartition == index and b.data_type.is_buffer])
+                        assert got == buffers[index::2]
+                    if kind is BLOCKING:
+                        assert client.release(partition)
+                    reader.close()
+                    client.close()
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        def push(writer: Any, buffers: list[bytes]) -> None:
+            for position, buffer in enumerate(buffers):
+                writer.push_with_credit(buffer, position % 2)
+            writer.finish()
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        wait_for(lambda: server.partitions.list("") == [])
+        wait_for(lambda: server.partitions.budget.memory == server.partitions.budget.disk == 0)
