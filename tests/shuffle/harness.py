@@ -64,6 +64,7 @@ class Client:
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.connect(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.settimeout(DEADLINE_S)
         self.decoder = ClientDecoder(generation, max_payload=1 << 20)
         self.messages: list[Any] = []
