@@ -258,6 +258,13 @@ class Segment:
             position, next_offset = after, header[BASE_OFFSET] + header[LAST_DELTA] + 1
         return position, next_offset
 
+    def end_offset_at(self, position: int) -> int:
+        """An offset behind every batch that begins before ``position``; ``NEVER`` where the index ends before."""
+        number = self.offsets.count_below(position, 1)
+        if number >= len(self.offsets):
+            return NEVER
+        return self.offsets.entry(number)[0] + self.base_offset + 1
+
     def first_end(self, position: int, end: int) -> tuple[int, int]:
         """The end of the batch at ``position``, and the offset that follows it."""
         at, header = next(self.walk(position, end))

@@ -5,6 +5,7 @@ marker is in the log: both are under ``lock``, so nothing slips in between. The 
 segment's index of aborted transactions first and counts afterwards, so that who may read past it can also look it up.
 """
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.errors import RequestError
@@ -17,6 +18,7 @@ from protocol.kafka.markers import build_marker
 
 if TYPE_CHECKING:
     from broker.storage.log import Log
+    from broker.storage.reading import ReadResult
 
 
 class ProducerDescription(NamedTuple):
@@ -111,23 +113,40 @@ def append_marker(
     return offset + 1
 
 
-def aborted(log: "Log", offset: int, end: int) -> list[AbortedTransaction]:
-    """The aborted transactions with records between ``offset`` and ``end``, oldest marker first. Raises StorageError."""
+def aborted(log: "Log", offset: int, read: "ReadResult", stable: int) -> list[AbortedTransaction]:
+    """The aborted transactions that have records in what was read from ``offset`` on, below ``stable``; oldest marker first.
+
+    There may be some more of them that begin behind it. Raises StorageError.
+    """
     found: list[AbortedTransaction] = []
+    if not read.size:
+        return found
     bases, segments = log.view
+    end = -1
     try:
-        for number, segment in enumerate(segments):
-            if number + 1 < len(bases) and bases[number + 1] <= offset:
+        for segment in segments[max(0, bisect_right(bases, offset) - 1) :]:
+            if not len(segment.aborted):
                 continue
+            if end < 0:
+                end = _end_of(log, read, stable)
             if segment.aborted.collect(offset, end, found):
                 break
     except FileNotFoundError:
         if segments == log.view.segments:
             raise log.go_offline("its index of aborted transactions is gone") from None
-        return aborted(log, offset, end)  # deleted under us
+        return aborted(log, offset, read, stable)  # deleted under us
     except OSError as error:
         raise log.failed("the index of aborted transactions could not be read", error) from error
     return found
+
+
+def _end_of(log: "Log", read: "ReadResult", most: int) -> int:
+    """An offset behind all that was read and, as far as the offset index tells, not far behind; at most ``most``."""
+    region = read.regions[-1]
+    for segment in reversed(log.view.segments):
+        if segment.log.path == region.file.path:
+            return min(most, segment.end_offset_at(region.offset + region.size))
+    return most
 
 
 def describe_producers(log: "Log") -> list[ProducerDescription]:
