@@ -6,6 +6,7 @@ Any thread may call any method; answers come by callback, on whatever thread bri
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import itemgetter
 
 from broker.errors import StorageError
 from broker.kafka.groups.offset_coordinator import Committer
@@ -138,6 +139,23 @@ class TransactionCoordinator:
             return ErrorCode.invalid_producer_id_mapping
         with entry.lock:
             return entry.transaction.why_refused(claim)
+
+    # Administration -------------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> tuple[ErrorCode, State | None]:
+        if not self._registry.active:
+            return ErrorCode.coordinator_not_available, None
+        entry = self._registry.get(transactional_id)
+        if entry is None or entry.transaction.state is None:
+            return ErrorCode.transactional_id_not_found, None
+        return ErrorCode.none, entry.transaction.state
+
+    def list(self) -> tuple[ErrorCode, list[tuple[str, State]]]:
+        """Every transactional id with its state."""
+        if not self._registry.active:
+            return ErrorCode.coordinator_not_available, []
+        found = [(entry.transaction.transactional_id, entry.transaction.state) for entry in self._registry.entries()]
+        return ErrorCode.none, sorted([(key, state) for key, state in found if state is not None], key=itemgetter(0))
 
     def _entry(self, transactional_id: str, reply: Reply) -> Entry | None:
         entry = self._registry.get(transactional_id)

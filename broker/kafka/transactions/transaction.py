@@ -4,19 +4,19 @@ An event is either refused with Kafka's error, or gives the next ``State`` of th
 it counts: ``begin`` marks it as on its way (further events are refused meanwhile), ``done`` makes it the present,
 ``undone`` drops it where it could not be made durable.
 
-| in state                    | event                     | goes to        | and                                                  |
-|-----------------------------|---------------------------|----------------|------------------------------------------------------|
-| Empty, Complete...          | init                      | Empty          | the next epoch; after the last one a new producer id |
-| Ongoing                     | init                      | PrepareAbort   | an epoch nobody is given: init has to come again     |
-| Empty, Complete..., Ongoing | partitions or group added | Ongoing        | these belong to the transaction                      |
-| Ongoing                     | end (commit)              | PrepareCommit  | decided                                              |
-| Ongoing                     | end (abort)               | PrepareAbort   | decided                                              |
-| Ongoing                     | its time is over          | PrepareAbort   | the next epoch: whoever still writes is fenced       |
-| PrepareCommit               | carried out               | CompleteCommit | markers and group offsets are durable                |
-| PrepareAbort                | carried out               | CompleteAbort  | markers are durable                                  |
-| CompleteCommit              | end (commit)              | -              | the same request once more                           |
-| CompleteAbort               | end (abort)               | -              | the same request once more                           |
-| Empty, Complete...          | unused for long           | Dead           | forgotten                                            |
+| in state                    | event                    | goes to        | and                                               |
+|-----------------------------|--------------------------|----------------|---------------------------------------------------|
+| Empty, Complete...          | init                     | Empty          | the next epoch; after the last, a new producer id |
+| Ongoing                     | init                     | PrepareAbort   | an epoch nobody is given: init has to come again  |
+| Empty, Complete..., Ongoing | partition or group added | Ongoing        | these belong to the transaction                   |
+| Ongoing                     | end (commit)             | PrepareCommit  | decided                                           |
+| Ongoing                     | end (abort)              | PrepareAbort   | decided                                           |
+| Ongoing                     | its time is over         | PrepareAbort   | the next epoch: whoever still writes is fenced    |
+| PrepareCommit               | carried out              | CompleteCommit | markers and group offsets are durable             |
+| PrepareAbort                | carried out              | CompleteAbort  | markers are durable                               |
+| CompleteCommit              | end (commit)             | -              | the same request once more                        |
+| CompleteAbort               | end (abort)              | -              | the same request once more                        |
+| Empty, Complete...          | unused for long          | Dead           | forgotten                                         |
 
 Prepare... refuses everything but its being carried out with CONCURRENT_TRANSACTIONS. What is not in the table is refused with
 INVALID_TXN_STATE. A producer id that is not the present one is INVALID_PRODUCER_ID_MAPPING, an epoch PRODUCER_FENCED.
