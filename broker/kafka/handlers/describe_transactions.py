@@ -23,9 +23,9 @@ def _describe(broker: "KafkaBroker", transactional_id: str) -> dict[str, Any]:
             "transactional_id": transactional_id,
             "transaction_state": "",
             "transaction_timeout": 0,
-            "transaction_start_time": -1,
-            "producer_id": -1,
-            "producer_epoch": -1,
+            "transaction_start_time": 0,
+            "producer_id": 0,
+            "producer_epoch": 0,
             "topics": [],
         }
     topics: dict[str, list[int]] = {}
