@@ -295,7 +295,7 @@ def test_each_record_is_transformed_exactly_once_over_kills(victim: str, own_bro
     assert producer.flush(30) == 0
     arguments = ("in", "out", "group", str(COUNT))
     transform = Transform(servers, *arguments)
-    for _ in range(4):
+    for _ in range(3):
         transform.wait_for(3)
         if victim == "client":
             transform.kill()

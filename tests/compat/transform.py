@@ -5,8 +5,13 @@ Reads numbers from one topic, writes each one's negative to another, and commits
 
 import os
 import sys
+import threading
 
 from confluent_kafka import Consumer, KafkaException, Producer
+
+
+# Whoever runs it starts it again then.
+GIVE_UP_S = 8.0
 
 
 def main(servers: str, source: str, target: str, group: str, total: int) -> None:
@@ -36,10 +41,12 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
         for message in messages:
             assert message.error() is None, message.error()
             producer.produce(target, b"-" + message.value(), partition=message.partition())
+        # Where a broker came back at the wrong moment, librdkafka 2.15 never sends TxnOffsetCommit, whatever the timeout says.
+        watchdog = threading.Timer(GIVE_UP_S, os._exit, [1])
+        watchdog.start()
         try:
-            # Where a broker went away at the wrong moment, librdkafka 2.15 never sends the offsets; then it is time to give up.
             producer.send_offsets_to_transaction(
-                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 5
+                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
             )
             producer.commit_transaction(30)
         except KafkaException as error:
@@ -49,6 +56,7 @@ def main(servers: str, source: str, target: str, group: str, total: int) -> None
             for one in consumer.committed(consumer.assignment(), 30):
                 one.offset = max(one.offset, 0)
                 consumer.seek(one)
+        watchdog.cancel()
         print(len(messages), flush=True)
 
 
@@ -57,5 +65,4 @@ if __name__ == "__main__":
         main(*sys.argv[1:5], int(sys.argv[5]))
     except KafkaException as error:
         print(error, file=sys.stderr, flush=True)
-        # Whoever runs it starts it again. Not by way of the destructors: librdkafka's may wait for a broker that went away.
-        os._exit(1)
+        os._exit(1)  # not by way of the destructors, which may wait for a broker that went away
