@@ -260,10 +260,8 @@ class Segment:
 
     def end_offset_at(self, position: int) -> int:
         """An offset behind every batch that begins before ``position``; ``NEVER`` where the index ends before."""
-        number = self.offsets.count_below(position, 1)
-        if number >= len(self.offsets):
-            return NEVER
-        return self.offsets.entry(number)[0] + self.base_offset + 1
+        found = self.offsets.ceiling(position, 1)
+        return NEVER if found is None else found[0] + self.base_offset + 1
 
     def first_end(self, position: int, end: int) -> tuple[int, int]:
         """The end of the batch at ``position``, and the offset that follows it."""

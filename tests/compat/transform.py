@@ -9,7 +9,6 @@ import threading
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-
 # Whoever runs it starts it again then.
 GIVE_UP_S = 8.0
 

@@ -204,6 +204,24 @@ def test_readers_are_told_what_was_aborted(storage: Storage) -> None:
     assert committed(log) == [b"b"]
 
 
+@pytest.mark.parametrize("restart", [lambda storage: storage, Storage.restart])
+def test_readers_of_a_part_are_told_little_of_what_is_far_behind_it(storage: Storage, restart: object) -> None:
+    log = storage.create(index_interval_bytes=1000)
+    for number in range(60):
+        transact(log, 7, b"%d" % number, b"." * 100)
+        end(log, 7, False)
+    restart(storage)  # type: ignore[operator]
+    log = storage.log()
+    stable = log.last_stable_offset
+    for offset in range(0, stable, 3):
+        read = log.read(offset, 600, up_to=stable)
+        told = [one.first_offset for one in log.aborted_transactions(offset, read, stable)]
+        data = b"".join(region.file.pread(region.size, region.offset) for region in read.regions)
+        behind = list(batches(data))[-1][1].next_offset
+        assert set(range(offset, behind, 3)) <= set(told)
+        assert len(told) < 20
+
+
 def test_the_index_has_kafkas_format(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
