@@ -14,6 +14,8 @@ from broker.kafka.broker import KafkaBroker
 from broker.kafka.config_changes import load_defaults
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
+from broker.kafka.transactions.coordinator import TransactionCoordinator
+from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
@@ -77,6 +79,7 @@ class BrokerServer:
         if self._sockets is not None and self.started_ms:
             self._sockets.stop_accepting()
             if self.crash is None:
+                self.kafka.transactions.shut_down()
                 self.kafka.groups.shut_down()
                 finished = self._sockets.drain(timeout)
                 if not finished:
@@ -150,13 +153,17 @@ class BrokerServer:
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open()
         groups = GroupCoordinator(runtime.clock, self._sockets.timer, self._catalogue, config)
-        self._logs.on_topic_deleted.append(groups.on_topic_deleted)
+        transactions = TransactionCoordinator(
+            TransactionRegistry(runtime.clock, self._sockets.timer, self._catalogue, config, logs, groups)
+        )
+        self._logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         self._broker = KafkaBroker(
             config=config,
             logs=self._logs,
             flusher=self._logs.flusher,
             catalogue=self._catalogue,
             groups=groups,
+            transactions=transactions,
             clock=runtime.clock,
             timer=self._sockets.timer,
             entropy=runtime.entropy,
@@ -166,8 +173,10 @@ class BrokerServer:
         )
         load_defaults(self._broker)
         groups.open(lambda topic: logs.topic(topic) is not None)
+        transactions.open()
         self._spawn("flusher", self._logs.flusher)
         self._spawn("catalogue-writer", groups.writer)
+        self._spawn("marker-writer", transactions.markers)
         self._spawn("housekeeper", self._logs.housekeeper)
         services: dict[str, Service] = {}
         for listener in self._all_listeners():
@@ -190,6 +199,7 @@ class BrokerServer:
         if self._shuffle is not None:
             self._shuffle.close()
         if self._broker is not None:
+            self._broker.transactions.shut_down()
             self._broker.groups.close()
         logs, self._logs = self._logs, None
         if logs is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
 from broker.kafka import handlers
+from broker.kafka.transactions import transaction
 from broker.network.mute import TABLE
 from broker.storage.log_config import SETTINGS
 
@@ -76,11 +77,18 @@ def mute_states() -> str:
     return _table(("state", "event", "next state"), rows)
 
 
+def transaction_phases() -> str:
+    lines = [line for line in (transaction.__doc__ or "").splitlines() if line.startswith("| ")]
+    columns, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return _table(columns, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "broker-settings": broker_settings,
     "topic-settings": topic_settings,
     "kafka-apis": kafka_apis,
     "mute-states": mute_states,
+    "transaction-phases": transaction_phases,
 }
 
 

@@ -8,8 +8,10 @@ import click
 
 from broker.cli.client import format_time
 from broker.cli.output import json_line, json_text, print_table
-from broker.cli.segment_check import Segment, check_segment
+from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
+from protocol.errors import ProtocolError
+from protocol.kafka.markers import read_marker
 from protocol.kafka.records import BatchHeader, records
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
@@ -29,15 +31,20 @@ def command(path: str, batches: bool, with_records: bool) -> None:
     anything is wrong. While a broker writes to DIR, the end of a log may look torn.
     """
     found: list[Segment] = []
+    transactions = _Transactions()
     for log_path in _segments(path):
+        transactions.directory = os.path.dirname(os.path.abspath(log_path))
         if batches or with_records:
             click.echo(f"{log_path}:")
-        found.append(check_segment(log_path, _Printer(with_records) if batches or with_records else None, with_records))
+            transactions.then = _Printer(with_records)
+        found.append(check_segment(log_path, transactions, with_records))
     if not found:
         raise BrokerError(f"There are no segment files (<20 digits>.log) in {path}.")
     if not (batches or with_records):
         _print_summary(found)
     sys.stdout.flush()
+    for line in transactions.open():
+        click.echo(line)
     damaged = [segment for segment in found if segment.problems]
     for segment in damaged:
         for problem in segment.problems[:_PROBLEMS_SHOWN]:
@@ -64,6 +71,16 @@ def _is_segment(name: str) -> bool:
     return len(name) == 24 and name.endswith(".log") and name[:20].isdigit()
 
 
+def _control(data: memoryview) -> str:
+    try:
+        marker = read_marker(data)
+    except ProtocolError as error:
+        return f"control: {error}"
+    if marker is None:
+        return "control"
+    return f"control: {'commit' if marker.commit else 'abort'} by coordinator epoch {marker.coordinator_epoch}"
+
+
 def _print_summary(found: list[Segment]) -> None:
     rows = [
         (
@@ -79,6 +96,31 @@ def _print_summary(found: list[Segment]) -> None:
         for segment in found
     ]
     print_table(("partition", "from", "to", "batches", "records", "bytes", "newest (UTC)", ""), rows)
+
+
+class _Transactions:
+    """Which transactions have no marker yet, by partition."""
+
+    def __init__(self) -> None:
+        self.directory = ""
+        self.then: OnBatch | None = None  # called with every batch
+        self._open: dict[tuple[str, int], tuple[int, int]] = {}  # (directory, producer id) -> epoch, first offset
+
+    def __call__(self, header: BatchHeader, position: int, data: memoryview) -> None:
+        if self.then is not None:
+            self.then(header, position, data)
+        if not header.is_transactional:
+            return
+        key = (self.directory, header.producer_id)
+        if header.is_control:
+            self._open.pop(key, None)
+        else:
+            self._open.setdefault(key, (header.producer_epoch, header.base_offset))
+
+    def open(self) -> Iterator[str]:
+        for (directory, producer_id), (epoch, offset) in sorted(self._open.items()):
+            name = os.path.basename(directory)
+            yield f"{name}: producer {producer_id} epoch {epoch} has an open transaction from offset {offset} on"
 
 
 class _Printer:
@@ -99,9 +141,10 @@ class _Printer:
         ]
         if header.has_producer:
             parts.append(f"producer {header.producer_id} epoch {header.producer_epoch} sequence {header.base_sequence}")
-        parts += [
-            word for word, so in (("transactional", header.is_transactional), ("control", header.is_control)) if so
-        ]
+        if header.is_control:
+            parts.append(_control(data))
+        elif header.is_transactional:
+            parts.append("transactional")
         out = sys.stdout.buffer
         out.write(f"  {', '.join(parts)}\n".encode())
         if self._with_records:

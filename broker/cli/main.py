@@ -16,6 +16,7 @@ from broker.errors import BrokerError, ConfigError
 COMMANDS = {
     "serve": "Run a broker.",
     "topics": "Create, list, describe and delete topics.",
+    "transactions": "List, describe and abort transactions.",
     "produce": "Send lines of standard input to a topic.",
     "consume": "Print the records of topics, one a line.",
     "shuffle": "Write, read, list and release result partitions.",

@@ -92,6 +92,30 @@ class TopicSettings:
 
 
 @attrs.frozen(kw_only=True, slots=False)
+class TransactionSettings:
+    """Transactions."""
+
+    transaction_max_timeout_ms: int = setting(
+        900_000,
+        least=1,
+        most=INT_MAX,
+        doc="The longest `transaction.timeout.ms` that a producer may ask for; a transaction that is open for longer than it "
+        "asked for is aborted.",
+        reason="Kafka's default: 15 minutes.",
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000,
+        least=1,
+        most=INT_MAX,
+        doc="Forget a transactional id that was unused for so long.",
+        reason="Kafka's default: a week.",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000, least=1, most=INT_MAX, doc="How often to look for such transactional ids.", reason=KAFKA
+    )
+
+
+@attrs.frozen(kw_only=True, slots=False)
 class LogSettings:
     """The log: segments, retention, flushing."""
 

@@ -7,7 +7,7 @@ is made from all this.
 import attrs
 
 from broker.config.listener import parse_address
-from broker.config.log_settings import CleanerSettings, GroupSettings, LogSettings, TopicSettings
+from broker.config.log_settings import CleanerSettings, GroupSettings, LogSettings, TopicSettings, TransactionSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.errors import ConfigError
@@ -15,7 +15,14 @@ from broker.errors import ConfigError
 
 @attrs.frozen(kw_only=True, slots=False)
 class BrokerConfig(
-    ShuffleSettings, GroupSettings, CleanerSettings, LogSettings, TopicSettings, NetworkSettings, ServerSettings
+    ShuffleSettings,
+    TransactionSettings,
+    GroupSettings,
+    CleanerSettings,
+    LogSettings,
+    TopicSettings,
+    NetworkSettings,
+    ServerSettings,
 ):
     """All settings of a broker, each within its bounds. Raises ConfigError otherwise."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.kafka.api import Api
     from broker.kafka.groups.coordinator import GroupCoordinator
+    from broker.kafka.transactions.coordinator import TransactionCoordinator
 
 log = get_logger("kafka")
 
@@ -36,6 +37,7 @@ class KafkaBroker:
     flusher: Flusher
     catalogue: Catalogue
     groups: "GroupCoordinator"
+    transactions: "TransactionCoordinator"
     clock: Clock
     timer: Timer
     entropy: Entropy

@@ -42,8 +42,8 @@ from protocol.kafka.records import Record, build_batch, records
 # One byte each of length, attributes, timestamp, offset, key length, value length and number of headers.
 SMALLEST_RECORD = 7
 LARGEST_CODEC = 4
-# Attributes that a batch with nothing special about it does not have: it may have a codec and no more.
-SPECIAL = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
+# Attributes that a batch with nothing special about it does not have.
+SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON
 
 
 def examine(view: memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, list[tuple[int, Header]]]:
@@ -100,8 +100,8 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
         raise RequestError(ErrorCode.invalid_record, f"A record batch of {size} bytes cannot hold {count} records.")
     if attributes & (CONTROL | DELETE_HORIZON):
         raise RequestError(ErrorCode.invalid_record, "Clients are not allowed to write control batches.")
-    if attributes & TRANSACTIONAL:
-        raise RequestError(ErrorCode.invalid_txn_state, "There is no transaction that this batch could belong to.")
+    if attributes & TRANSACTIONAL and header[PRODUCER_ID] < 0:
+        raise RequestError(ErrorCode.invalid_record, "A batch of a transaction needs a producer id.")
     if header[PRODUCER_ID] >= 0 and (header[BASE_SEQUENCE] < 0 or header[PRODUCER_EPOCH] < 0):
         raise RequestError(ErrorCode.invalid_record, "A producer id needs an epoch and a sequence number.")
     if attributes & LOG_APPEND_TIME:
@@ -168,5 +168,6 @@ def _look_inside(batch: memoryview, header: Header, config: LogConfig, codec: in
         producer_id=header[PRODUCER_ID],
         producer_epoch=header[PRODUCER_EPOCH],
         base_sequence=header[BASE_SEQUENCE],
+        attributes=header[ATTRIBUTES] & TRANSACTIONAL,
         level=level,
     )

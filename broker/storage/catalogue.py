@@ -20,7 +20,7 @@ from broker.runtime.threads import Lock
 T = TypeVar("T")
 
 # Rises with each change of the tables that an older broker would misread.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @attrs.frozen
@@ -57,6 +57,34 @@ class StoredOffset(NamedTuple):
     expire_ms: int
 
 
+class TransactionRow(NamedTuple):
+    """A transactional id. Epochs and times (wall clock, ms) are -1 where there is none."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    last_epoch: int
+    timeout_ms: int
+    phase: str
+    partitions: tuple[tuple[str, int], ...]
+    groups: tuple[str, ...]
+    started_ms: int
+    updated_ms: int
+
+
+class PendingOffset(NamedTuple):
+    """What a group commits with a transaction that has not ended yet."""
+
+    transactional_id: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+    commit_ms: int
+
+
 class Catalogue(Protocol):
     def topics(self) -> list[TopicRow]:
         """All topics, sorted by name."""
@@ -88,7 +116,7 @@ class Catalogue(Protocol):
         """Of these (topic, partition); None: all of the group's."""
 
     def delete_topic_offsets(self, topic: str) -> None:
-        """Of all groups."""
+        """Of all groups, those pending in transactions too."""
 
     def load_groups(self) -> Iterable[tuple[str, bytes]]:
         """(group, blob) as saved."""
@@ -97,6 +125,24 @@ class Catalogue(Protocol):
 
     def delete_group(self, group: str) -> None:
         """Its blob; its offsets are deleted by ``delete_offsets``."""
+
+    def load_transactions(self) -> Iterable[TransactionRow]:
+        """All transactional ids, in no particular order."""
+
+    def save_transaction(self, row: TransactionRow) -> None: ...
+
+    def load_pending_offsets(self) -> Iterable[PendingOffset]: ...
+
+    def add_pending_offsets(
+        self, transactional_id: str, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]
+    ) -> None:
+        """As ``commit_offsets``, but they count only once the transaction is completed."""
+
+    def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
+        """Save the row, and make its pending offsets the committed ones (or with ``commit`` False drop them), in one step."""
+
+    def delete_transaction(self, transactional_id: str) -> None:
+        """Its row and whatever is pending in it."""
 
     def allocate_producer_ids(self, n: int) -> int:
         """First of ``n`` ids in a row that were never given out before. The first of all is 0."""
@@ -127,6 +173,20 @@ CREATE TABLE producer_ids (next INTEGER NOT NULL);
 INSERT INTO producer_ids VALUES (0);
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
+_TRANSACTIONS = """
+CREATE TABLE transactions (
+    transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL, last_epoch INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL, phase TEXT NOT NULL, partitions TEXT NOT NULL, groups TEXT NOT NULL,
+    started_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE pending_offsets (
+    transactional_id TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    committed INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL,
+    PRIMARY KEY (transactional_id, group_id, topic, partition)
+) WITHOUT ROWID;
+"""
+# What each version of the layout has added.
+_LAYOUTS = (_TABLES, _TRANSACTIONS)
 
 
 class SqliteCatalogue:
@@ -167,8 +227,9 @@ class SqliteCatalogue:
             )
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
-        if version == 0:
-            self._connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+        if version < SCHEMA_VERSION:
+            added = "".join(_LAYOUTS[version:])
+            self._connection.executescript(f"BEGIN IMMEDIATE;{added}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
         problem = execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise sqlite3.DatabaseError(problem)
@@ -266,7 +327,11 @@ class SqliteCatalogue:
         )
 
     def delete_topic_offsets(self, topic: str) -> None:
-        self._execute("DELETE FROM offsets WHERE topic = ?", (topic,))
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM offsets WHERE topic = ?", (topic,))
+            connection.execute("DELETE FROM pending_offsets WHERE topic = ?", (topic,))
+
+        self._write(change)
 
     def load_groups(self) -> Iterable[tuple[str, bytes]]:
         return self._read("SELECT group_id, blob FROM groups")  # type: ignore[return-value]
@@ -276,6 +341,49 @@ class SqliteCatalogue:
 
     def delete_group(self, group: str) -> None:
         self._execute("DELETE FROM groups WHERE group_id = ?", (group,))
+
+    def load_transactions(self) -> Iterable[TransactionRow]:
+        for row in self._read("SELECT * FROM transactions"):
+            partitions, groups = json.loads(str(row[6])), json.loads(str(row[7]))
+            pairs = tuple((topic, partition) for topic, partition in partitions)
+            yield TransactionRow._make([*row[:6], pairs, tuple(groups), *row[8:]])
+
+    def save_transaction(self, row: TransactionRow) -> None:
+        self._write(lambda connection: _put_transaction(connection, row))
+
+    def load_pending_offsets(self) -> Iterable[PendingOffset]:
+        return map(PendingOffset._make, self._read("SELECT * FROM pending_offsets"))
+
+    def add_pending_offsets(
+        self, transactional_id: str, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]
+    ) -> None:
+        rows = [(transactional_id, group, *offset) for offset in offsets]
+        self._write(
+            lambda connection: connection.executemany(
+                "INSERT OR REPLACE INTO pending_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows
+            )
+        )
+
+    def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            key = (row.transactional_id,)
+            if commit:
+                connection.execute(
+                    "INSERT OR REPLACE INTO offsets SELECT group_id, topic, partition, committed, leader_epoch, metadata, "
+                    "commit_ms, -1 FROM pending_offsets WHERE transactional_id = ?",
+                    key,
+                )
+            connection.execute("DELETE FROM pending_offsets WHERE transactional_id = ?", key)
+            _put_transaction(connection, row)
+
+        self._write(change)
+
+    def delete_transaction(self, transactional_id: str) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM pending_offsets WHERE transactional_id = ?", (transactional_id,))
+            connection.execute("DELETE FROM transactions WHERE transactional_id = ?", (transactional_id,))
+
+        self._write(change)
 
     def allocate_producer_ids(self, n: int) -> int:
         def change(connection: sqlite3.Connection) -> int:
@@ -295,3 +403,11 @@ class SqliteCatalogue:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _put_transaction(connection: sqlite3.Connection, row: TransactionRow) -> None:
+    partitions, groups = json.dumps(sorted(row.partitions)), json.dumps(sorted(row.groups))
+    connection.execute(
+        "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row[:6], partitions, groups, row.started_ms, row.updated_ms),
+    )

@@ -6,6 +6,8 @@ records that a later one replaces, several small ones into one. Offsets stay wha
 
 - A record without a value (a tombstone) stays ``delete.retention.ms`` longer: its batch gets the time when it may go, in the
   place of its base timestamp (bit 6 of the attributes), the first time it is cleaned.
+- Records of aborted transactions go, and replace nothing. Markers stay: what they end may lie in a part that is not cleaned
+  yet. Nothing is cleaned from the first unstable offset on.
 - The last batch of an idempotent producer stays, if need be without records: its sequence number is in it.
 - A batch that keeps all its records is copied as it is. One that does not match its checksum takes the partition offline.
 
@@ -63,7 +65,7 @@ def cleanable(log: Log, now_ms: int) -> Cleanable | None:
         timestamp, _ = segment.largest()
         too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
         # Behind the recovery point that a crash would leave there must be no gaps: recovery takes one for damage.
-        if too_young or next_base > log.saved_point:
+        if too_young or next_base > min(log.saved_point, log.last_stable_offset):
             break
         end += 1
     segments = view.segments[:end]
@@ -109,11 +111,14 @@ class Cleaning:
         self._config = plan.log.config
         self._latest: dict[bytes, int] = {}
         self._last_of_producers: set[int] = set()
+        # Producer id -> (first, last offset) of what it aborted.
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
 
     def run(self) -> Iterator[None]:
         """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
         log = self.log
         try:
+            self._read_aborted()
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
             # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
@@ -133,6 +138,17 @@ class Cleaning:
 
     # -- which records stay --------------------------------------------------------------------------------------------
 
+    def _read_aborted(self) -> None:
+        for segment in self.log.view.segments:
+            for entry in segment.aborted.entries():
+                self._aborted.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        ranges = self._aborted.get(header.producer_id)
+        if ranges is None or not header.is_transactional or header.is_control:
+            return False
+        return any(first <= header.base_offset <= last for first, last in ranges)
+
     def _read_keys(self) -> Iterator[None]:
         """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
         latest, room = self._latest, self._key_bytes
@@ -142,7 +158,7 @@ class Cleaning:
                 if batch is None:
                     yield
                     continue
-                if header.last_offset >= self._end_offset and not header.is_control:
+                if header.last_offset >= self._end_offset and not header.is_control and not self._is_aborted(header):
                     for record in self._records(segment, batch):
                         if record.key is not None and record.offset >= self._end_offset:
                             key = _digest(record.key)
@@ -172,7 +188,8 @@ class Cleaning:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         passed = horizon is not None and horizon <= self._now_ms
         inside = self._records(segment, batch)
-        kept = [record for record in inside if self._stays(record, passed)]
+        aborted = self._is_aborted(header)
+        kept = [] if aborted else [record for record in inside if self._stays(record, passed)]
         if not kept and header.last_offset not in self._last_of_producers:
             return None
         tombstones = any(record.value is None for record in kept)
@@ -286,6 +303,8 @@ class Cleaning:
                         pending.append(kept)
                 if pending:
                     file.pwrite(pending, written)
+                for entry in segment.aborted.entries():
+                    cleaned.aborted.add(entry)
             cleaned.finish_indexes()
             file.sync()
             cleaned.sync_indexes()
@@ -295,7 +314,7 @@ class Cleaning:
             raise
 
     def _remove(self, cleaned: Segment) -> None:
-        for cached in (cleaned.log, cleaned.offsets.cached, cleaned.times.cached):
+        for cached in (cleaned.log, cleaned.offsets.cached, cleaned.times.cached, cleaned.aborted.cached):
             cached.drop()
             if self.log.around.disk.exists(cached.path) and cached.path.endswith(CLEANED):
                 self.log.around.disk.remove(cached.path)
@@ -310,11 +329,17 @@ class Cleaning:
             if log.deleted or any(segment not in there for segment in group):
                 self._remove(cleaned)
                 return
-            caches = (cleaned.log, cleaned.offsets.cached, cleaned.times.cached)
+            caches = [cleaned.log, cleaned.offsets.cached, cleaned.times.cached]
+            if len(cleaned.aborted):
+                caches.append(cleaned.aborted.cached)
             for cached in caches:
                 cached.get()
                 cached.pinned = True  # nobody can open them while their names change
             try:
+                if len(cleaned.aborted):  # unlike the others, this one could not be made again from the log
+                    swapped = cleaned.aborted.cached.path.removesuffix(CLEANED) + SWAP
+                    disk.rename(cleaned.aborted.cached.path, swapped)
+                    cleaned.aborted.cached.path = swapped
                 disk.rename(cleaned.log.path, final + SWAP)
                 cleaned.log.path = final + SWAP
                 disk.sync_dir(log.dir)

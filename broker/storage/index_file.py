@@ -5,7 +5,7 @@ an index can always be made again from the log, so it is written a page at a tim
 recovery point. Searching reads a page of the file and keeps that one page; so memory does not grow with the log.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -122,6 +122,16 @@ class IndexFile:
             return None
         at = bisect_right(page.columns[column], key) - 1
         return page.columns[0][at], page.columns[1][at]
+
+    def ceiling(self, key: int, column: int) -> tuple[int, int] | None:
+        """The first entry with ``key`` or more in ``column``."""
+        number = self.count_below(key, column)
+        if number < self._stored_entries():
+            return self.entry(number)
+        with self._mutex:
+            tail = self._tail
+            at = bisect_left(tail[column], key)
+            return (tail[0][at], tail[1][at]) if at < len(tail[column]) else None
 
     def last(self) -> tuple[int, int] | None:
         with self._mutex:

@@ -23,7 +23,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
-from broker.storage import append_rules, durability, reading, trimming
+from broker.storage import append_rules, durability, reading, transactions, trimming
 from broker.storage.append_rules import LARGEST_CODEC, SMALLEST_RECORD, SPECIAL
 from broker.storage.files import OpenFiles
 from broker.storage.log_config import LogConfig
@@ -39,7 +39,7 @@ from broker.storage.segment import (
     Segment,
 )
 from protocol.checksum import crc32c
-from protocol.kafka.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from protocol.kafka.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from protocol.kafka.errors import ErrorCode
 
 logger = get_logger("storage")
@@ -133,6 +133,10 @@ class Log:
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
         self.read_ends: dict[int, tuple[Segment, int]] = {}
         self.producers = ProducerState()
+        # Where the oldest open transaction begins, None where none is open. Set before `tail` and cleared before it, too.
+        self.first_unstable: int | None = None
+        # Producer id -> epoch: who may append to a transaction here. The coordinator says so; it is not durable.
+        self.writers: dict[int, int] = {}
         self.active: Segment | None = None
         self.sync_lock = Lock()
         self.files_lock = Lock()  # held while files of closed segments are replaced or taken away
@@ -154,6 +158,10 @@ class Log:
     advance_start = trimming.advance_start
     drop_old_segments = trimming.drop_old_segments
     discard = trimming.discard
+    allow_transaction = transactions.allow
+    append_marker = transactions.append_marker
+    aborted_transactions = transactions.aborted
+    describe_producers = transactions.describe_producers
     repair_index = trimming.repair_index
 
     def __repr__(self) -> str:
@@ -181,12 +189,14 @@ class Log:
             self._roll_jitter_ms = random % min(config.segment_jitter_ms, config.segment_ms)
         with self.lock:
             if self.active is not None and self.active.size:
-                self._set_roll_time(self.active)
+                self.set_roll_time(self.active)
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what a reader that wants only committed transactions sees; there are none yet."""
-        return self.high_watermark
+        """The end of what a reader that wants only committed transactions sees."""
+        end = self.high_watermark  # first: a transaction that begins now begins here or later
+        first = self.first_unstable
+        return end if first is None else min(end, max(first, self.log_start_offset))
 
     def start(self, loaded: LoadedLog, recovery_point: int, first_dirty_offset: int = 0, dense_from: int = 0) -> None:
         """Begin to serve what recovery has found. ``recovery_point`` is what the checkpoint said: no more is known durable."""
@@ -197,13 +207,14 @@ class Log:
             self.set_segments(tuple(loaded.segments))
             self.log_start_offset = loaded.log_start_offset
             self.producers = loaded.producers
+            self.first_unstable = self.producers.first_unstable()
             self.snapshots = set(loaded.snapshots)
-            self._publish(loaded.log_end_offset, self.active)
+            self.publish(loaded.log_end_offset, self.active)
             self.durable_offset = self.recovery_point = self.saved_point = min(recovery_point, loaded.log_end_offset)
             if self.active.size:
                 first = self.active.header(0, self.active.size)
                 self.active.first_timestamp = first[MAX_TIMESTAMP] if first else -1
-                self._set_roll_time(self.active)
+                self.set_roll_time(self.active)
             self.dir_dirty = True  # nobody knows what an earlier process left unsynced
             self.last_flush_ms = self.around.clock.time_ms()
             self.offline = None
@@ -238,7 +249,7 @@ class Log:
             )
             and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
             and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
-            and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+            and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
             and crc32c(records[21:]) == crc
         ):
             records, found = append_rules.examine(records, self._config, now_ms)
@@ -246,7 +257,7 @@ class Log:
             last_delta = sum(header[LAST_DELTA] + 1 for _, header in found) - 1
             max_ts = max(header[MAX_TIMESTAMP] for _, header in found)
             _, header = found[0]  # only a lone batch may have a producer id
-            producer_id, epoch, sequence = header[9], header[10], header[11]
+            attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
             if self._config.log_append_time:
                 appended_ms = now_ms
         with self.lock:
@@ -256,6 +267,8 @@ class Log:
                 seen = self.producers.check(producer_id, epoch, sequence, last_delta)
                 if seen is not None:
                     return AppendInfo(seen.base_offset, seen.last_offset, -1, self.log_start_offset, True)
+                if attributes & TRANSACTIONAL or self.first_unstable is not None:
+                    transactions.check(self, producer_id, epoch, bool(attributes & TRANSACTIONAL))
             base_offset = self.log_end_offset
             last_offset = base_offset + last_delta
             segment = self.active
@@ -279,13 +292,13 @@ class Log:
             try:
                 file.pwrite((records,), position)
             except OSError as error:
-                raise self._not_written(segment, position, error) from error
+                raise self.not_written(segment, position, error) from error
             took = monotonic() - started
             if took > SLOW_WRITE_S:
                 self.slow_until = started + took + SLOW_FOR_S
             if position == 0:
                 segment.first_timestamp = max_ts
-                self._set_roll_time(segment)
+                self.set_roll_time(segment)
             offset = base_offset
             for at, header in found:
                 offset += header[LAST_DELTA] + 1
@@ -298,6 +311,9 @@ class Log:
                 )
             if producer_id >= 0:
                 self.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, now_ms)
+                if attributes & TRANSACTIONAL:
+                    self.producers.began(producer_id, base_offset)
+                    self.first_unstable = self.producers.first_unstable()
             self.log_end_offset = self.high_watermark = offset
             self.tail = (offset, segment, segment.size)
         if offset - self.durable_offset >= self._flush_messages:
@@ -306,11 +322,11 @@ class Log:
             self.wake()
         return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, self.log_start_offset, False))
 
-    def _publish(self, end_offset: int, segment: Segment) -> None:
+    def publish(self, end_offset: int, segment: Segment) -> None:
         self.log_end_offset = self.high_watermark = end_offset
         self.tail = (end_offset, segment, segment.size)
 
-    def _set_roll_time(self, segment: Segment) -> None:
+    def set_roll_time(self, segment: Segment) -> None:
         """Kafka's rule: by the time of the segment's first batch, or by the clock where it has none."""
         config = self._config
         after = config.segment_ms - self._roll_jitter_ms
@@ -371,7 +387,7 @@ class Log:
 
     # -- failures ------------------------------------------------------------------------------------------------------
 
-    def _not_written(self, segment: Segment, position: int, error: OSError) -> StorageError:
+    def not_written(self, segment: Segment, position: int, error: OSError) -> StorageError:
         """Part of a batch may be in the file: it must not stay where the next one goes, or at the end of the segment."""
         try:
             segment.log.get().truncate(position)

@@ -1,7 +1,10 @@
-"""What a log knows of its idempotent producers: epochs, and the last five batches of each.
+"""What a log knows of its producers: epochs, the last five batches of each, and the transactions that are open.
 
 The rules are Kafka's (ProducerAppendInfo, ProducerStateEntry): a batch must continue its producer's sequence, one of the last
 five may come again and is then a duplicate, an old epoch is fenced, and a producer that is not known may begin anywhere.
+
+A transaction is open from its first batch to its marker. Nothing from the first offset of the oldest open one on is stable:
+readers that want only committed records stop there.
 
 A plain value under the lock of its log. Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That
 format has room for one batch of each producer, so a Kafka broker that restarts refuses the retry of any but the last one. Here
@@ -50,20 +53,23 @@ class SeenBatch(NamedTuple):
 class Producer:
     """``next_sequence`` continues the last batch; 0 where there is none."""
 
-    __slots__ = ("batches", "epoch", "next_sequence", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "seen_ms")
 
-    def __init__(self, epoch: int, batches: list[SeenBatch], seen_ms: int) -> None:
+    def __init__(self, epoch: int, batches: list[SeenBatch], seen_ms: int, coordinator_epoch: int = -1) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch  # of the last marker
         self.batches = batches
         self.seen_ms = seen_ms
         self.next_sequence = (batches[-1].last_sequence + 1) % _SEQUENCES if batches else 0
 
 
 class ProducerState:
-    __slots__ = ("_producers",)
+    __slots__ = ("_producers", "open")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        # Producer id -> first offset of its open transaction; in the order of the offsets.
+        self.open: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -108,7 +114,8 @@ class ProducerState:
         batch = SeenBatch(last_sequence, last_offset, offset_delta, seen_ms)
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
-            self._producers[producer_id] = Producer(epoch, [batch], seen_ms)
+            coordinator_epoch = -1 if producer is None else producer.coordinator_epoch
+            self._producers[producer_id] = Producer(epoch, [batch], seen_ms, coordinator_epoch)
             return
         batches = producer.batches
         batches.append(batch)
@@ -117,9 +124,37 @@ class ProducerState:
         producer.next_sequence = (last_sequence + 1) % _SEQUENCES
         producer.seen_ms = seen_ms
 
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def began(self, producer_id: int, offset: int) -> None:
+        """A batch of a transaction is in the log; the first one opens it."""
+        self.open.setdefault(producer_id, offset)
+
+    def ended(self, producer_id: int, epoch: int, coordinator_epoch: int, seen_ms: int) -> int | None:
+        """A marker is in the log. Returns the transaction's first offset, None where none was open.
+
+        A marker may carry a higher epoch than the transaction's batches: from then on, the old one is fenced here.
+        """
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch < epoch:
+            self._producers[producer_id] = Producer(epoch, [], seen_ms, coordinator_epoch)
+        else:
+            producer.seen_ms = seen_ms
+            producer.coordinator_epoch = coordinator_epoch
+        return self.open.pop(producer_id, None)
+
+    def first_unstable(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return next(iter(self.open.values()), None)
+
     def expire(self, now_ms: int, max_age_ms: int) -> int:
-        """Forget producers that were silent for so long; how many were."""
-        old = [key for key, producer in self._producers.items() if now_ms - producer.seen_ms >= max_age_ms]
+        """Forget producers that were silent for so long and have no open transaction; how many were."""
+        old = [
+            key
+            for key, producer in self._producers.items()
+            if now_ms - producer.seen_ms >= max_age_ms and key not in self.open
+        ]
         for key in old:
             del self._producers[key]
         return len(old)
@@ -134,7 +169,14 @@ class ProducerState:
         for key, producer in self._producers.items():
             last = producer.batches[-1] if producer.batches else SeenBatch(-1, -1, 0, producer.seen_ms)
             entries += _PRODUCER.pack(
-                key, producer.epoch, last.last_sequence, last.last_offset, last.offset_delta, producer.seen_ms, -1, -1
+                key,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                producer.seen_ms,
+                producer.coordinator_epoch,
+                self.open.get(key, -1),
             )
             windows.append(max(0, len(producer.batches) - 1))
             for batch in producer.batches[:-1]:
@@ -165,7 +207,8 @@ class ProducerState:
             at += _PRODUCER.size
         has_windows = data[at : at + len(_WINDOW_MARK)] == _WINDOW_MARK  # a snapshot that Kafka wrote has none
         at += len(_WINDOW_MARK)
-        for key, epoch, sequence, offset, delta, seen_ms, _, _ in rows:
+        opened: list[tuple[int, int]] = []
+        for key, epoch, sequence, offset, delta, seen_ms, coordinator_epoch, first_offset in rows:
             batches = []
             if has_windows:
                 older = data[at]
@@ -175,5 +218,8 @@ class ProducerState:
                     at += _BATCH.size
             if offset >= 0:
                 batches.append(SeenBatch(sequence, offset, delta, seen_ms))
-            state._producers[key] = Producer(epoch, batches, seen_ms)
+            state._producers[key] = Producer(epoch, batches, seen_ms, coordinator_epoch)
+            if first_offset >= 0:
+                opened.append((first_offset, key))
+        state.open = {key: first_offset for first_offset, key in sorted(opened)}
         return state

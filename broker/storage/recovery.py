@@ -14,8 +14,8 @@ on, at most the last minute before a crash and next to nothing after a clean sto
 | any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
 | the log ends before its recovery point                       | damage: the partition goes offline (StorageError) |
 
-Indexes are made again from there on, and wherever one does not fit its segment. Producer state is read from the newest
-snapshot that is good and not newer than the recovery point, and continued from the batches.
+Indexes are made again from there on, and wherever one does not fit its segment. Producer state, with the transactions that are
+open, is read from the newest snapshot that is good and not newer than the recovery point, and continued from the batches.
 """
 
 import itertools
@@ -53,7 +53,10 @@ from broker.storage.segment import (
     Header,
     Segment,
 )
-from protocol.kafka.batch import CONTROL, LOG_OVERHEAD
+from broker.storage.txn_index import AbortedTransaction
+from protocol.errors import ProtocolError
+from protocol.kafka.batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL
+from protocol.kafka.markers import read_marker
 
 log = get_logger("storage")
 
@@ -142,7 +145,8 @@ def _tidy(source: LogOnDisk) -> list[str]:
     for name in disk.listdir(directory):
         if name.endswith(LOG + SWAP):
             finish_swap(source.files, directory, name)
-        elif name.endswith(SWAP):
+    for name in disk.listdir(directory):
+        if name.endswith(SWAP):
             disk.remove(f"{directory}/{name}")
             changed = True
     names = disk.listdir(directory)
@@ -173,12 +177,15 @@ def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
     for _, header in swapped.walk(0, swapped.log.get().size()):
         end_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
     swapped.drop_files()
+    aborted = f"{directory}/{file_name(base, TXN_INDEX)}"
     for other in disk.listdir(directory):
         for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             offset = offset_of(other, suffix)
             if offset is not None and base <= offset < max(end_offset, base + 1) and (offset > base or suffix != LOG):
                 disk.remove(f"{directory}/{other}")
     disk.sync_dir(directory)
+    if disk.exists(aborted + SWAP):
+        disk.rename(aborted + SWAP, aborted)
     disk.rename(f"{directory}/{name}", f"{directory}/{file_name(base, LOG)}")
     disk.sync_dir(directory)
 
@@ -269,8 +276,11 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
         size, last_offset = header[LENGTH] + LOG_OVERHEAD, header[BASE_OFFSET] + header[LAST_DELTA]
         segment.index(at, size, last_offset, header[MAX_TIMESTAMP], source.index_interval_bytes)
         if header[BASE_OFFSET] >= known:
-            replay_batch(producers, header, source.now_ms)
+            aborted = replay_batch(producers, segment, at, header, source.now_ms)
+            if aborted is not None:
+                segment.aborted.add(aborted)
 
+    segment.aborted.truncate_from(max(offset, known))
     file = segment.log.get()
     dense_from = source.dense_from
     good, offset = scan(
@@ -363,23 +373,46 @@ def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, positi
             begin = segment.locate(known, end) if known > segment.base_offset else 0
         except CorruptIndex:
             begin = 0
-        for _, header in segment.walk(begin, end):
+        for at, header in segment.walk(begin, end):
             if header[BASE_OFFSET] >= known:
-                replay_batch(loaded.producers, header, source.now_ms)
+                replay_batch(loaded.producers, segment, at, header, source.now_ms)
 
 
-def replay_batch(producers: ProducerState, header: Header, now_ms: int) -> None:
-    """When the producer was really last seen is not in the log (its records' timestamps may be anything): ``now_ms`` gives it a
-    full period before it expires."""
-    if header[PRODUCER_ID] >= 0 and not header[ATTRIBUTES] & CONTROL:
+def replay_batch(
+    producers: ProducerState, segment: Segment, position: int, header: Header, now_ms: int
+) -> AbortedTransaction | None:
+    """Take a batch into the producer state. Returns the transaction that it aborts, if it does.
+
+    When the producer was really last seen is not in the log (its records' timestamps may be anything): ``now_ms`` gives it a
+    full period before it expires.
+    """
+    producer_id = header[PRODUCER_ID]
+    if producer_id < 0:
+        return None
+    if not header[ATTRIBUTES] & CONTROL:
         producers.appended(
-            header[PRODUCER_ID],
+            producer_id,
             header[PRODUCER_EPOCH],
             header[BASE_SEQUENCE],
             header[LAST_DELTA],
             header[BASE_OFFSET] + header[LAST_DELTA],
             now_ms,
         )
+        if header[ATTRIBUTES] & TRANSACTIONAL:
+            producers.began(producer_id, header[BASE_OFFSET])
+        return None
+    try:
+        marker = read_marker(segment.log.get().pread(header[LENGTH] + LOG_OVERHEAD, position))
+    except ProtocolError as error:
+        raise StorageError(f"{segment.log.path} has a control batch at {position} that is none: {error}") from error
+    if marker is None:
+        return None
+    first = producers.ended(producer_id, header[PRODUCER_EPOCH], marker.coordinator_epoch, now_ms)
+    if first is None or marker.commit:
+        return None
+    offset = header[BASE_OFFSET]
+    stable = producers.first_unstable()
+    return AbortedTransaction(producer_id, first, offset, offset + 1 if stable is None else stable)
 
 
 def _lost(source: LogOnDisk, end_offset: int) -> StorageError:

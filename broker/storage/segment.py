@@ -1,4 +1,4 @@
-"""One segment of a log: a file of record batches and its two indexes.
+"""One segment of a log: a file of record batches, its two indexes, and the index of aborted transactions.
 
 Only the newest segment of a log (the active one) grows; who appends holds the log's lock. Reading needs no lock: the bytes
 below ``size`` never change. What is read here are headers and index pages, never the data that a consumer gets.
@@ -10,10 +10,11 @@ they disagree; the log then makes the index again.
 from collections.abc import Iterator
 
 from broker.errors import StorageError
-from broker.storage.files import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, OpenFiles, file_name
+from broker.storage.files import LOG, OFFSET_INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX, OpenFiles, file_name
 from broker.storage.index_file import CorruptIndex
 from broker.storage.offset_index import OffsetIndex
 from broker.storage.time_index import TimeIndex
+from broker.storage.txn_index import TransactionIndex
 from protocol.kafka.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 # Kafka's record batch header as ``HEADER`` unpacks it: the fields by number, without making an object of each.
@@ -38,6 +39,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index",
+        "aborted",
         "base_offset",
         "created_ms",
         "directory",
@@ -69,6 +71,7 @@ class Segment:
             files.cached(f"{directory}/{file_name(base_offset, OFFSET_INDEX)}{infix}"), base_offset
         )
         self.times = TimeIndex(files.cached(f"{directory}/{file_name(base_offset, TIME_INDEX)}{infix}"), base_offset)
+        self.aborted = TransactionIndex(files.cached(f"{directory}/{file_name(base_offset, TXN_INDEX)}{infix}"))
         # -2: not looked at yet (of a closed segment it is the last entry of the time index).
         self.largest_timestamp = -2
         self.largest_timestamp_offset = base_offset
@@ -175,6 +178,7 @@ class Segment:
     def sync_indexes(self) -> None:
         self.offsets.sync()
         self.times.sync()
+        self.aborted.sync()
 
     def walk(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
         """Position and header of each batch from ``position``, where one begins, to ``end``, where one ends.
@@ -254,6 +258,11 @@ class Segment:
             position, next_offset = after, header[BASE_OFFSET] + header[LAST_DELTA] + 1
         return position, next_offset
 
+    def end_offset_at(self, position: int) -> int:
+        """An offset behind every batch that begins before ``position``; ``NEVER`` where the index ends before."""
+        found = self.offsets.ceiling(position, 1)
+        return NEVER if found is None else found[0] + self.base_offset + 1
+
     def first_end(self, position: int, end: int) -> tuple[int, int]:
         """The end of the batch at ``position``, and the offset that follows it."""
         at, header = next(self.walk(position, end))
@@ -267,3 +276,4 @@ class Segment:
         self.log.drop()
         self.offsets.cached.drop()
         self.times.cached.drop()
+        self.aborted.cached.drop()

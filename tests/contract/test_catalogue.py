@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from broker.storage.catalogue import Catalogue, StoredOffset, TopicRow
+from broker.storage.catalogue import Catalogue, PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.contract.implementations import CATALOGUES
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -121,6 +121,61 @@ def test_groups_are_saved_replaced_and_deleted_without_their_offsets(catalogue: 
     catalogue.now.delete_group("never was")
     assert list(catalogue.again().load_groups()) == [("g", b"\0two")]
     assert keys(catalogue.now) == [("h", "t", 0)]
+
+
+def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:
+    row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000)
+    return row._replace(**fields)
+
+
+def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
+    catalogue.now.save_transaction(transaction("x"))
+    catalogue.now.save_transaction(transaction("y", partitions=(), groups=()))
+    catalogue.now.save_transaction(transaction("x", "PrepareCommit", epoch=2))
+    catalogue.now.save_transaction(transaction("ü"))
+    catalogue.now.delete_transaction("ü")
+    catalogue.now.delete_transaction("never was")
+    assert sorted(catalogue.again().load_transactions()) == [
+        transaction("x", "PrepareCommit", epoch=2),
+        transaction("y", partitions=(), groups=()),
+    ]
+
+
+def pending(catalogue: Catalogue) -> list[tuple[str, str, str, int, int]]:
+    return sorted(row[:5] for row in catalogue.load_pending_offsets())
+
+
+def test_offsets_of_a_transaction_count_once_it_is_completed(catalogue: Reopening) -> None:
+    catalogue.now.commit_offsets("g", [("t", 0, 1, 0, "old", 10)])
+    catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "new", 20), ("t", 1, 6, -1, None, 20)])
+    catalogue.now.add_pending_offsets("x", "g", [("t", 0, 7, 3, "newer", 30)])
+    catalogue.now.add_pending_offsets("y", "g", [("t", 0, 9, 3, "other", 40)])
+    assert list(catalogue.again().load_offsets()) == [StoredOffset("g", "t", 0, 1, 0, "old", 10, -1)]
+    assert PendingOffset("x", "g", "t", 0, 7, 3, "newer", 30) in list(catalogue.now.load_pending_offsets())
+    catalogue.now.complete_transaction(transaction("x", "CompleteCommit"), True)
+    assert sorted(catalogue.again().load_offsets()) == [
+        StoredOffset("g", "t", 0, 7, 3, "newer", 30, -1),
+        StoredOffset("g", "t", 1, 6, -1, None, 20, -1),
+    ]
+    assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteCommit")]
+    assert pending(catalogue.now) == [("y", "g", "t", 0, 9)]
+
+
+def test_offsets_of_an_aborted_transaction_are_dropped(catalogue: Reopening) -> None:
+    catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "new", 20)])
+    catalogue.now.complete_transaction(transaction("x", "CompleteAbort"), False)
+    assert list(catalogue.again().load_offsets()) == []
+    assert pending(catalogue.now) == []
+    assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteAbort")]
+
+
+def test_pending_offsets_go_with_their_topic_and_with_their_transaction(catalogue: Reopening) -> None:
+    catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "", 20), ("u", 0, 5, 3, "", 20)])
+    catalogue.now.add_pending_offsets("y", "g", [("u", 0, 5, 3, "", 20)])
+    catalogue.now.delete_topic_offsets("t")
+    assert pending(catalogue.again()) == [("x", "g", "u", 0, 5), ("y", "g", "u", 0, 5)]
+    catalogue.now.delete_transaction("x")
+    assert pending(catalogue.again()) == [("y", "g", "u", 0, 5)]
 
 
 def test_no_producer_id_is_given_out_twice(catalogue: Reopening) -> None:

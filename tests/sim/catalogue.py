@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.errors import StorageError
-from broker.storage.catalogue import StoredOffset, TopicRow
+from broker.storage.catalogue import PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.sim.world import Process, World
 
 
@@ -17,6 +17,8 @@ class Tables:
         self.configs: dict[str, dict[str, str]] = {}
         self.offsets: dict[tuple[str, str, int], StoredOffset] = {}
         self.groups: dict[str, bytes] = {}
+        self.transactions: dict[str, TransactionRow] = {}
+        self.pending: dict[tuple[str, str, str, int], PendingOffset] = {}
         self.next_producer_id = 0
         self.meta: dict[str, str] = {}
 
@@ -116,6 +118,8 @@ class SimCatalogue:
         self._begin()
         for key in [key for key in self.tables.offsets if key[1] == topic]:
             del self.tables.offsets[key]
+        for pending in [pending for pending in self.tables.pending if pending[2] == topic]:
+            del self.tables.pending[pending]
         self._end()
 
     def load_groups(self) -> Iterable[tuple[str, bytes]]:
@@ -130,6 +134,44 @@ class SimCatalogue:
     def delete_group(self, group: str) -> None:
         self._begin()
         self.tables.groups.pop(group, None)
+        self._end()
+
+    def load_transactions(self) -> Iterable[TransactionRow]:
+        self._read()
+        return list(self.tables.transactions.values())
+
+    def save_transaction(self, row: TransactionRow) -> None:
+        self._begin()
+        self.tables.transactions[row.transactional_id] = row
+        self._end()
+
+    def load_pending_offsets(self) -> Iterable[PendingOffset]:
+        self._read()
+        return list(self.tables.pending.values())
+
+    def add_pending_offsets(
+        self, transactional_id: str, group: str, offsets: Iterable[tuple[str, int, int, int, str | None, int]]
+    ) -> None:
+        rows = [PendingOffset(transactional_id, group, *offset) for offset in offsets]
+        self._begin()
+        for row in rows:
+            self.tables.pending[row[:4]] = row
+        self._end()
+
+    def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
+        self._begin()
+        for key in [key for key in self.tables.pending if key[0] == row.transactional_id]:
+            pending = self.tables.pending.pop(key)
+            if commit:
+                self.tables.offsets[key[1:]] = StoredOffset(*pending[1:], -1)
+        self.tables.transactions[row.transactional_id] = row
+        self._end()
+
+    def delete_transaction(self, transactional_id: str) -> None:
+        self._begin()
+        for key in [key for key in self.tables.pending if key[0] == transactional_id]:
+            del self.tables.pending[key]
+        self.tables.transactions.pop(transactional_id, None)
         self._end()
 
     def allocate_producer_ids(self, n: int) -> int:

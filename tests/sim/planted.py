@@ -139,7 +139,7 @@ _ALL = [
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
     Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", recovery, "_cut", _torn_tail_kept),
-    Bug("failed_write_left", "half a batch stays after a failed write", Log, "_not_written", _failed_write_left),
+    Bug("failed_write_left", "half a batch stays after a failed write", Log, "not_written", _failed_write_left),
     Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
     Bug("producers_forgotten", "recovery does not rebuild producer state", recovery, "replay_batch", _uncounted),
     Bug("high_watermark_beyond", "one more record is promised than is there", Log, "read", _high_watermark_beyond),

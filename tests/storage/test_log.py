@@ -110,7 +110,7 @@ def test_a_small_batch_that_claims_a_million_records_is_refused(storage: Storage
     [
         (0x05, ErrorCode.invalid_record),  # a codec that does not exist
         (0x08, ErrorCode.invalid_timestamp),  # LogAppendTime is the broker's to set
-        (0x10, ErrorCode.invalid_txn_state),  # there are no transactions
+        (0x10, ErrorCode.invalid_record),  # a transaction needs a producer
         (0x20, ErrorCode.invalid_record),  # control batches are the broker's
         (0x40, ErrorCode.invalid_record),  # so is the delete horizon
     ],

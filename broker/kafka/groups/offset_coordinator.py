@@ -83,6 +83,38 @@ class OffsetCoordinator:
         errors = {key: outcome if key in written else ErrorCode.offset_metadata_too_large for key in offsets}
         send([partial(reply, errors)])
 
+    def check_in_transaction(self, group_id: str, committer: Committer) -> ErrorCode:
+        """May this member commit offsets in a transaction? As in Kafka, who does not say which member it is, may."""
+        registry = self._registry
+        error = registry.refusal(group_id)
+        if error or (committer.generation < 0 and not committer.member_id and committer.group_instance_id is None):
+            return error
+        entry = registry.get(group_id)
+        if entry is None:
+            return ErrorCode.illegal_generation
+        with entry.lock:
+            error = entry.group.check_commit(
+                committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
+            )
+            registry.arm(entry)
+        return error
+
+    def make_unstable(self, group_id: str, keys: Sequence[Partition]) -> None:
+        """A transaction that is not decided yet commits offsets for these partitions."""
+        entry = self._registry.get_or_create(group_id)
+        with entry.lock:
+            entry.offsets.make_unstable(keys)
+
+    def end_transaction(self, group_id: str, keys: Sequence[Partition], committed: Offsets) -> None:
+        """It is decided and that is durable: of the partitions that were unstable these have a new offset."""
+        registry = self._registry
+        entry = registry.get_or_create(group_id)
+        with entry.lock:
+            entry.offsets.make_stable(keys)
+            for key, one in committed.items():
+                entry.offsets.load(*key, one)
+            registry.bury_if_finished(entry)
+
     def fetch(
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> tuple[ErrorCode, list[FetchedTopic]]:
@@ -100,6 +132,15 @@ class OffsetCoordinator:
             return ErrorCode.none, [
                 (topic, [(one, get(topic, one)) for one in partitions]) for topic, partitions in wanted
             ]
+
+    def unstable(self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]]) -> set[Partition]:
+        """Those for which a transaction that is not decided yet commits an offset."""
+        entry = self._registry.get(group_id)
+        if entry is None:
+            return set()
+        with entry.lock:
+            is_unstable = entry.offsets.is_unstable
+            return {(topic, one) for topic, partitions in wanted for one in partitions if is_unstable(topic, one)}
 
     def delete(
         self, group_id: str, partitions: Sequence[Partition], reply: Callable[[ErrorCode, Errors], None]

@@ -3,6 +3,7 @@
 Pure; whoever holds the group's lock uses it. A commit is staged first and counts (is fetched) once it is durable.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -65,10 +66,12 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
         self._staged: Offsets = {}
+        # How many open transactions commit an offset of the partition.
+        self._unstable: Counter[Partition] = Counter()
 
     def __bool__(self) -> bool:
         """True if there is anything, durable or on its way."""
-        return bool(self._topics or self._staged)
+        return bool(self._topics or self._staged or self._unstable)
 
     def load(self, topic: str, partition: int, committed: CommittedOffset) -> None:
         self._topics.setdefault(topic, {})[partition] = committed
@@ -89,6 +92,17 @@ class GroupOffsets:
         for key, committed in offsets.items():
             if self._staged.get(key) is committed:  # else a later commit of the same partition is on its way
                 del self._staged[key]
+
+    def make_unstable(self, keys: Iterable[Partition]) -> None:
+        """A transaction that is not decided yet commits these."""
+        self._unstable.update(keys)
+
+    def make_stable(self, keys: Iterable[Partition]) -> None:
+        self._unstable.subtract(keys)
+        self._unstable = +self._unstable
+
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        return (topic, partition) in self._unstable
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         partitions = self._topics.get(topic)
@@ -118,5 +132,7 @@ class GroupOffsets:
             (topic, partition)
             for topic, partitions in self._topics.items()
             for partition, committed in partitions.items()
-            if (topic, partition) not in self._staged and retention.is_over(topic, committed)
+            if (topic, partition) not in self._staged
+            and (topic, partition) not in self._unstable
+            and retention.is_over(topic, committed)
         ]

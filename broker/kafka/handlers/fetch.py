@@ -18,6 +18,7 @@ from protocol.kafka import fetch
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+READ_COMMITTED = 1
 # A cold range is pulled into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
 
@@ -25,7 +26,7 @@ _WARM_BYTES = 1024 * 1024
 class _Reading:
     """One pass over the partitions of a request: what there is to send now."""
 
-    __slots__ = ("failed", "logs", "resident", "results", "size")
+    __slots__ = ("committed", "failed", "logs", "resident", "results", "size")
 
     def __init__(self, broker: KafkaBroker, request: fetch.FetchRequest) -> None:
         self.results: list[tuple[str, list[fetch.PartitionData]]] = []
@@ -33,6 +34,7 @@ class _Reading:
         self.size = 0
         self.failed = False
         self.resident = True
+        self.committed = request.isolation_level == READ_COMMITTED
         left = min(request.max_bytes, broker.config.fetch_max_bytes)
         partitions = broker.logs.partitions
         last_topic: str | None = None
@@ -55,8 +57,17 @@ class _Reading:
             if epoch >= 0 and epoch != target.leader_epoch:
                 older = epoch < target.leader_epoch
                 raise RequestError(ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch)
+            most = max(0, min(left, wanted.max_bytes))
+            aborted: list[tuple[int, int]] | None = None
             # KIP-74: the first partition that has something sends at least one batch, whatever the limits say.
-            read = target.read(wanted.fetch_offset, max(0, min(left, wanted.max_bytes)), at_least_one=self.size == 0)
+            if self.committed:
+                stable = target.last_stable_offset
+                read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0, up_to=stable)
+                found = target.aborted_transactions(wanted.fetch_offset, read, stable)
+                aborted = [(one.producer_id, one.first_offset) for one in found]
+            else:
+                read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)
+                stable = read.high_watermark if target.first_unstable is None else target.last_stable_offset
         except RequestError as error:
             self.failed = True
             return _error(wanted.partition, error.code, target.high_watermark, target.log_start_offset)
@@ -71,9 +82,9 @@ class _Reading:
             wanted.partition,
             0,
             read.high_watermark,
-            read.high_watermark,
+            stable,
             read.log_start_offset,
-            None,
+            aborted,
             read.size,
             read.regions,
         )

@@ -1,9 +1,7 @@
-"""InitProducerId (22): an id for an idempotent producer. Java's producers ask for one by default.
+"""InitProducerId (22): an id for a producer; for one with a transactional id, the next epoch of that id.
 
-Transactions are not there yet. A producer with a transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of the
-codes that fit, it is the only one that the Java client, librdkafka and kafka-python all take as final at once, where
-librdkafka would try again until its time-out after INVALID_REQUEST or UNSUPPORTED_VERSION; and it is what a Kafka cluster
-says on which the client may not use transactions.
+A transactional producer is answered when its epoch is durable: from then on every older one is fenced. What such a one left
+open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask again.
 """
 
 from collections.abc import Mapping
@@ -11,37 +9,51 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.control import milliseconds
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
 NONE = -1
+# Before version 4 clients did not know PRODUCER_FENCED.
+_FENCED_SINCE = 4
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
     request = call.body
-    if request.transactional_id is not None:
-        # An empty transactional id is a fault of the client's in Kafka, too.
-        code = (
-            ErrorCode.transactional_id_authorization_failed if request.transactional_id else ErrorCode.invalid_request
-        )
-        return _error(code)
     # From version 3 on a producer may name its present id and epoch (KIP-360): both or neither. A producer without
     # transactions gets a new id all the same, as from Kafka: with it, its sequence numbers start again.
-    if (getattr(request, "producer_id", NONE) == NONE) != (getattr(request, "producer_epoch", NONE) == NONE):
-        return _error(ErrorCode.invalid_request)
+    producer_id = getattr(request, "producer_id", NONE)
+    epoch = getattr(request, "producer_epoch", NONE)
+    if request.transactional_id == "" or (producer_id == NONE) != (epoch == NONE):
+        return _fields(ErrorCode.invalid_request)
+    if request.transactional_id is None:
+        return _plain(broker)
+
+    def reply(error: ErrorCode, producer_id: int, epoch: int) -> None:
+        if error == ErrorCode.producer_fenced and call.api_version < _FENCED_SINCE:
+            error = ErrorCode.invalid_producer_epoch
+        call.reply(_fields(error, producer_id, epoch))
+
+    claim = None if producer_id == NONE else Claim(producer_id, epoch)
+    timeout_ms = milliseconds(request.transaction_timeout)
+    broker.transactions.init(request.transactional_id, timeout_ms, claim, reply)
+    return None
+
+
+def _plain(broker: "KafkaBroker") -> Mapping[str, Any]:
     try:
-        producer_id = broker.catalogue.allocate_producer_ids(1)
+        return _fields(ErrorCode.none, broker.catalogue.allocate_producer_ids(1), 0)
     except StorageError:
         # Retriable to every client.
-        return _error(ErrorCode.coordinator_not_available)
-    return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
+        return _fields(ErrorCode.coordinator_not_available)
 
 
-def _error(code: ErrorCode) -> Mapping[str, Any]:
-    return {"error_code": code, "producer_id": NONE, "producer_epoch": NONE}
+def _fields(error: ErrorCode, producer_id: int = NONE, epoch: int = NONE) -> Mapping[str, Any]:
+    return {"error_code": error, "producer_id": producer_id, "producer_epoch": epoch}
 
 
 API = Api(key=ApiKey.INIT_PRODUCER_ID, min_version=0, max_version=5, handle=handle)

@@ -19,19 +19,27 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
 UNKNOWN = -1
+READ_COMMITTED = 1
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    """The isolation level (from version 2 on) changes nothing while there are no transactions: the last stable offset is
-    the high watermark."""
+    """For who reads only what is committed (from version 2 on), a partition ends at the last stable offset."""
     topics = call.body.topics
+    committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
     twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _answer(broker, call.api_version, topic.name, wanted, (topic.name, wanted.partition_index) in twice)
+                    _answer(
+                        broker,
+                        call.api_version,
+                        topic.name,
+                        wanted,
+                        committed,
+                        (topic.name, wanted.partition_index) in twice,
+                    )
                     for wanted in topic.partitions
                 ],
             }
@@ -40,7 +48,9 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     }
 
 
-def _answer(broker: "KafkaBroker", version: int, topic: str, wanted: Any, twice: bool) -> dict[str, Any]:
+def _answer(
+    broker: "KafkaBroker", version: int, topic: str, wanted: Any, committed: bool, twice: bool
+) -> dict[str, Any]:
     answer = {"partition_index": wanted.partition_index, "error_code": ErrorCode.none}
     try:
         if twice:
@@ -51,7 +61,7 @@ def _answer(broker: "KafkaBroker", version: int, topic: str, wanted: Any, twice:
         log = online_log(broker, topic, wanted.partition_index)
         check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
         if wanted.timestamp == LATEST:
-            found = (log.high_watermark, UNKNOWN)
+            found = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)
         elif wanted.timestamp == EARLIEST:
             found = (log.log_start_offset, UNKNOWN)
         elif wanted.timestamp == MAX_TIMESTAMP:
@@ -59,6 +69,8 @@ def _answer(broker: "KafkaBroker", version: int, topic: str, wanted: Any, twice:
         else:
             found = log.offset_for_timestamp(wanted.timestamp) or (UNKNOWN, UNKNOWN)
         offset, timestamp = found
+        if committed and wanted.timestamp not in (LATEST, EARLIEST) and offset >= log.last_stable_offset:
+            offset = timestamp = UNKNOWN
         answer |= {
             "offset": offset,
             "timestamp": timestamp,

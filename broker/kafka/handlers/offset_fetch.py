@@ -1,11 +1,11 @@
 """OffsetFetch (9): how far groups have read. One group before version 8, any number since."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.groups.offset_coordinator import FetchedTopic
-from broker.kafka.groups.offsets import CommittedOffset
+from broker.kafka.groups.offsets import CommittedOffset, Partition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -17,11 +17,13 @@ NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    """``require_stable`` (from version 7 on) changes nothing while no transaction commits offsets."""
+    """With ``require_stable`` (from version 7 on), a partition of which an undecided transaction commits an offset is refused
+    with UNSTABLE_OFFSET_COMMIT: the client asks again."""
     body = call.body
+    stable = getattr(body, "require_stable", False)
     if call.api_version >= 8:
-        return {"groups": [{"group_id": one.group_id, **_group(broker, one)} for one in body.groups]}
-    fields = _group(broker, body)
+        return {"groups": [{"group_id": one.group_id, **_group(broker, one, stable)} for one in body.groups]}
+    fields = _group(broker, body, stable)
     if call.api_version < 2 and fields["error_code"]:  # these have no error but the partitions'
         fields["topics"] = [
             _topic((topic.name, [(index, None) for index in topic.partition_indexes]), fields["error_code"])
@@ -30,17 +32,26 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     return fields
 
 
-def _group(broker: "KafkaBroker", wanted: Any) -> dict[str, Any]:
+def _group(broker: "KafkaBroker", wanted: Any, stable: bool) -> dict[str, Any]:
     topics = None if wanted.topics is None else [(topic.name, topic.partition_indexes) for topic in wanted.topics]
     error, found = broker.groups.offsets.fetch(wanted.group_id, topics)
-    return {"error_code": error, "topics": [_topic(topic, ErrorCode.none) for topic in found]}
+    unstable = set()
+    if stable:
+        asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
+        unstable = broker.groups.offsets.unstable(wanted.group_id, asked)
+    return {"error_code": error, "topics": [_topic(topic, ErrorCode.none, unstable) for topic in found]}
 
 
-def _topic(topic: FetchedTopic, error: ErrorCode) -> dict[str, Any]:
+def _topic(topic: FetchedTopic, error: ErrorCode, unstable: Set[Partition] = frozenset()) -> dict[str, Any]:
     name, partitions = topic
     return {
         "name": name,
-        "partitions": [_partition(index, committed or NOTHING, error) for index, committed in partitions],
+        "partitions": [
+            _partition(index, NOTHING, ErrorCode.unstable_offset_commit)
+            if (name, index) in unstable
+            else _partition(index, committed or NOTHING, error)
+            for index, committed in partitions
+        ],
     }
 
 

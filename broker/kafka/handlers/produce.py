@@ -10,6 +10,7 @@ from functools import partial
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
+from broker.kafka.transactions.transaction import Claim
 from broker.log import get_logger
 from broker.network.service import Outbox
 from broker.runtime.threads import Lock
@@ -17,6 +18,7 @@ from broker.storage.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka import produce
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.batch import read_header
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
@@ -45,14 +47,19 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
     acks = parsed.acks
     if acks == 1 and len(parsed.topics) == 1:  # the usual request, without the loop's book-keeping
         topic, partition, records = parsed.topics[0]
-        result = _append(broker, topic, partition, records, acks)[0]
+        result = _append(broker, topic, partition, records, acks, parsed.transactional_id)[0]
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
     _Produce(broker, request, outbox, parsed).run()
 
 
 def _append(
-    broker: KafkaBroker, topic: str, partition: int, records: memoryview | None, acks: int
+    broker: KafkaBroker,
+    topic: str,
+    partition: int,
+    records: memoryview | None,
+    acks: int,
+    transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
     """One partition's append; its result and, when it succeeded, the log to be flushed."""
     target = broker.logs.partitions.get((topic, partition))
@@ -69,9 +76,13 @@ def _append(
     try:
         info = target.append(records, now_ms=broker.clock.time_ms())
     except RequestError as error:
-        return produce.PartitionResult(
-            topic, partition, error.code, -1, -1, target.log_start_offset, error.message
-        ), None
+        code = error.code
+        if code == ErrorCode.invalid_txn_state and transactional_id is not None:
+            header = read_header(
+                records
+            )  # the log knows no more than that the producer may not; the coordinator knows why
+            code = broker.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
+        return produce.PartitionResult(topic, partition, code, -1, -1, target.log_start_offset, error.message), None
     except StorageError as error:
         broker.complain("append_failed", topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
@@ -103,7 +114,7 @@ class _Produce:
         acks = self._parsed.acks
         written: list[tuple[int, Log]] = []
         for topic, partition, records in self._parsed.topics:
-            result, target = _append(self._broker, topic, partition, records, acks)
+            result, target = _append(self._broker, topic, partition, records, acks, self._parsed.transactional_id)
             if target is not None:
                 written.append((len(self._results), target))
             self._results.append(result)

@@ -56,9 +56,26 @@ def test_half_of_an_id_is_refused(kafka: Kafka, half: dict[str, int]) -> None:
 
 
 @all_versions
-def test_a_transactional_producer_is_told_no_in_a_way_that_ends_it_at_once(kafka: Kafka, version: int) -> None:
-    answer = ask(kafka, version, transactional_id="orders", transaction_timeout=60_000)
-    assert answer == (ErrorCode.transactional_id_authorization_failed, -1, -1)
+def test_a_transactional_id_keeps_its_producer_id_and_gets_the_next_epoch(kafka: Kafka, version: int) -> None:
+    fields = {"transactional_id": f"orders {version}", "transaction_timeout": 60_000}
+    _, first, epoch = ask(kafka, version, **fields)
+    assert epoch == 0
+    assert ask(kafka, version, **fields) == (ErrorCode.none, first, 1)
+
+
+@pytest.mark.parametrize("version", range(3, API.max_version + 1))
+def test_who_is_not_the_present_producer_is_fenced(kafka: Kafka, version: int) -> None:
+    fields = {"transactional_id": f"payments {version}", "transaction_timeout": 60_000}
+    _, producer_id, epoch = ask(kafka, version, **fields)
+    fenced = ErrorCode.producer_fenced if version >= 4 else ErrorCode.invalid_producer_epoch
+    assert ask(kafka, version, **fields, producer_id=producer_id, producer_epoch=epoch + 5) == (fenced, -1, -1)
+    bumped = ask(kafka, version, **fields, producer_id=producer_id, producer_epoch=epoch)
+    assert bumped == (ErrorCode.none, producer_id, 1)
+
+
+def test_a_timeout_longer_than_the_brokers_is_refused(kafka: Kafka) -> None:
+    answer = ask(kafka, transactional_id="orders", transaction_timeout=900_001)
+    assert answer == (ErrorCode.invalid_transaction_timeout, -1, -1)
 
 
 def test_an_empty_transactional_id_is_refused(kafka: Kafka) -> None:

@@ -1,0 +1,35 @@
+"""AddOffsetsToTxn (25): a producer is about to commit offsets of a group with its transaction, which begins if there is none."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.transactions.transaction import Claim
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Before version 2 clients did not know PRODUCER_FENCED.
+_FENCED_SINCE = 2
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+    request = call.body
+    if not request.transactional_id:
+        return {"error_code": ErrorCode.invalid_request}
+    if not request.group_id:
+        return {"error_code": ErrorCode.invalid_group_id}
+
+    def reply(error: ErrorCode) -> None:
+        if error == ErrorCode.producer_fenced and call.api_version < _FENCED_SINCE:
+            error = ErrorCode.invalid_producer_epoch
+        call.reply({"error_code": error})
+
+    claim = Claim(request.producer_id, request.producer_epoch)
+    broker.transactions.add_group(request.transactional_id, claim, request.group_id, reply)
+    return None
+
+
+API = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=3, handle=handle)

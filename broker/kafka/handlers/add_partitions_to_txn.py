@@ -1,0 +1,56 @@
+"""AddPartitionsToTxn (24): a producer is about to write to these partitions in its transaction, which begins if there is none.
+
+Answered when that is durable: whatever comes, the coordinator then knows where markers have to go.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.transactions.transaction import Claim, Partition
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Before version 2 clients did not know PRODUCER_FENCED.
+_FENCED_SINCE = 2
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+    request = call.body
+    wanted = [(topic.name, one) for topic in request.v3_and_below_topics for one in topic.partitions]
+    unknown = {key for key in wanted if broker.logs.get(*key) is None}
+    if not request.v3_and_below_transactional_id:
+        return _fields(request, dict.fromkeys(wanted, ErrorCode.invalid_request))
+    if unknown:
+        errors = dict.fromkeys(wanted, ErrorCode.operation_not_attempted)
+        return _fields(request, errors | dict.fromkeys(unknown, ErrorCode.unknown_topic_or_partition))
+
+    def reply(error: ErrorCode) -> None:
+        if error == ErrorCode.producer_fenced and call.api_version < _FENCED_SINCE:
+            error = ErrorCode.invalid_producer_epoch
+        call.reply(_fields(request, dict.fromkeys(wanted, error)))
+
+    claim = Claim(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+    broker.transactions.add_partitions(request.v3_and_below_transactional_id, claim, wanted, reply)
+    return None
+
+
+def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str, Any]:
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {"partition_index": one, "partition_error_code": errors[topic.name, one]}
+                    for one in topic.partitions
+                ],
+            }
+            for topic in request.v3_and_below_topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.ADD_PARTITIONS_TO_TXN, min_version=0, max_version=3, handle=handle)

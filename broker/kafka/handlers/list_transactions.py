@@ -1,0 +1,44 @@
+"""ListTransactions (66): all transactional ids, or those in some states, of some producers, or (from version 1 on) with a
+transaction that is open for longer than so many ms."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.transactions.transaction import Phase
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.control import milliseconds
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+_ANY = -1
+_NAMES = frozenset(phase.value for phase in Phase)
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    body = call.body
+    states = frozenset(body.state_filters)
+    unknown = states - _NAMES
+    producers = frozenset(body.producer_id_filters)
+    longer_ms = milliseconds(getattr(body, "duration_filter", _ANY))
+    error, found = broker.transactions.list()
+    now_ms = broker.clock.time_ms()
+    return {
+        "error_code": error,
+        "unknown_state_filters": sorted(unknown),
+        "transaction_states": [
+            {
+                "transactional_id": transactional_id,
+                "producer_id": state.producer_id,
+                "transaction_state": state.phase.value,
+            }
+            for transactional_id, state in found
+            if (not states or state.phase.value in states)
+            and (not producers or state.producer_id in producers)
+            and (longer_ms < 0 or (state.started_ms >= 0 and now_ms - state.started_ms > longer_ms))
+        ],
+    }
+
+
+API = Api(key=ApiKey.LIST_TRANSACTIONS, min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,76 @@
+"""TxnOffsetCommit (28): offsets of a group that count once the transaction is committed. Answered when they are durable."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.groups.offset_coordinator import Committer
+from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
+from broker.kafka.transactions.transaction import Claim
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+_NOBODY = -1
+# Kafka's group coordinator answers in its own terms what the transaction coordinator tells it.
+_TRANSLATED = {
+    ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
+    ErrorCode.concurrent_transactions: ErrorCode.coordinator_not_available,
+}
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+    request = call.body
+    now_ms = broker.clock.time_ms()
+    offsets: Offsets = {}
+    errors: dict[Partition, ErrorCode] = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            key = (topic.name, one.partition_index)
+            metadata = one.committed_metadata or ""
+            if broker.logs.get(*key) is None:
+                errors[key] = ErrorCode.unknown_topic_or_partition
+            elif len(metadata) > broker.config.offset_metadata_max_bytes:
+                errors[key] = ErrorCode.offset_metadata_too_large
+            else:
+                leader_epoch = getattr(one, "committed_leader_epoch", -1)  # from version 2 on
+                offsets[key] = CommittedOffset(one.committed_offset, leader_epoch, metadata, now_ms)
+    if not request.transactional_id or not request.group_id:
+        error = ErrorCode.invalid_group_id if request.transactional_id else ErrorCode.invalid_request
+        return _fields(request, dict.fromkeys([*offsets, *errors], error))
+
+    def reply(error: ErrorCode) -> None:
+        call.reply(_fields(request, errors | dict.fromkeys(offsets, _TRANSLATED.get(error, error))))
+
+    # From version 3 on.
+    committer = Committer(
+        getattr(request, "member_id", ""),
+        getattr(request, "group_instance_id", None),
+        getattr(request, "generation_id", _NOBODY),
+    )
+    claim = Claim(request.producer_id, request.producer_epoch)
+    broker.transactions.commit_offsets(request.transactional_id, claim, request.group_id, committer, offsets, reply)
+    return None
+
+
+def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": one.partition_index,
+                        "error_code": errors[topic.name, one.partition_index],
+                    }
+                    for one in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+    }
+
+
+API = Api(key=ApiKey.TXN_OFFSET_COMMIT, min_version=0, max_version=3, handle=handle)

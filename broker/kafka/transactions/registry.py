@@ -1,0 +1,394 @@
+"""All transactional ids of this broker, each with its lock and its timer, and what is done once one has decided something.
+
+Decides nothing. Every change of a transaction is handed to the groups' catalogue writer, which keeps the order: offsets that were
+added to a transaction are durable before its decision is. Then:
+
+1. the decision is durable;
+2. the markers are written into the partitions and durable (``marker_writer.py``);
+3. in one change of the catalogue, the offsets of the transaction are committed and it is complete;
+4. groups see the offsets, and whoever ended the transaction is answered.
+
+A start finds every transaction in one of these steps and goes on with the next one (``open``). Any thread may call any method.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import attrs
+
+from broker.config import BrokerConfig
+from broker.errors import RequestError, StorageError
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.offsets import Offsets
+from broker.kafka.groups.registry import send
+from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
+from broker.kafka.transactions.rows import committed_of, row_of, state_of
+from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
+from broker.log import get_logger
+from broker.network.timers import Timer, TimerHandle
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.storage.catalogue import Catalogue, TransactionRow
+from broker.storage.log_manager import LogManager
+from protocol.kafka.errors import ErrorCode
+
+log = get_logger("transactions")
+
+Reply = Callable[[ErrorCode], None]
+
+# What could not be written is tried again after this long (s): a full disk, a log that is offline.
+_RETRY_S = 1.0
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One transactional id. All of it is guarded by ``lock``; a group's lock may be taken under it."""
+
+    transaction: Transaction
+    lock: Lock = attrs.Factory(Lock)
+    # Group -> what it commits with the transaction, as far as durable.
+    offsets: dict[str, Offsets] = attrs.Factory(dict)
+    # The same, from the moment it is asked for: readers that want stable offsets wait for these.
+    unstable: set[tuple[str, Partition]] = attrs.Factory(set)
+    ended: list[Reply] = attrs.Factory(list)  # told when the decision is carried out
+    timer: TimerHandle | None = None
+
+
+class Registry:
+    """``markers`` is the body of a thread that the assembly runs."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        config: BrokerConfig,
+        logs: LogManager,
+        groups: GroupCoordinator,
+    ) -> None:
+        self.clock = clock
+        self.config = config
+        self.catalogue = catalogue
+        self.groups = groups
+        self.markers = MarkerWriter(clock, logs, logs.flusher)
+        self.active = False
+        self._timer = timer
+        self._logs = logs
+        self._writer = groups.writer
+        self._entries: dict[str, Entry] = {}
+        self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock
+        self._sweep: TimerHandle | None = None
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Load the transactions and go on with them. The groups are open. Raises StorageError."""
+        for row in self.catalogue.load_transactions():
+            self._entries[row.transactional_id] = Entry(Transaction(row.transactional_id, state_of(row)))
+        self._load_offsets()
+        for entry in self.entries():
+            state = entry.transaction.state
+            assert state is not None
+            if state.phase is Phase.ONGOING:
+                self._allow(state)
+                self._arm(entry, state)
+            elif state.phase in PREPARED:
+                log.info(
+                    "transaction_resumed", transactional_id=entry.transaction.transactional_id, phase=state.phase.value
+                )
+                self._carry_out(entry, state, state.partitions, if_open=True)
+        self._abort_unknown()
+        self._start_sweeping()
+        self.active = True
+
+    def _load_offsets(self) -> None:
+        gone: set[str] = set()
+        for pending in self.catalogue.load_pending_offsets():
+            entry = self._entries.get(pending.transactional_id)
+            if entry is None or self._logs.topic(pending.topic) is None:
+                gone.add(pending.topic)
+                continue
+            key = (pending.topic, pending.partition)
+            entry.offsets.setdefault(pending.group, {})[key] = committed_of(pending)
+            self._make_unstable(entry, pending.group, [key])
+        for topic in gone:
+            self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
+
+    def _abort_unknown(self) -> None:
+        """A log with a transaction that nobody coordinates (its files were put there, or the catalogue is an old copy) would
+        never become stable again."""
+        known = {
+            (entry.transaction.state.producer_id, partition)
+            for entry in self.entries()
+            if entry.transaction.state is not None
+            for partition in entry.transaction.state.partitions
+        }
+        for key, target in list(self._logs.partitions.items()):
+            for producer_id in [one for one in target.producers.open if (one, key) not in known]:
+                producer = target.producers.get(producer_id)
+                epoch = 0 if producer is None else producer.epoch
+                log.warning("unknown_transaction_aborted", topic=key[0], partition=key[1], producer_id=producer_id)
+                self.markers.write(Markers(frozenset([key]), producer_id, epoch, False, _nothing_more, if_open=True))
+
+    def shut_down(self) -> None:
+        """Refuse requests from now on. What has been decided is carried out, or will be after the next start."""
+        self.active = False
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for entry in self.entries():
+            with entry.lock:
+                if entry.timer is not None:
+                    entry.timer.cancel()
+
+    # Finding ----------------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        with self._lock:
+            return list(self._entries.values())
+
+    def get(self, transactional_id: str) -> Entry | None:
+        return self._entries.get(transactional_id)
+
+    def get_or_create(self, transactional_id: str) -> Entry:
+        with self._lock:
+            entry = self._entries.get(transactional_id)
+            if entry is None:
+                entry = self._entries[transactional_id] = Entry(Transaction(transactional_id))
+            return entry
+
+    # Changes ----------------------------------------------------------------------------------------------------------
+
+    def change(self, entry: Entry, state: State, reply: Reply) -> None:
+        """Make ``state`` durable and go on from there; the entry's lock is held."""
+        entry.transaction.begin(state)
+        row = row_of(entry.transaction.transactional_id, state)
+        self._writer.change(partial(_save, row), partial(self._changed, entry, reply))
+
+    def _changed(self, entry: Entry, reply: Reply, failure: StorageError | None) -> None:
+        """On the writer's thread."""
+        log_failure(failure)
+        answers = []
+        with entry.lock:
+            transaction = entry.transaction
+            if failure is not None:
+                transaction.undone()
+                answers.append(partial(reply, _error_of(failure)))
+                if transaction.state is not None and transaction.state.phase is Phase.ONGOING and entry.timer is None:
+                    self._arm(entry, transaction.state, _RETRY_S)  # its time was over
+            else:
+                before = transaction.state
+                transaction.done()
+                state = transaction.state
+                assert state is not None
+                if state.phase is Phase.ONGOING:
+                    self._allow(state, frozenset() if before is None else before.partitions)
+                    if entry.timer is None:
+                        self._arm(entry, state)
+                    answers.append(partial(reply, ErrorCode.none))
+                elif state.phase in PREPARED:
+                    self._disarm(entry)
+                    if before is not None and before.epoch != state.epoch:  # fenced: nobody waits for the end of it
+                        answers.append(partial(reply, ErrorCode.none))
+                    else:
+                        entry.ended.append(reply)
+                    self._carry_out(entry, state, state.partitions)
+                else:
+                    answers.append(partial(reply, ErrorCode.none))
+        send(answers)
+
+    def _allow(self, state: State, known: frozenset[Partition] = frozenset()) -> None:
+        """Let the producer append to these partitions."""
+        for topic, partition in state.partitions - known:
+            target = self._logs.get(topic, partition)
+            if target is not None:
+                try:
+                    target.allow_transaction(state.producer_id, state.epoch)
+                except (RequestError, StorageError) as error:  # its appends will say so, too
+                    log.warning("transaction_not_allowed", topic=topic, partition=partition, error=str(error))
+
+    def _make_unstable(self, entry: Entry, group: str, keys: Iterable[Partition]) -> None:
+        new = [key for key in keys if (group, key) not in entry.unstable]
+        entry.unstable.update((group, key) for key in new)
+        self.groups.offsets.make_unstable(group, new)
+
+    def add_offsets(self, entry: Entry, group: str, offsets: Offsets, reply: Reply) -> None:
+        """Make it durable that the transaction commits these; the entry's lock is held."""
+        self._make_unstable(entry, group, offsets)
+        rows: list[tuple[str, int, int, int, str | None, int]] = [
+            (*key, one.offset, one.leader_epoch, one.metadata, one.commit_ms) for key, one in offsets.items()
+        ]
+        write = partial(_add_pending_offsets, entry.transaction.transactional_id, group, rows)
+        self._writer.change(write, partial(self._offsets_added, entry, group, offsets, reply))
+
+    def _offsets_added(
+        self, entry: Entry, group: str, offsets: Offsets, reply: Reply, failure: StorageError | None
+    ) -> None:
+        log_failure(failure)
+        if failure is None:
+            with entry.lock:
+                entry.offsets.setdefault(group, {}).update(offsets)
+        send([partial(reply, _error_of(failure))])
+
+    def on_topic_deleted(self, topic: str) -> None:
+        """What groups would commit for it goes with it."""
+        found = False
+        for entry in self.entries():
+            with entry.lock:
+                for offsets in entry.offsets.values():
+                    for key in [key for key in offsets if key[0] == topic]:
+                        del offsets[key]
+                        found = True
+        if found:
+            self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
+
+    # Carrying out ---------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, entry: Entry, state: State, partitions: frozenset[Partition], if_open: bool = False) -> None:
+        commit = state.phase is Phase.PREPARE_COMMIT
+        done = partial(self._marked, entry)
+        self.markers.write(Markers(partitions, state.producer_id, state.epoch, commit, done, if_open))
+
+    def _marked(self, entry: Entry, failed: frozenset[Partition]) -> None:
+        """On the flusher's or the marker writer's thread."""
+        if not failed:
+            self._complete(entry)
+            return
+        with entry.lock:
+            answers = [partial(reply, ErrorCode.none) for reply in entry.ended]  # decided it is
+            entry.ended.clear()
+            state = entry.transaction.state
+        send(answers)
+        assert state is not None
+        # Whether a marker was written that is not durable, its log knows.
+        again = partial(self._carry_out, entry, state, failed, True)
+        self._timer.at(self.clock.monotonic() + _RETRY_S, again)
+
+    def _complete(self, entry: Entry) -> None:
+        with entry.lock:
+            transaction = entry.transaction
+            assert transaction.state is not None
+            commit = transaction.state.phase is Phase.PREPARE_COMMIT
+            state = transaction.carried_out(self.clock.time_ms())
+            row = row_of(transaction.transactional_id, state)
+            self._writer.change(partial(_complete, row, commit), partial(self._completed, entry, state, commit))
+
+    def _completed(self, entry: Entry, state: State, commit: bool, failure: StorageError | None) -> None:
+        """On the writer's thread."""
+        if failure is not None:
+            log_failure(failure)
+            self._timer.at(self.clock.monotonic() + _RETRY_S, partial(self._complete, entry))
+            return
+        with entry.lock:
+            by_group: dict[str, list[Partition]] = {}
+            for group, key in entry.unstable:
+                by_group.setdefault(group, []).append(key)
+            for group, keys in by_group.items():
+                self.groups.offsets.end_transaction(group, keys, entry.offsets.get(group, {}) if commit else {})
+            entry.unstable.clear()
+            entry.offsets.clear()
+            entry.transaction.begin(state)
+            entry.transaction.done()
+            answers = [partial(reply, ErrorCode.none) for reply in entry.ended]
+            entry.ended.clear()
+        send(answers)
+
+    # Time -----------------------------------------------------------------------------------------------------------
+
+    def _arm(self, entry: Entry, state: State, at_least_s: float = 0.0) -> None:
+        assert state.deadline_ms is not None
+        left_s = max(at_least_s, (state.deadline_ms - self.clock.time_ms()) / 1000)
+        entry.timer = self._timer.at(self.clock.monotonic() + left_s, partial(self._time_over, entry))
+
+    @staticmethod
+    def _disarm(entry: Entry) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None
+
+    def _time_over(self, entry: Entry) -> None:
+        """On the timer's thread."""
+        with entry.lock:
+            entry.timer = None
+            transaction = entry.transaction
+            state = transaction.state
+            if not self.active or state is None or state.phase is not Phase.ONGOING:
+                return
+            aborted = transaction.expire(self.clock.time_ms())
+            if aborted is None:  # a change is on its way, or the clock was set
+                self._arm(entry, state, 0.1)
+                return
+            log.warning(
+                "transaction_timed_out", transactional_id=transaction.transactional_id, timeout_ms=state.timeout_ms
+            )
+            self.change(entry, aborted, _log_timeout)
+
+    def _start_sweeping(self) -> None:
+        interval_s = self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
+        # The timer's thread must not walk all transactions: the writer's does.
+        walk = partial(self._writer.change, _nothing, self._swept)
+        self._sweep = self._timer.at(self.clock.monotonic() + interval_s, walk)
+
+    def _swept(self, failure: StorageError | None) -> None:
+        self.sweep()
+        if self.active:
+            self._start_sweeping()
+
+    def sweep(self) -> None:
+        """Forget transactional ids that were unused for long."""
+        now_ms = self.clock.time_ms()
+        for entry in self.entries():
+            transaction = entry.transaction
+            with entry.lock:
+                if not transaction.is_unused(now_ms, self.config.transactional_id_expiration_ms):
+                    continue
+                transaction.forget()
+                with self._lock:
+                    del self._entries[transaction.transactional_id]
+                self._writer.change(partial(_delete, transaction.transactional_id), log_failure)
+
+
+def _error_of(failure: StorageError | None) -> ErrorCode:
+    """Retriable to every client."""
+    return ErrorCode.none if failure is None else ErrorCode.coordinator_not_available
+
+
+def log_failure(failure: StorageError | None) -> None:
+    if failure is not None:
+        log.error("transaction_change_not_durable", error=str(failure))
+
+
+def _log_timeout(error: ErrorCode) -> None:
+    """Nobody asked for it; a failure is logged where it happens, and tried again."""
+
+
+def _nothing_more(failed: frozenset[Partition]) -> None:
+    """The next start will try again."""
+
+
+def _nothing(catalogue: Catalogue) -> None:
+    """Only a turn on the writer's thread."""
+
+
+def _save(row: TransactionRow, catalogue: Catalogue) -> None:
+    catalogue.save_transaction(row)
+
+
+def _complete(row: TransactionRow, commit: bool, catalogue: Catalogue) -> None:
+    catalogue.complete_transaction(row, commit)
+
+
+def _delete(transactional_id: str, catalogue: Catalogue) -> None:
+    catalogue.delete_transaction(transactional_id)
+
+
+def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
+    catalogue.delete_topic_offsets(topic)
+
+
+def _add_pending_offsets(
+    transactional_id: str,
+    group: str,
+    rows: list[tuple[str, int, int, int, str | None, int]],
+    catalogue: Catalogue,
+) -> None:
+    catalogue.add_pending_offsets(transactional_id, group, rows)

@@ -1,0 +1,38 @@
+"""A transaction's state as the catalogue keeps it, and back."""
+
+from broker.kafka.groups.offsets import CommittedOffset
+from broker.kafka.transactions.transaction import Phase, State
+from broker.storage.catalogue import PendingOffset, TransactionRow
+
+
+def row_of(transactional_id: str, state: State) -> TransactionRow:
+    return TransactionRow(
+        transactional_id,
+        state.producer_id,
+        state.epoch,
+        state.last_epoch,
+        state.timeout_ms,
+        state.phase.value,
+        tuple(sorted(state.partitions)),
+        tuple(sorted(state.groups)),
+        state.started_ms,
+        state.updated_ms,
+    )
+
+
+def state_of(row: TransactionRow) -> State:
+    return State(
+        row.producer_id,
+        row.epoch,
+        row.timeout_ms,
+        row.last_epoch,
+        Phase(row.phase),
+        frozenset(row.partitions),
+        frozenset(row.groups),
+        row.started_ms,
+        row.updated_ms,
+    )
+
+
+def committed_of(row: PendingOffset) -> CommittedOffset:
+    return CommittedOffset(row.offset, row.leader_epoch, row.metadata or "", row.commit_ms)

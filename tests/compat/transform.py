@@ -1,0 +1,67 @@
+"""Consume, transform, produce, exactly once: a process that can be killed at any time. Run by test_transactions.py.
+
+Reads numbers from one topic, writes each one's negative to another, and commits the offsets in the same transaction.
+"""
+
+import os
+import sys
+import threading
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+# Whoever runs it starts it again then.
+GIVE_UP_S = 8.0
+
+
+def main(servers: str, source: str, target: str, group: str, total: int) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "session.timeout.ms": 1000,
+            "heartbeat.interval.ms": 200,
+        }
+    )
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{group}-producer", "linger.ms": 1})
+    producer.init_transactions(30)
+    consumer.subscribe([source])
+    while True:
+        messages = consumer.consume(7, 0.2)
+        if not messages:
+            ends = [consumer.get_watermark_offsets(one)[1] for one in consumer.assignment()]
+            positions = [one.offset for one in consumer.position(consumer.assignment())]
+            if ends and sum(ends) == total and ends == positions:
+                return
+            continue
+        producer.begin_transaction()
+        for message in messages:
+            assert message.error() is None, message.error()
+            producer.produce(target, b"-" + message.value(), partition=message.partition())
+        # Where a broker came back at the wrong moment, librdkafka 2.15 never sends TxnOffsetCommit, whatever the timeout says.
+        watchdog = threading.Timer(GIVE_UP_S, os._exit, [1])
+        watchdog.start()
+        try:
+            producer.send_offsets_to_transaction(
+                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
+            )
+            producer.commit_transaction(30)
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort_transaction(30)
+            for one in consumer.committed(consumer.assignment(), 30):
+                one.offset = max(one.offset, 0)
+                consumer.seek(one)
+        watchdog.cancel()
+        print(len(messages), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:5], int(sys.argv[5]))
+    except KafkaException as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)  # not by way of the destructors, which may wait for a broker that went away

@@ -1,0 +1,210 @@
+"""A real coordinator over real logs and a real SQLite catalogue; time and every thread's turns are in the test's hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.errors import StorageError
+from broker.kafka.groups import GroupCoordinator
+from broker.kafka.groups.offset_coordinator import Committer
+from broker.kafka.groups.offsets import CommittedOffset
+from broker.kafka.transactions.coordinator import TransactionCoordinator
+from broker.kafka.transactions.registry import Registry
+from broker.kafka.transactions.transaction import Claim, Partition, Phase, State
+from broker.network.timers import Timer
+from broker.storage.catalogue import SqliteCatalogue
+from broker.storage.log import Log
+from protocol.kafka.batch import TRANSACTIONAL
+from protocol.kafka.errors import ErrorCode
+from tests.storage.helpers import Storage, append, records_in
+from tests.storage.test_transactions import committed
+
+NOBODY = Committer("", None, -1)
+X = "x"
+
+
+class Answer:
+    """One that is owed, exactly once."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Any, ...]] = []
+
+    def __call__(self, *values: Any) -> None:
+        self.given.append(values)
+
+    @property
+    def is_owed(self) -> bool:
+        return not self.given
+
+    @property
+    def error(self) -> ErrorCode:
+        ((error, *_),) = self.given
+        return ErrorCode(error)
+
+    @property
+    def claim(self) -> Claim:
+        ((error, producer_id, epoch),) = self.given
+        assert error == ErrorCode.none
+        return Claim(producer_id, epoch)
+
+
+class Fickle(SqliteCatalogue):
+    """A catalogue that fails on demand."""
+
+    fails = False
+
+    def _write(self, change: Callable[[Any], Any]) -> Any:
+        if self.fails:
+            raise StorageError("no space left on device")
+        return super()._write(change)
+
+
+class House:
+    def __init__(self, directory: Path, topics: dict[str, int] | None = None, **settings: Any) -> None:
+        directory.mkdir(exist_ok=True)
+        self.config = BrokerConfig(**settings)
+        self.storage = Storage(directory)
+        for topic, partitions in (topics or {"t": 2, "in": 1}).items():
+            self.storage.create(topic, partitions)
+        self._open()
+
+    def _open(self) -> None:
+        storage = self.storage
+        self.clock = storage.clock
+        self.timer = Timer(storage.clock)
+        self.catalogue = Fickle(f"{storage.directory}/catalogue.sqlite")
+        logs = storage.manager
+        self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
+        registry = Registry(self.clock, self.timer, self.catalogue, self.config, logs, self.groups)
+        self.transactions = TransactionCoordinator(registry)
+        logs.on_topic_deleted += [self.groups.on_topic_deleted, self.transactions.on_topic_deleted]
+        self.groups.open(lambda topic: logs.topic(topic) is not None)
+        self.transactions.open()
+
+    def crash(self) -> None:
+        """Whatever the threads have not done is not done."""
+        self.catalogue.close()
+        self.storage.crash()
+        self._open()
+
+    def restart(self) -> None:
+        self.transactions.shut_down()
+        self.groups.close()
+        self.catalogue.close()
+        self.storage.restart()
+        self._open()
+
+    def close(self) -> None:
+        self.catalogue.close()
+        self.storage.kill()
+
+    # Turns ------------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """One piece of work of one thread; False if there is none."""
+        return self.groups.writer.step(0) or self.transactions.markers.step(0) or self.storage.manager.flusher.step(0)
+
+    def settle(self) -> None:
+        while self.turn():
+            pass
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; timers and threads have their turns."""
+        end = self.clock.now_s + seconds
+        self.settle()
+        while (deadline := self.timer.next_deadline()) is not None and deadline <= end:
+            self.clock.sleep_ms(max(0, round((deadline - self.clock.now_s) * 1000)))
+            self.clock.now_s = max(self.clock.now_s, deadline)
+            self.timer.step(0)
+            self.settle()
+        self.clock.sleep_ms(max(0, round((end - self.clock.now_s) * 1000)))
+
+    # Asking -----------------------------------------------------------------------------------------------------------
+
+    def ask(self, what: Callable[..., None], *args: Any) -> Answer:
+        answer = Answer()
+        what(*args, answer)
+        return answer
+
+    def init(self, claim: Claim | None = None, *, name: str = X, timeout_ms: int = 60_000) -> Claim:
+        """Again until it is given, as clients do."""
+        for _ in range(3):
+            answer = self.ask(self.transactions.init, name, timeout_ms, claim)
+            self.settle()
+            if answer.error != ErrorCode.concurrent_transactions:
+                break
+        return answer.claim
+
+    def add(self, claim: Claim, *partitions: Partition, name: str = X) -> ErrorCode:
+        answer = self.ask(self.transactions.add_partitions, name, claim, partitions)
+        self.settle()
+        return answer.error
+
+    def write(self, claim: Claim, partition: Partition, value: bytes) -> int:
+        """A batch of the transaction."""
+        log = self.log(*partition)
+        known = log.producers.get(claim.producer_id)
+        sequence = known.next_sequence if known is not None and known.epoch == claim.epoch else 0
+        producer = (claim.producer_id, claim.epoch, sequence)
+        return append(log, value, producer=producer, attributes=TRANSACTIONAL).base_offset
+
+    def commit_offset(self, claim: Claim, partition: Partition, offset: int, *, group: str = "g") -> ErrorCode:
+        """AddOffsetsToTxn and TxnOffsetCommit."""
+        added = self.ask(self.transactions.add_group, X, claim, group)
+        self.settle()
+        if added.error:
+            return added.error
+        answer = self.stage_offset(claim, partition, offset, group=group)
+        self.settle()
+        return answer.error
+
+    def stage_offset(self, claim: Claim, partition: Partition, offset: int, *, group: str = "g") -> Answer:
+        offsets = {partition: CommittedOffset(offset, -1, "", self.clock.time_ms())}
+        return self.ask(self.transactions.commit_offsets, X, claim, group, NOBODY, offsets)
+
+    def end(self, claim: Claim, commit: bool, *, name: str = X) -> ErrorCode:
+        answer = self.ask(self.transactions.end, name, claim, commit)
+        self.settle()
+        return answer.error
+
+    # Seeing -----------------------------------------------------------------------------------------------------------
+
+    def log(self, topic: str = "t", partition: int = 0) -> Log:
+        return self.storage.log(topic, partition)
+
+    def state(self, name: str = X) -> State:
+        error, state = self.transactions.describe(name)
+        assert state is not None, error
+        return state
+
+    def phase(self, name: str = X) -> Phase:
+        return self.state(name).phase
+
+    def catalogue_phase(self, name: str = X) -> str:
+        """What is durable."""
+        (phase,) = [row.phase for row in self.catalogue.load_transactions() if row.transactional_id == name]
+        return phase
+
+    def seen(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+        """By a reader of what is committed."""
+        return committed(self.log(topic, partition))
+
+    def everything(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+        log = self.log(topic, partition)
+        read = log.read(log.log_start_offset, 1 << 30)
+        data = b"".join(region.file.pread(region.size, region.offset) for region in read.regions)
+        return [record.value for record in records_in(data) if len(record.value or b"") != 6]  # no markers
+
+    def committed_offset(self, partition: Partition = ("in", 0), group: str = "g") -> int | None:
+        """As a client is told; the catalogue says the same."""
+        topic, number = partition
+        error, ((_, ((_, found),)),) = self.groups.offsets.fetch(group, [(topic, [number])])
+        assert error == ErrorCode.none
+        offset = None if found is None else found.offset
+        stored = {(row.group, row.topic, row.partition): row.offset for row in self.catalogue.load_offsets()}
+        assert stored.get((group, topic, number)) == offset
+        return offset
+
+    def is_unstable(self, partition: Partition = ("in", 0), group: str = "g") -> bool:
+        return bool(self.groups.offsets.unstable(group, [(partition[0], [partition[1]])]))

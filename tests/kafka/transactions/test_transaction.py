@@ -1,0 +1,300 @@
+"""The pure machine: each line of its table, each refusal, and a random walk that keeps Kafka's promises."""
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase, State, Transaction
+from protocol.kafka.errors import ErrorCode
+
+P0, P1 = ("t", 0), ("t", 1)
+TIMEOUT_MS = 1_000
+ME = Claim(7, 0)
+
+
+def apply(transaction: Transaction, result: State | ErrorCode | None) -> State:
+    assert isinstance(result, State), result
+    transaction.begin(result)
+    transaction.done()
+    return result
+
+
+def empty() -> Transaction:
+    transaction = Transaction("x")
+    apply(transaction, transaction.init(TIMEOUT_MS, None, 7, 0))
+    return transaction
+
+
+def in_phase(phase: Phase) -> Transaction:
+    transaction = empty()
+    if phase is Phase.EMPTY:
+        return transaction
+    apply(transaction, transaction.add(ME, 10, partitions=[P0], groups=["g"]))
+    if phase is Phase.ONGOING:
+        return transaction
+    apply(transaction, transaction.end(ME, phase in (Phase.PREPARE_COMMIT, Phase.COMPLETE_COMMIT), 20))
+    if phase in (Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT):
+        apply(transaction, transaction.carried_out(30))
+    assert transaction.state is not None
+    assert transaction.state.phase is phase
+    return transaction
+
+
+PHASES = [phase for phase in Phase if phase is not Phase.DEAD]
+every_phase = pytest.mark.parametrize("phase", PHASES)
+at_rest = pytest.mark.parametrize("phase", [Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT])
+prepared = pytest.mark.parametrize("phase", [Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT])
+
+
+def test_a_new_id_begins_with_the_first_epoch() -> None:
+    assert Transaction("x").init(TIMEOUT_MS, None, 7, 5) == State(7, 0, TIMEOUT_MS, updated_ms=5)
+
+
+@at_rest
+def test_each_init_gives_the_next_epoch(phase: Phase) -> None:
+    after = in_phase(phase).init(5, None, 9, 50)
+    assert after == State(7, 1, 5, updated_ms=50)
+
+
+def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
+    transaction = empty()
+    transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
+    assert transaction.init(TIMEOUT_MS, Claim(7, LAST_EPOCH), 9, 0) == State(9, 0, TIMEOUT_MS, updated_ms=0)
+
+
+def test_init_aborts_what_is_open_and_gives_its_epoch_to_nobody() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    fenced = apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 50))
+    assert (fenced.phase, fenced.epoch, fenced.partitions) == (Phase.PREPARE_ABORT, 1, {P0})
+    assert transaction.init(TIMEOUT_MS, None, -1, 50) == ErrorCode.concurrent_transactions
+    apply(transaction, transaction.carried_out(60))
+    assert apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 70)).epoch == 2
+
+
+def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_once() -> None:
+    transaction = empty()
+    assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 50)).epoch == 1
+    again = apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 60))  # the answer was lost
+    assert again.epoch == 1
+    apply(transaction, transaction.add(Claim(7, 1), 70, partitions=[P0]))
+    assert transaction.init(TIMEOUT_MS, ME, -1, 80) == ErrorCode.producer_fenced
+
+
+@pytest.mark.parametrize("claim", [Claim(8, 0), Claim(7, 1)])
+def test_who_is_not_the_producer_cannot_go_on_as_it(claim: Claim) -> None:
+    assert empty().init(TIMEOUT_MS, claim, -1, 50) == ErrorCode.producer_fenced
+
+
+def test_a_producer_may_go_on_after_its_transaction_timed_out() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    apply(transaction, transaction.expire(10 + TIMEOUT_MS))
+    apply(transaction, transaction.carried_out(2_000))
+    assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 2_000)).epoch == 1
+
+
+def test_but_not_if_another_has_come() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    apply(transaction, transaction.expire(10 + TIMEOUT_MS))
+    apply(transaction, transaction.carried_out(2_000))
+    assert apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 2_000)).epoch == 2
+    assert transaction.init(TIMEOUT_MS, ME, -1, 2_000) == ErrorCode.producer_fenced
+
+
+@at_rest
+def test_the_first_partition_begins_a_transaction(phase: Phase) -> None:
+    state = in_phase(phase).add(ME, 50, partitions=[P1])
+    assert isinstance(state, State)
+    assert (state.phase, state.partitions, state.groups, state.started_ms) == (Phase.ONGOING, {P1}, set(), 50)
+
+
+def test_more_of_them_do_not_change_when_it_began() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    assert transaction.add(ME, 50, partitions=[P0]) == ErrorCode.none
+    assert transaction.add(ME, 50, groups=["g"]) == ErrorCode.none
+    state = apply(transaction, transaction.add(ME, 50, partitions=[P1], groups=["h"]))
+    assert (state.partitions, state.groups, state.started_ms) == ({P0, P1}, {"g", "h"}, 10)
+
+
+@prepared
+def test_a_decided_transaction_takes_nothing_but_being_carried_out(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    concurrent = ErrorCode.concurrent_transactions
+    assert transaction.init(TIMEOUT_MS, None, -1, 50) == concurrent
+    assert transaction.add(ME, 50, partitions=[P1]) == concurrent
+    assert transaction.check_group(ME, "g") == concurrent
+    assert transaction.expire(1 << 40) is None
+    assert not transaction.is_unused(1 << 40, 1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@every_phase
+def test_what_end_says(phase: Phase, commit: bool) -> None:
+    result = in_phase(phase).end(ME, commit, 50)
+    same = {
+        Phase.PREPARE_COMMIT: True,
+        Phase.COMPLETE_COMMIT: True,
+        Phase.PREPARE_ABORT: False,
+        Phase.COMPLETE_ABORT: False,
+    }
+    if phase is Phase.ONGOING:
+        assert isinstance(result, State)
+        assert result.phase is (Phase.PREPARE_COMMIT if commit else Phase.PREPARE_ABORT)
+    elif phase is Phase.EMPTY or same[phase] is not commit:
+        assert result == ErrorCode.invalid_txn_state
+    elif phase in (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT):
+        assert result == ErrorCode.concurrent_transactions
+    else:
+        assert result == ErrorCode.none
+
+
+@every_phase
+def test_others_are_refused_whatever_it_does(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    for claim, error in [
+        (Claim(8, 0), ErrorCode.invalid_producer_id_mapping),
+        (Claim(7, 1), ErrorCode.producer_fenced),
+        (Claim(7, -1), ErrorCode.producer_fenced),
+    ]:
+        assert transaction.add(claim, 50, partitions=[P0]) == error
+        assert transaction.end(claim, True, 50) == error
+        assert transaction.check_group(claim, "g") == error
+
+
+@every_phase
+def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    assert transaction.state is not None
+    transaction.begin(attrs.evolve(transaction.state, updated_ms=99))
+    concurrent = ErrorCode.concurrent_transactions
+    assert transaction.init(TIMEOUT_MS, None, -1, 50) == concurrent
+    assert transaction.add(ME, 50, partitions=[P1]) == concurrent
+    assert transaction.end(ME, True, 50) == concurrent
+    assert transaction.check_group(ME, "g") == concurrent
+    assert transaction.expire(1 << 40) is None
+    assert not transaction.is_unused(1 << 40, 1)
+    transaction.undone()
+    assert transaction.state.updated_ms != 99
+
+
+def test_offsets_need_their_group_in_the_open_transaction() -> None:
+    assert in_phase(Phase.ONGOING).check_group(ME, "g") == ErrorCode.none
+    assert in_phase(Phase.ONGOING).check_group(ME, "h") == ErrorCode.invalid_txn_state
+    assert in_phase(Phase.COMPLETE_COMMIT).check_group(ME, "g") == ErrorCode.invalid_txn_state
+
+
+def test_its_time_is_over_at_the_deadline_and_not_before() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    assert transaction.expire(10 + TIMEOUT_MS - 1) is None
+    state = transaction.expire(10 + TIMEOUT_MS)
+    assert state is not None
+    assert (state.phase, state.epoch, state.last_epoch) == (Phase.PREPARE_ABORT, 1, 0)
+
+
+@at_rest
+def test_an_id_is_forgotten_when_it_was_unused_for_long(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    assert transaction.state is not None
+    since = transaction.state.updated_ms
+    assert not transaction.is_unused(since + 99, 100)
+    assert transaction.is_unused(since + 100, 100)
+    transaction.forget()
+    assert transaction.init(TIMEOUT_MS, None, 9, 0) == ErrorCode.not_coordinator
+    assert transaction.add(ME, 0, partitions=[P0]) == ErrorCode.invalid_producer_id_mapping
+
+
+def test_an_open_transaction_is_not_forgotten() -> None:
+    assert not in_phase(Phase.ONGOING).is_unused(1 << 40, 1)
+
+
+@pytest.mark.parametrize(
+    ("claim", "error"),
+    [
+        (Claim(8, 0), ErrorCode.invalid_producer_id_mapping),
+        (Claim(7, 3), ErrorCode.invalid_producer_epoch),
+        (ME, ErrorCode.invalid_txn_state),
+    ],
+)
+def test_why_a_partition_refused_a_batch(claim: Claim, error: ErrorCode) -> None:
+    assert in_phase(Phase.ONGOING).why_refused(claim) == error
+
+
+def test_a_random_walk_keeps_its_promises() -> None:
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transaction = Transaction("x")
+            self.now = 0
+            self.holders: list[Claim] = []  # everybody who was ever given the id, the newest last
+            self.decided: Phase | None = None
+
+        def take(self, result: State | ErrorCode | None) -> State | None:
+            """Durable, or not."""
+            self.now += 1
+            if not isinstance(result, State):
+                return None
+            self.transaction.begin(result)
+            self.transaction.done()
+            return result
+
+        @rule(lost=st.booleans(), claim=st.booleans())
+        def init(self, lost: bool, claim: bool) -> None:
+            mine = self.holders[-1] if claim and self.holders else None
+            state = self.take(self.transaction.init(TIMEOUT_MS, mine, 100 + self.now, self.now))
+            if state is not None and state.phase is Phase.EMPTY and not lost:
+                given = Claim(state.producer_id, state.epoch)
+                assert given.epoch <= LAST_EPOCH
+                assert given not in self.holders, "an epoch was given out twice"
+                self.holders.append(given)
+
+        @rule(who=st.integers(0, 3), partition=st.sampled_from([P0, P1]))
+        def add(self, who: int, partition: tuple[str, int]) -> None:
+            if who < len(self.holders):
+                claim = self.holders[-1 - who]
+                state = self.take(self.transaction.add(claim, self.now, partitions=[partition]))
+                assert state is None or who == 0, "a zombie has begun a transaction"
+
+        @rule(who=st.integers(0, 3), commit=st.booleans())
+        def end(self, who: int, commit: bool) -> None:
+            if who < len(self.holders):
+                state = self.take(self.transaction.end(self.holders[-1 - who], commit, self.now))
+                if state is not None:
+                    assert who == 0, "a zombie has decided"
+                    self.decided = state.phase
+
+        @rule()
+        def time_passes(self) -> None:
+            self.now += TIMEOUT_MS
+            self.take(self.transaction.expire(self.now))
+
+        @precondition(lambda self: self.transaction.state is not None)
+        @rule()
+        def exhaust(self) -> None:
+            state = self.transaction.state
+            assert state is not None
+            if state.phase is Phase.EMPTY and not self.transaction.pending and state.epoch < 100 and not self.holders:
+                self.transaction.state = attrs.evolve(state, epoch=LAST_EPOCH - 1)
+
+        @rule()
+        def carry_out(self) -> None:
+            state = self.transaction.state
+            if state is not None and state.phase in (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT):
+                done = self.take(self.transaction.carried_out(self.now))
+                assert done is not None
+                assert (done.phase is Phase.COMPLETE_COMMIT) == (state.phase is Phase.PREPARE_COMMIT)
+
+        @invariant()
+        def only_open_and_decided_transactions_have_partitions(self) -> None:
+            state = self.transaction.state
+            if state is not None and state.phase in (Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT):
+                assert not state.partitions
+
+        @invariant()
+        def an_open_transaction_ends(self) -> None:
+            state = self.transaction.state
+            if state is not None and state.phase is Phase.ONGOING:
+                assert state.deadline_ms is not None
+                assert self.transaction.expire(state.deadline_ms) is not None
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=200, stateful_step_count=40, deadline=None))

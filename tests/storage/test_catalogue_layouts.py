@@ -1,0 +1,43 @@
+"""Files of earlier layouts, as the broker wrote them."""
+
+import sqlite3
+from pathlib import Path
+
+from broker.storage.catalogue import SqliteCatalogue, StoredOffset, TransactionRow
+
+# As the broker wrote it before there were transactions.
+FIRST_LAYOUT = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE broker_configs (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+CREATE TABLE offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL DEFAULT -1,
+    PRIMARY KEY (group_id, topic, partition)
+) WITHOUT ROWID;
+CREATE INDEX offsets_by_topic ON offsets (topic);
+CREATE TABLE groups (group_id TEXT PRIMARY KEY, blob BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (5);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO offsets VALUES ('g', 't', 0, 42, 0, '', 1000, -1);
+PRAGMA user_version=1;
+"""
+
+
+def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalogue.sqlite")
+    connection = sqlite3.connect(path)
+    connection.executescript(FIRST_LAYOUT)
+    connection.close()
+    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000)
+    for _ in range(2):
+        catalogue = SqliteCatalogue(path)
+        catalogue.save_transaction(row)
+        assert list(catalogue.load_offsets()) == [StoredOffset("g", "t", 0, 42, 0, "", 1000, -1)]
+        assert list(catalogue.load_transactions()) == [row]
+        catalogue.close()
