@@ -403,6 +403,32 @@ def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobo
     b.until(all_there)
 
 
+def test_what_a_service_pushes_when_told_that_it_may_is_sent_without_waiting(bench: MakeBench) -> None:
+    class Stream(EchoService):
+        def writable(self, connection: Connection) -> None:
+            super().writable(connection)
+            b.outbox.push(connection, [frame(b"P", b"more")])
+
+    b = bench(Stream(in_flight_max=0), high=64 * 1024, low=16 * 1024)
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    connection = b.connection_of(client)
+    b.outbox.push(connection, [bytes(8 * MIB)])
+    b.settle()
+    assert not connection.writable
+    # All that is left leaves at once, with what is pushed now: in the same breath the service is told and pushes more.
+    connection.outgoing[0] = b"last"
+    connection.outgoing_bytes = 4
+    client.reads = True
+    in_the_kernel = b.processor.stats.bytes_out
+    while len(client.received) < in_the_kernel:
+        client.pump()
+    b.outbox.push(connection, [b"!"])
+    b.step()
+    assert b.service.writable_calls == 1
+    b.until(lambda: client.received.endswith(b"last!" + frame(b"P", b"more")))
+
+
 def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(bench: MakeBench) -> None:
     class Broken(EchoService):
         def writable(self, connection: Connection) -> None:
@@ -771,6 +797,18 @@ def test_it_is_not_drained_while_an_answer_has_not_wholly_left(bench: MakeBench,
     client.reads = True
     b.until(lambda: b.processor.drained)
     b.until(lambda: len(client.frames) == 1)
+
+
+def test_what_is_pushed_is_not_waited_for_when_draining(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0))
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    b.outbox.push(b.connection_of(client), [bytes(8 * MIB)])
+    b.settle()
+    assert b.connection_of(client).outgoing
+    b.processor.drain()
+    b.step()
+    assert b.processor.drained
 
 
 def test_it_is_not_drained_before_its_own_thread_has_heard_of_it(bench: MakeBench) -> None:

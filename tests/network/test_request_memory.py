@@ -296,6 +296,23 @@ def test_memory_that_nobody_uses_goes_back_to_the_system_although_connections_st
     assert b.memory.idle == 0
 
 
+def test_who_waits_for_our_answer_is_not_taken_for_stalled(bench: MakeBench) -> None:
+    b = bench(memory=1024)
+    parked, waits = b.connect(), b.connect()
+    parked.send(frame(b"H", b"x" * 600) + frame(b"e", b"y" * 200) + frame(b"e"))
+    b.until(lambda: b.service.parked)
+    assert b.memory.exhausted
+    assert b.connection_of(parked).received.pending > 0
+    waits.send(frame(b"e"))
+    for _ in range(40):
+        b.clock.now += 1
+        b.step(2)
+    assert not parked.eof
+    request, outbox = b.service.parked.pop()
+    outbox.send(request, [frame(b"H")])
+    b.until(lambda: len(parked.frames) == 3 and waits.frames)
+
+
 def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(bench: MakeBench) -> None:
     b = bench()
     client = b.connect()
