@@ -174,9 +174,10 @@ class Connection:
                     self.send(writer_frames.encode_writer_credit(handle, 1))
                 server.serve()
             case writer_frames.FinishPartition(handle):
-                self.handles[handle].finished = True
-                if server.cut_at_finish:
-                    server.cut_at_finish = False
+                cut, server.cut_at_finish = server.cut_at_finish, ""
+                if cut != "before":
+                    self.handles[handle].finished = True
+                if cut:
                     self.cut()
                     return False
                 self.send(writer_frames.encode_partition_finished(handle))
@@ -323,7 +324,7 @@ class ReferenceServer:
         self.acknowledge = True
         self.give_credit = True
         self.cut_after: set[int] = set()  # numbers of pushes
-        self.cut_at_finish = False
+        self.cut_at_finish = ""  # "before" it is taken, or "after"
         self.refuse: tuple[WriterErrorCode, str] | None = None
         self.partition_wait = 0.2
         self.partitions: dict[bytes, Partition] = {}

@@ -223,16 +223,21 @@ def test_slices_of_a_packed_frame_are_buffers_of_their_own_and_one_credit(
     def packed(connection: Connection, receiver: bytes) -> None:
         connection.buffer(receiver, 0, b"onetwothree", partial_sizes=(3, 3, 5), subpartition=-1, backlog=1)
         connection.buffer(receiver, 3, b"four")
-        connection.buffer(receiver, 4, END, DataType.END_OF_PARTITION)
 
     script(server, packed)
     with InputGate([(server.address, partition, 0)], credit=2, floating_buffers=0) as gate:
-        assert [b"one", b"two", b"three", b"four"] == [bytes(data) for _, data in gate.buffers()]
+        items = [gate.poll() for _ in range(4)]
+        assert [b"one", b"two", b"three", b"four"] == [bytes(item.data or b"") for item in items if item]
+        assert gate.poll(0) is None
+        gate.announce_buffer_size(1)  # all credit stands before it
+        until(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
+        given = [message.credit for message in server.received if isinstance(message, AddCredit)]
+        assert sum(given) == 2
 
 
 def test_an_empty_buffer_gives_its_credit_back_at_once(server: ReferenceServer, partition: ResultPartitionID) -> None:
     script(server, lambda connection, receiver: connection.buffer(receiver, 0, b""))
-    with InputGate([(server.address, partition, 0)]) as gate:
+    with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
         receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
         until(lambda: AddCredit(receiver, 1) in server.received)
         assert gate.poll(0) is None
@@ -322,6 +327,28 @@ def test_a_barrier_comes_when_it_has_come_on_all_channels_and_then_they_go_on(
         assert not any(isinstance(message, ResumeConsumption) for message in server.received)
         assert reader.poll(0.01) is None
         until(lambda: {ResumeConsumption(receiver) for receiver in lines} <= set(server.received))
+
+
+def test_nothing_behind_a_barrier_comes_before_the_snapshot(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    """Not even from a sender that does not wait."""
+    lines: list[tuple[Connection, bytes]] = []
+
+    def impatient(connection: Connection, receiver: bytes) -> None:
+        barriers(connection, receiver, 1, 0)
+        connection.buffer(receiver, 1, b"behind")
+
+    script(server, impatient, lambda connection, receiver: lines.append((connection, receiver)))
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        reader = gate.aligned()
+        assert reader.poll(0.05) is None
+        until(gate._channels[0].has_next)
+        assert reader.poll(0) is None
+        server.call(lambda: barriers(*lines[0], 1, 0))
+        items = [reader.poll(), reader.poll()]
+        assert [events.CheckpointBarrier(1, 0), None] == [item.event for item in items if item]
+        assert [None, b"behind"] == [item.data for item in items if item]
 
 
 def test_a_cancelled_checkpoint_lets_the_channels_go_on(server: ReferenceServer, partition: ResultPartitionID) -> None:

@@ -66,8 +66,11 @@ def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     assert server.opens == 6
 
 
-def test_a_lost_answer_to_finish_is_no_failure(server: ReferenceServer, partition: ResultPartitionID) -> None:
-    server.cut_at_finish = True
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_lost_around_the_finish_is_no_failure(
+    server: ReferenceServer, partition: ResultPartitionID, when: str
+) -> None:
+    server.cut_at_finish = when
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         writer.push(0, b"all")
     assert server.partitions[partition].finished
@@ -156,6 +159,15 @@ def test_events_from_readers_come_to_the_writer(server: ReferenceServer, partiti
                 time.sleep(0.001)
     assert [(events.OtherEvent("mine.Event", b"!"), -1)] == seen
     assert [(0, 1024)] == sizes
+
+
+def test_more_than_a_socket_holds_arrives_as_it_was(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit = 2000
+    expected = [bytes([number % 251]) * 32768 for number in range(1000)]
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        for payload in expected:
+            writer.push(0, payload)
+    assert expected == stored(server, partition)
 
 
 def test_threads_may_share_a_writer(server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread) -> None:
