@@ -183,6 +183,19 @@ class Medium:
         """Every file, by path."""
         yield from _walk("", self.root)
 
+    def would_survive(self, directory: str, data: bytes) -> bool:
+        """Were the power lost now: would these bytes be in some file of that directory?"""
+        entry: Inode | Directory | None = self.root
+        for part in directory.strip("/").split("/"):
+            entry = entry.durable.get(part) if isinstance(entry, Directory) else None
+        if not isinstance(entry, Directory):
+            return False
+        return any(data in what.durable for what in entry.durable.values() if isinstance(what, Inode))
+
+    def unsynced(self, suffix: str) -> bool:
+        """Is there anything in such a file that a power loss may take?"""
+        return any(inode.unsynced for path, inode in self.walk() if path.endswith(suffix))
+
     def used(self) -> int:
         return sum(len(inode.content) for _, inode in self.walk())
 

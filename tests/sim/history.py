@@ -4,7 +4,7 @@ One ``PartitionHistory`` for each partition of the topics that live through the 
 order, because the world has only one thread: "before" and "after" need no guessing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -35,7 +35,7 @@ class PartitionHistory:
         self.known_end = 0  # the log end is at least this
         self.start_least = 0  # DeleteRecords was answered up to here
         self.start_most = 0  # ... and asked for up to here
-        self.last_ack_at = 0.0
+        self.acks: list[tuple[float, int]] = []  # when, and the end of the log by then at the latest
         self.lost_lives: set[int] = set()  # of the broker, that ended in a power loss
         self.rotten = False  # a bit was flipped in its files: it may go offline, it may not lie
 
@@ -81,9 +81,13 @@ class PartitionHistory:
             self.acked[offset] = value
             self._place(offset, value)
         self.known_end = max(self.known_end, end)
-        self.last_ack_at = self.world.now
+        self.acks.append((self.world.now, end))
         if acks == -1:  # one fsync covers all that was written before
             self.durable_end = max(self.durable_end, end)
+
+    def first_ack(self, after: float, beyond: int) -> float | None:
+        """When it was first known, after that moment, that the log goes on beyond that offset."""
+        return next((at for at, end in self.acks if at > after and end > beyond), None)
 
     # -- fetch ------------------------------------------------------------------------------------------------------------
 
@@ -126,6 +130,7 @@ class PartitionHistory:
     def power_lost(self, life: int) -> None:
         """What was not promised to be durable may be gone, and its offsets may be given out again."""
         self.lost_lives.add(life)
+        self.acks.clear()
         keep = self.durable_end
         for known in (self.acked, self.seen):
             for offset in [offset for offset in known if offset >= keep]:
@@ -183,6 +188,7 @@ class GroupHistory:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        self.stored: Callable[[str, int], int] | None = None  # the offset in the catalogue, -1 for none
         self.dead_lives: set[int] = set()  # of the broker
         self.clock = 0  # orders the events of this group
         self.owners: dict[tuple[int, int, str, int], str] = {}  # life, generation, topic, partition
@@ -232,8 +238,10 @@ class GroupHistory:
         self.commits.setdefault((topic, partition), []).append(commit)
         return commit
 
-    def committed(self, commit: Commit) -> None:
+    def committed(self, commit: Commit, topic: str, partition: int) -> None:
         commit.ended = self.tick()
+        if self.stored is not None:  # were the broker killed now, this is what it would find
+            self.fetched(topic, partition, self.stored(topic, partition), self.tick())
 
     def refused(self, commit: Commit) -> None:
         commit.failed = True
@@ -273,6 +281,10 @@ class History:
         self.partitions: dict[tuple[str, int], PartitionHistory] = {}
         self.groups: dict[str, GroupHistory] = {}
         self.ready: set[str] = set()  # topics that were created
+        # Would these bytes of a partition survive a power loss now? None: nobody can tell from outside.
+        self.would_survive: Callable[[str, int, bytes], bool] | None = None
+        # Called when an answer promises that something is there for good.
+        self.on_promise: Callable[[], None] = lambda: None
         self.hurried = True  # the broker has no excuse for being late
 
     def partition(self, topic: str, partition: int) -> PartitionHistory:

@@ -232,7 +232,9 @@ class SimSocket:
         up = wire.up
         if up._flying:
             up.settle()
-        return bool(up._readable) or (wire.broken_at is not None and wire.broken) or (up._ends_at is not None and up.ended)
+        return (
+            bool(up._readable) or (wire.broken_at is not None and wire.broken) or (up._ends_at is not None and up.ended)
+        )
 
     @property
     def writable(self) -> bool:
@@ -340,10 +342,8 @@ class ClientSocket:
             down.settle()
         return (
             bool(down._readable)
-            or (wire.broken_at is not None
-            and wire.broken)
-            or (down._ends_at is not None
-            and self.lost)
+            or (wire.broken_at is not None and wire.broken)
+            or (down._ends_at is not None and self.lost)
         )
 
     @property

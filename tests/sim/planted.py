@@ -52,6 +52,8 @@ def _ack_before_fsync(_: Any) -> Any:
 def _durable_too_far(_: Any) -> Any:
     def flush_to(log: Log, offset: int) -> None:
         with log.sync_lock:
+            if log.durable_offset >= offset:
+                return
             if log.offline is not None:
                 raise StorageError(str(log.offline))
             segments, log.dir_dirty = log.segments_from(log.durable_offset), False

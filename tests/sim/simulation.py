@@ -6,6 +6,7 @@ its end and agrees with history. Last, everybody leaves, and nothing may be left
 """
 
 import gc
+from functools import partial
 from typing import Any
 
 import attrs
@@ -54,7 +55,7 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
     """Small numbers: bounds are where bugs live."""
     high = rng.choice((1, 2_000, 50_000, 1_000_000))
     segment = largest_batch * rng.choice((1, 1, 3, 10, 1000))
-    memory = rng.choice((64 * 1024, 200_000, 4_000_000, 4_000_000))
+    memory = rng.choice((64 * 1024, 200_000, 4_000_000, 4_000_000, 4_000_000, 4_000_000))
     return {
         "network_threads": rng.randrange(1, 4),
         "io_threads": rng.randrange(1, 4),
@@ -90,6 +91,7 @@ class Simulation:
         self.world = World(seed, verbose)
         self.steps = steps
         rng = self.world.rng("scenario")
+        self.admin_configs = {"compression.type": "gzip"} if rng.random() < 0.1 else {}
         self._size_most = 30_000 if rng.random() < 0.25 else 300  # bytes of a record
         self.settings = draw_settings(rng, largest_batch=4 * (self._size_most + 50) + 100)
         self.weather = weather or draw_weather(rng)
@@ -101,12 +103,17 @@ class Simulation:
         self.host.fabric.faults = self.weather.network
         if rng.random() < 0.5:
             self.host.fabric.capacity_least, self.host.fabric.capacity_most = 16 * 1024, 256 * 1024
+        if not self.admin_configs:  # else batches are not kept as they came
+            self.history.would_survive = lambda topic, partition, data: self.host.medium.would_survive(
+                f"/data/{topic}-{partition}", data
+            )
         self.recorder = Recorder(self.world, self._excused)
         self.restart_wanted = False
         self.resize_wanted = 0
-        self._power_next = False
         self._machine_failed = False  # in this life of the broker
         self._populate(rng)
+        for name, group in self.history.groups.items():
+            group.stored = partial(self._stored_offset, name)
         self.storm = Storm(self, self.weather)
         self.world.actors.append(self.storm)
 
@@ -118,14 +125,13 @@ class Simulation:
         side = [(_SIDE_TOPIC, number) for number in range(2)]
         # Deleting records loses what an idempotent producer's state is rebuilt from, as in Kafka: side topic only.
         deletes = (_SIDE_TOPIC, 0) if rng.random() < 0.5 else None
-        configs = {"compression.type": rng.choice(("producer", "producer", "producer", "gzip"))}
         self.admin = Admin(
             "admin",
             *common,
             topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2},
             churns=rng.choice((0, 2)),
             deletes_records=deletes,
-            configs=configs if rng.random() < 0.2 else {},
+            configs=self.admin_configs,
         )
         large = self._size_most
         self.producers: list[Producer] = [
@@ -133,10 +139,11 @@ class Simulation:
                 f"idempotent-{n}",
                 *common,
                 partitions=main,
-                batches=rng.randrange(4, 16),
+                batches=rng.randrange(5, 30),
                 acks=-1,
                 in_flight=rng.randrange(1, 6),
                 size_most=large,
+                pace_s=rng.choice((0.02, 0.2, 0.8)),
             )
             for n in range(2)
         ]
@@ -151,12 +158,19 @@ class Simulation:
                 size_most=large,
             )
         )
-        self.producers.append(
-            # Slow, so that there is still something to wait for when the faults are over.
-            Producer(
-                "careful", *common, partitions=side[:1], batches=6, acks=rng.choice((1, -1)), in_flight=1, pace_s=1.5
-            )
+        self.careful = Producer(
+            "careful",
+            *common,
+            partitions=side[:1],
+            batches=9,
+            acks=rng.choice((1, -1)),
+            in_flight=1,
+            held_back=3,
         )
+        self.producers.append(self.careful)
+        if deletes is not None:
+            for producer in self.producers:
+                producer.trimmed = _SIDE_TOPIC
         self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2)]
         self.members = [
             Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
@@ -169,6 +183,10 @@ class Simulation:
         )
         self.world.actors.extend([*self.clients, *self.vandals])
 
+    def _stored_offset(self, group: str, topic: str, partition: int) -> int:
+        row = self.host.tables.offsets.get((group, topic, partition))
+        return -1 if row is None else row.offset
+
     # -- what the storm asks for ------------------------------------------------------------------------------------------
 
     def crash_soon(self, *, power: bool, within: int) -> None:
@@ -178,6 +196,19 @@ class Simulation:
             return
         process.on_countdown = lambda: self._crash(power)
         process.countdown = self.world.rng("storm").randrange(within)
+
+    def crash_after_promise(self, *, power: bool) -> None:
+        """The moment somebody has been promised something; the power, when there is something to lose."""
+        lives = self.world.lives
+
+        def crash() -> None:
+            if power and not self.host.medium.unsynced(".log"):
+                return  # the next promise, then
+            self.history.on_promise = lambda: None
+            if self.host.state == "up" and self.world.lives == lives:
+                self._crash(power)
+
+        self.history.on_promise = crash
 
     def _crash(self, power: bool) -> None:
         power = power or self.host.sync_failed  # see _stopped
@@ -237,10 +268,22 @@ class Simulation:
         self._calm_down()
         limit = self.world.steps + _QUIET_STEPS
         self._until(lambda: all(actor.done for actor in self._workers), limit)
+        self._watch(limit)
         for reader in self.readers:
             reader.finish()
         self._until(lambda: all(reader.done for reader in self.readers), limit)
         self._leave()
+
+    def _watch(self, limit: int) -> None:
+        """Readers wait for records in long polls, and get them when they come."""
+        if self.scarce_memory:
+            return  # parked requests may keep the producer from being heard
+        for reader in self.readers:
+            reader.watching = True
+        while self.careful.holds_back:
+            self._until(lambda: all(reader.parked for reader in self.readers), limit)
+            self.careful.release()
+            self._until(lambda: self.careful.done, limit)
 
     @property
     def _workers(self) -> list[Client]:
@@ -310,6 +353,7 @@ class Simulation:
         """Faults stop."""
         self.world.note("calm")
         self.storm.end()
+        self.history.on_promise = lambda: None
         self.host.medium.faults = DiskFaults()
         self.set_catalogue_error(0.0)
         self.world.chaos = Chaos(preempt=self.weather.chaos.preempt, tick_most_s=0.0005)

@@ -43,11 +43,11 @@ FAULTS = {
 
 def draw_weather(rng: Any) -> Weather:
     """Most seeds have few kinds of faults: one alone is easier to understand, and hides no other."""
-    kinds = rng.sample(sorted(FAULTS), rng.randrange(0, 4))
+    kinds = rng.sample(sorted(FAULTS), rng.randrange(0, 5))
     crash = rng.choice((None, None, "kill", "power", "power"))
     if crash is not None and crash not in kinds:
         kinds.append(crash)
-    if rng.random() < 0.4:
+    if rng.random() < 0.25:
         kinds = [kind for kind in kinds if kind not in ("disk", "full", "sync", "catalogue")]
     rough = rng.random() < 0.5
     return Weather(
@@ -127,10 +127,16 @@ class Storm:
     # -- the broker ---------------------------------------------------------------------------------------------------------
 
     def _kill(self) -> None:
-        self._simulation.crash_soon(power=False, within=self._rng.choice((1, 10, 60)))
+        self._crash(power=False)
 
     def _power(self) -> None:
-        self._simulation.crash_soon(power=True, within=self._rng.choice((1, 10, 60)))
+        self._crash(power=True)
+
+    def _crash(self, *, power: bool) -> None:
+        if self._rng.random() < 0.6:
+            self._simulation.crash_after_promise(power=power)
+        else:
+            self._simulation.crash_soon(power=power, within=self._rng.choice((1, 10, 60)))
 
     def _restart(self) -> None:
         self._simulation.restart_wanted = True

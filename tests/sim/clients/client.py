@@ -38,6 +38,8 @@ NEWEST: dict[ApiKey, int] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.CREATE_PARTITIONS: 3,
 }
+# Their answers say that something is there for good (of Produce, where acks is all).
+_PROMISES = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS})
 # A broker that is up, and whose machine is sound, answers within this time (s) what it need not wait for.
 _PATIENCE_S = 20.0
 
@@ -248,6 +250,8 @@ class Client:
             return
         self._idle_until = 0.0
         self.answered(call, body)
+        if call.key in _PROMISES and call.fields.get("acks", -1) == -1:
+            self.history.on_promise()
 
     def _greeted(self, body: Any) -> None:
         if body.error_code:
@@ -298,7 +302,8 @@ class Client:
         # Counted from when the one before it was answered: requests are answered one after the other.
         if self.pending:
             call = self.pending[0]
-            self._abandon_at = max(call.sent_at, self.world.now) + call.patience_s
+            patience_s = call.patience_s if self.history.hurried else 10 * call.patience_s
+            self._abandon_at = max(call.sent_at, self.world.now) + patience_s
         else:
             self._abandon_at = math.inf
 

@@ -292,7 +292,7 @@ class Member(Client):
                 commit: Commit = commits[result.partition_index]
                 error = result.error_code
                 if not error:
-                    self._group.committed(commit)
+                    self._group.committed(commit, self._topic, result.partition_index)
                     self.commits += 1
                     if generation < newest:
                         raise Violation(
@@ -422,7 +422,7 @@ class Keeper(Client):
         if call.context[0] == "commit":
             error = body.topics[0].partitions[0].error_code
             if not error:
-                self._group.committed(call.context[1])
+                self._group.committed(call.context[1], self._topic, 0)
                 self._left -= 1
             else:
                 self._excuse(error, "OffsetCommit")

@@ -7,7 +7,7 @@ import attrs
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.records import HEADER_SIZE, build_batch
 from tests.sim.clients.client import Call, Client
 from tests.sim.world import Violation
 
@@ -36,10 +36,10 @@ class _Partition:
         self.batches: list[Batch] = []
         self.recovering = False  # an answer was bad: nothing more goes out until all are in
 
-    def sendable(self, most: int) -> Batch | None:
+    def sendable(self, most: int, held_back: int) -> Batch | None:
         in_flight = 0
         candidate = None
-        for batch in self.batches:
+        for batch in self.batches[: len(self.batches) - held_back]:
             if batch.in_flight:
                 in_flight += 1
             elif not batch.acked and candidate is None:
@@ -53,9 +53,8 @@ class _Partition:
             most = 1
         return candidate if in_flight < most else None
 
-    @property
-    def done(self) -> bool:
-        return all(batch.acked for batch in self.batches)
+    def done(self, held_back: int) -> bool:
+        return all(batch.acked for batch in self.batches[: len(self.batches) - held_back])
 
 
 class Producer(Client):
@@ -70,11 +69,15 @@ class Producer(Client):
         in_flight: int,
         size_most: int = 200,
         pace_s: float = 0.05,
+        held_back: int = 0,
     ) -> None:
+        """``held_back``: batches that wait for ``release``."""
         super().__init__(*args)
         self.in_flight_most = in_flight
         self.acks = acks
         self.pace_s = pace_s
+        self._held_back = held_back
+        self.trimmed = ""  # the topic whose records may have been deleted by the time that they are acknowledged
         self._topics = [_Partition(topic, partition) for topic, partition in partitions]
         self._producer_id = -1
         self._producer_epoch = -1
@@ -93,7 +96,17 @@ class Producer(Client):
 
     @property
     def done(self) -> bool:
-        return all(entry.done for entry in self._topics)
+        """All is acknowledged but what is held back."""
+        return all(entry.done(self._held_back) for entry in self._topics)
+
+    def release(self) -> None:
+        """Send one more of the batches that are held back."""
+        self._held_back -= 1
+        self.idle(0.0)
+
+    @property
+    def holds_back(self) -> bool:
+        return self._held_back > 0
 
     # -- asking -------------------------------------------------------------------------------------------------------------
 
@@ -108,12 +121,9 @@ class Producer(Client):
         if self.rng.random() < 0.4:
             self.idle(self.rng.random() * self.pace_s)
             return None
-        chosen: list[tuple[_Partition, Batch]] = []
-        candidates = [
-            (entry, batch)
-            for entry in self._topics
-            if (batch := entry.sendable(5 if self.idempotent else self.in_flight_most)) is not None
-        ]
+        most = 5 if self.idempotent else self.in_flight_most
+        held = self._held_back
+        candidates = [(entry, batch) for entry in self._topics if (batch := entry.sendable(most, held)) is not None]
         if not candidates:
             return None
         count = 1 if self.rng.random() < 0.7 else self.rng.randrange(1, len(candidates) + 1)
@@ -182,6 +192,16 @@ class Producer(Client):
             if not batch.acked:
                 batch.acked = True
                 history = self.history.partition(entry.topic, entry.partition)
+                would_survive = self.history.would_survive
+                if (
+                    self.acks == -1
+                    and would_survive is not None
+                    and entry.topic != self.trimmed
+                    and not would_survive(entry.topic, entry.partition, batch.encoded[HEADER_SIZE:])
+                ):
+                    raise Violation(
+                        f"{self.name}: {history} at {result.base_offset} was acknowledged and is not on the disk"
+                    )
                 history.acknowledged(result.base_offset, batch.values, self.acks, self.life)
             return
         self.errors.append(int(error))
