@@ -142,7 +142,7 @@ class BrokerServer:
                     host=listener.host,
                     port=listener.port,
                     port_max=listener.port_max,
-                    frame_max=config.socket_request_max_bytes,
+                    frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
                     control=listener is config.control_listener,
                 )
                 for listener in self._all_listeners()
