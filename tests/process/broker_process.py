@@ -51,8 +51,9 @@ class BrokerProcess:
             time.sleep(0.005)
         ready = json.loads(self.ready_file.read_text())
         assert self.process.pid == ready["pid"]
-        self.address: str = ready["listeners"]["kafka"]
-        self.listener = f"kafka://{self.address}"
+        scheme = self.listener.partition(":")[0]
+        self.address: str = ready["listeners"][scheme]
+        self.listener = f"{scheme}://{self.address}"
         return self
 
     def launch(self) -> None:

@@ -63,7 +63,11 @@ class Client:
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.settimeout(DEADLINE_S)
         self.decoder = ClientDecoder(generation, max_payload=1 << 20)
@@ -91,7 +95,7 @@ class Client:
         assert kind is None or isinstance(message, kind), message
         return message
 
-    def find(self, kind: type[T]) -> T:
+    def find(self, kind: type[T] | tuple[type[Any], ...]) -> T:
         """The first message of this kind; what came before it stays."""
         seen = 0
         while True:
@@ -166,7 +170,9 @@ class Client:
     ) -> "Writer":
         writer = writer or os.urandom(16)
         self.send(w.encode_open_partition(writer, partition, subpartitions, kind, ttl_ms, owner))
-        return Writer(self, self.find(w.PartitionOpened))
+        answer: Any = self.find((w.PartitionOpened, w.WriterError))
+        assert isinstance(answer, w.PartitionOpened), answer
+        return Writer(self, answer)
 
     def finish(self, writer: "Writer") -> None:
         writer.finish()
@@ -200,6 +206,12 @@ class Client:
 
     def close(self) -> None:
         self.socket.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def reset(self) -> None:
         """Gone without a word, as when the process or the network dies."""
