@@ -318,3 +318,47 @@ def test_readers_writers_and_the_spiller_at_once_lose_and_leave_nothing(tmp_path
         assert errors == []
         wait_for(lambda: server.partitions.list("") == [])
         wait_for(lambda: server.partitions.budget.memory == server.partitions.budget.disk == 0)
+
+
+class Recording(SystemDisk):
+    """Writes down what was done to it, in order."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Any:
+        log, file, name = self.log, super().open(path, create=create, read_only=read_only), path.partition(".")[2]
+
+        class File:
+            def __getattr__(self, attribute: str) -> Any:
+                return getattr(file, attribute)
+
+            def pwrite(self, buffers: Any, offset: int) -> int:
+                log.append(("write", name))
+                return file.pwrite(buffers, offset)
+
+            def sync(self) -> None:
+                log.append(("sync", name))
+                file.sync()
+
+        return File()
+
+    def rename(self, old: str, new: str) -> None:
+        self.log.append(("rename", new.partition(".")[2]))
+        super().rename(old, new)
+
+    def sync_dir(self, path: str) -> None:
+        self.log.append(("sync", "directory"))
+        super().sync_dir(path)
+
+
+def test_the_data_the_index_and_its_name_are_durable_before_the_writer_is_told(tmp_path: Path) -> None:
+    disk = Recording()
+    setup = Setup(tmp_path, disk)
+    for _ in range(2):
+        partition = setup.partition(BLOCKING, b"data")
+        partition.end_subpartitions()
+        setup.spiller.finish(partition, lambda error: disk.log.append(("told", str(error))))
+    setup.spiller.step(0)
+    steps = [("write", "data"), ("sync", "data"), ("write", "index.tmp"), ("sync", "index.tmp"), ("rename", "index")]
+    assert disk.log == [step for step in steps for _ in range(2)] + [("sync", "directory")] + [("told", "None")] * 2
