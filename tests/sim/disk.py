@@ -10,7 +10,7 @@ count as clean and are never written (as Linux does it), slow operations, and fl
 """
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 import attrs
@@ -220,9 +220,9 @@ class Medium:
                 what.lose_power(self.rng)
         directory.lose_power(self.rng)
 
-    def flip_bit(self, rng: Random, suffix: str) -> str | None:
-        """Flip a bit of what is durable in some file; its path."""
-        files = [(path, inode) for path, inode in self.walk() if path.endswith(suffix) and len(inode.durable)]
+    def flip_bit(self, rng: Random, wanted: Callable[[str], bool]) -> str | None:
+        """Flip a bit of what is durable in some file whose path is wanted; its path."""
+        files = [(path, inode) for path, inode in self.walk() if wanted(path) and len(inode.durable)]
         if not files:
             return None
         path, inode = rng.choice(files)
@@ -232,6 +232,7 @@ class Medium:
         if position < len(inode.content):
             inode.content[position] ^= bit
         self.flipped.append(path)
+        self.world.note(f"  bit {bit} flipped in {path} at {position}")
         return path
 
 

@@ -37,7 +37,8 @@ class PartitionHistory:
         self.start_most = 0  # ... and asked for up to here
         self.acks: list[tuple[float, int]] = []  # when, and the end of the log by then at the latest
         self.lost_lives: set[int] = set()  # of the broker, that ended in a power loss
-        self.rotten = False  # a bit was flipped in its files: it may go offline, it may not lie
+        self.rotten = False  # a bit was flipped in its files: it may go offline, and it may not lie
+        self.lies = False  # ... unless it was among the records: nobody looks at those on their way to the clients
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -63,6 +64,10 @@ class PartitionHistory:
                     f"{self}: at {offset} there was {other[:60]!r} ({what}) and now there is {value[:60]!r} ({how})"
                 )
 
+    def rot(self, *, records: bool) -> None:
+        self.rotten = True
+        self.lies = self.lies or records
+
     # -- produce ----------------------------------------------------------------------------------------------------------
 
     def sending(self, producer: str, values: Sequence[bytes], first_number: int, idempotent: bool) -> None:
@@ -73,7 +78,7 @@ class PartitionHistory:
             sent.attempts += 1
 
     def acknowledged(self, base_offset: int, values: Sequence[bytes], acks: int, life: int) -> None:
-        if life in self.lost_lives and acks != -1:
+        if self.lies or (life in self.lost_lives and acks != -1):
             return  # the answer was on its way when the record was lost
         end = base_offset + len(values)
         for offset, value in enumerate(values, base_offset):
@@ -93,6 +98,8 @@ class PartitionHistory:
 
     def fetched(self, offset: int, least_end: int, high_watermark: int, log_start: int, data: bytes, life: int) -> int:
         """Records that came for a fetch from ``offset``; the next offset to fetch. ``least_end`` was known when it was sent."""
+        if self.lies:
+            return high_watermark
         if life in self.lost_lives:
             return offset  # what was on its way when the power went may never have been on the disk
         if high_watermark < least_end:
@@ -151,6 +158,8 @@ class PartitionHistory:
 
     def audit(self, log_start: int, end: int) -> None:
         """After reading the whole log from ``log_start`` to ``end``."""
+        if self.rotten:
+            return
         if not self.start_least <= log_start <= max(self.start_most, self.start_least):
             raise Violation(
                 f"{self}: the log starts at {log_start}; deleted up to {self.start_least}..{self.start_most}"

@@ -121,6 +121,7 @@ class Simulation:
 
     def _populate(self, rng: Any) -> None:
         common = (self.world, self.host.fabric, self.history)
+        self.perishable = (_SIDE_TOPIC, 1)  # whose files may rot
         main = [(_MAIN_TOPIC, number) for number in range(2)]
         side = [(_SIDE_TOPIC, number) for number in range(2)]
         # Deleting records loses what an idempotent producer's state is rebuilt from, as in Kafka: side topic only.

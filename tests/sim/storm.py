@@ -38,6 +38,7 @@ FAULTS = {
     "clock": 1.0,
     "catalogue": 0.7,
     "resize": 1.0,
+    "rot": 0.5,
 }
 
 
@@ -48,7 +49,7 @@ def draw_weather(rng: Any) -> Weather:
     if crash is not None and crash not in kinds:
         kinds.append(crash)
     if rng.random() < 0.25:
-        kinds = [kind for kind in kinds if kind not in ("disk", "full", "sync", "catalogue")]
+        kinds = [kind for kind in kinds if kind not in ("disk", "full", "sync", "catalogue", "rot")]
     rough = rng.random() < 0.5
     return Weather(
         weights={kind: FAULTS[kind] for kind in kinds},
@@ -191,6 +192,16 @@ class Storm:
     def _catalogue(self) -> None:
         self._simulation.set_catalogue_error(self._rng.choice((0.1, 1.0)))
         self._for_a_while(1.0, lambda: self._simulation.set_catalogue_error(0.0))
+
+    def _rot(self) -> None:
+        """A bit flips in a file of the one partition that may suffer from it."""
+        topic, partition = self._simulation.perishable
+        wanted = self._rng.choice((".log", ".index", ".timeindex", ".snapshot", "checkpoint", ".metadata"))
+        path = self._host.medium.flip_bit(
+            self._rng, lambda path: f"/{topic}-{partition}/" in path and path.endswith(wanted)
+        )
+        if path is not None:
+            self._simulation.history.partition(topic, partition).rot(records=path.endswith(".log"))
 
     def _clock(self) -> None:
         jump = self._rng.choice((-86_400.0, -10.0, -0.5, 0.5, 10.0, 3_000.0))

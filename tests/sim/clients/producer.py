@@ -81,7 +81,6 @@ class Producer(Client):
         self._topics = [_Partition(topic, partition) for topic, partition in partitions]
         self._producer_id = -1
         self._producer_epoch = -1
-        self.errors: list[int] = []
         for entry in self._topics:
             number = 0
             for _ in range(batches):
@@ -197,6 +196,7 @@ class Producer(Client):
                     self.acks == -1
                     and would_survive is not None
                     and entry.topic != self.trimmed
+                    and not history.rotten
                     and not would_survive(entry.topic, entry.partition, batch.encoded[HEADER_SIZE:])
                 ):
                     raise Violation(
@@ -204,7 +204,9 @@ class Producer(Client):
                     )
                 history.acknowledged(result.base_offset, batch.values, self.acks, self.life)
             return
-        self.errors.append(int(error))
+        if self.history.partition(entry.topic, entry.partition).rotten:
+            batch.acked = True  # given up
+            return
         head = next(other for other in entry.batches if not other.acked)
         if (
             error == ErrorCode.out_of_order_sequence_number

@@ -30,7 +30,6 @@ class Reader(Client):
         self._positions = {key: _Position(self.history.partition(*key)) for key in partitions}
         self.watching = False  # waits for the next record
         self.finishing = False  # everybody else is done: what is there now is what there will be
-        self.rotten = 0
 
     def finish(self) -> None:
         """Read everything once more, from the start."""
@@ -62,13 +61,15 @@ class Reader(Client):
         if self.done or self.rng.random() < 0.1:
             self.idle(0.02 + self.rng.random() * 0.2)
             return None
-        unknown = [key for key, position in self._positions.items() if position.offset < 0]
+        positions = self._positions.items()
+        sound = [key for key, position in positions if not (self.watching and position.history.rotten)]
+        unknown = [key for key in sound if self._positions[key].offset < 0 and not self._positions[key].whole]
         if unknown:
             return self._list_offsets(unknown)
         if self.watching:
-            keys = list(self._positions)
+            keys = sound
         elif self.finishing:
-            keys = [key for key, position in self._positions.items() if not position.whole]
+            keys = [key for key, position in positions if not position.whole]
         else:
             keys = self.rng.sample(list(self._positions), self.rng.randrange(1, len(self._positions) + 1))
             if self.rng.random() < 0.05:
@@ -175,6 +176,7 @@ class Reader(Client):
                     raise Violation(f"{self.name}: a fetch of {key} slept on after an append")
         if sorted(answered) != sorted(context):
             raise Violation(f"{self.name}: asked for {sorted(context)} and got {sorted(answered)}")
+        behind = [history for history in behind if not history.rotten]
         if behind and not size:
             raise Violation(f"{self.name}: there are records before the high watermark of {behind}, and none came")
         if self.quiet and self.history.hurried and self.world.now - call.sent_at > wait_s + 5.0:
@@ -206,7 +208,7 @@ class Reader(Client):
 
     def _failed(self, position: _Position, offset: int, error: int) -> None:
         history = position.history
-        if error == ErrorCode.offset_out_of_range:
+        if error == ErrorCode.offset_out_of_range and not history.rotten:
             if history.start_least <= offset <= history.known_end and offset >= history.start_most:
                 raise Violation(
                     f"{self.name}: {history} has no {offset}; it starts at {history.start_least}..{history.start_most}"
@@ -214,10 +216,11 @@ class Reader(Client):
             position.offset = -1
             position.from_start = False
             return
-        if error == ErrorCode.kafka_storage_error and (not self.strict or history.rotten):
+        if history.rotten:
             self.idle(0.1)
-            if history.rotten and self.finishing:
-                position.whole = True  # it is offline, and says so
-                self.rotten += 1
+            position.whole = self.finishing  # it is offline, and says so
+            return
+        if error == ErrorCode.kafka_storage_error and not self.strict:
+            self.idle(0.1)
             return
         raise Violation(f"{self.name}: {ErrorCode(error).name} for {history} from {offset}")
