@@ -50,6 +50,7 @@ class Connection:
     response_unsent: bool = False  # a response above the high-water mark: answered, not unmuted
     writable: bool = True  # False from above the high-water mark until below the low one
     close_when_sent: bool = False
+    keep: bool = False  # the service's: silence is no reason to close it
     closed: bool = False
     counted: bool = True  # in the quotas
 

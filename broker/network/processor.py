@@ -319,7 +319,8 @@ class Processor:
             working = (
                 connection.in_flight is not None and not connection.response_unsent and not connection.close_when_sent
             )
-            if quiet > idle_max and not working:
+            kept = connection.keep and not connection.close_when_sent
+            if quiet > idle_max and not working and not kept:
                 self.stats.idle_closed += 1
                 self._disconnect(connection)
             elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:

@@ -112,6 +112,7 @@ class ShuffleService:
         state = connection.data
         if state is None:
             state = connection.data = self._new_state(connection, outbox)
+            connection.keep = True  # Flink's clients keep theirs for later jobs, and send no heartbeats
         try:
             if request.error is not None:
                 raise request.error

@@ -612,6 +612,22 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(bench: MakeBench) -> 
     assert busy.eof
 
 
+def test_a_connection_that_its_service_keeps_may_be_silent(bench: MakeBench) -> None:
+    b = bench(idle=10.0)
+    kept = b.connect()
+    kept.send(frame(b"e"))
+    b.until(lambda: kept.frames)
+    (connection,) = b.processor.connections
+    connection.keep = True
+    b.clock.now += 60
+    b.step(3)
+    assert not kept.eof
+    connection.keep = False
+    b.clock.now += 11
+    b.step(3)
+    assert kept.eof
+
+
 def test_a_file_shorter_than_promised_costs_the_connection_and_nothing_else(bench: MakeBench, tmp_path: Path) -> None:
     service = EchoService()
     service.file = SystemDisk().open(str(tmp_path / "log"), create=True)
