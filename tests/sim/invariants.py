@@ -10,8 +10,8 @@ _READ_BYTES = 256 * 1024
 _NEW_CONNECTIONS_MAX = 20
 
 
-def check(server: Any) -> None:
-    """Bounds, which hold at any moment."""
+def check(server: Any, largest_response: int) -> None:
+    """Bounds, which hold at any moment. Above the high-water mark nothing is begun, but what was begun is finished."""
     sockets = server.sockets
     settings = sockets.settings
     for plane in sockets.planes:
@@ -20,6 +20,11 @@ def check(server: Any) -> None:
     connections = 0
     for processor in sockets.processors:
         connections += len(processor.connections)
+        for connection in processor.connections:
+            if connection.outgoing_bytes > settings.high_water_bytes + largest_response:
+                raise Violation(
+                    f"{connection.outgoing_bytes} bytes wait for one client, of {settings.high_water_bytes}"
+                )
         if len(processor._new) > _NEW_CONNECTIONS_MAX:
             raise Violation(f"{len(processor._new)} new connections wait for processor {processor.number}")
     in_use, most = sockets.memory.in_use, settings.queued_max_request_bytes

@@ -31,6 +31,8 @@ DEFAULT_STEPS = 1500
 # Nobody needs more than this to finish when nothing goes wrong any more.
 _QUIET_STEPS = 40_000
 _LEAVING_STEPS = 5_000
+# What no client asks more of at a time; and at least one batch comes whatever it asks.
+_FETCH_BYTES = 100_000
 _MAIN_TOPIC = "main"
 _SIDE_TOPIC = "side"
 
@@ -94,6 +96,7 @@ class Simulation:
         self.admin_configs = {"compression.type": "gzip"} if rng.random() < 0.1 else {}
         self._size_most = 30_000 if rng.random() < 0.25 else 300  # bytes of a record
         self.settings = draw_settings(rng, largest_batch=4 * (self._size_most + 50) + 100)
+        self._largest_response = _FETCH_BYTES + 4 * (self._size_most + 50) + 5_000
         self.weather = weather or draw_weather(rng)
         self.world.chaos = self.weather.chaos
         self.world.on_idle = self._idle
@@ -339,7 +342,7 @@ class Simulation:
         if server is not None:
             if server.crash is not None:
                 raise Violation(f"a thread crashed: {server.crash!r}")
-            invariants.check(server)
+            invariants.check(server, self._largest_response)
 
     def _idle(self) -> None:
         if self.host.server is not None:
