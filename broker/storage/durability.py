@@ -27,11 +27,11 @@ def flush_to(log: "Log", offset: int) -> None:
             if log.offline is not None:
                 raise log.offline
             end = log.log_end_offset
-            unsynced = {*log.segments_from(log.durable_offset), *log.cut}
-            log.cut.clear()
+            unsynced = log.segments_from(log.durable_offset)
+            log.cut = False
             dir_dirty, log.dir_dirty = log.dir_dirty, False
         try:
-            for segment in sorted(unsynced, key=lambda segment: segment.base_offset):
+            for segment in unsynced:
                 try:
                     segment.log.get().sync()
                 except FileNotFoundError:

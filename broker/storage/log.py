@@ -140,7 +140,7 @@ class Log:
         self.active: Segment | None = None
         self.sync_lock = Lock()
         self.files_lock = Lock()  # held while files of closed segments are replaced or taken away
-        self.cut: set[Segment] = set()  # a failed write was taken back, and that is not durable yet
+        self.cut = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
         self.snapshots: set[int] = set()
         self._watchers: dict[int, Callable[[], None]] = {}
@@ -358,9 +358,9 @@ class Log:
             return old
         offset = self.log_end_offset
         try:
-            if old in self.cut:  # recovery looks for a torn write only at the end of the last segment
+            if self.cut:  # recovery looks for a torn write only at the end of the last segment
                 old.log.get().sync()
-                self.cut.discard(old)
+                self.cut = False
             old.finish_indexes()
             self.write_snapshot(offset, self.producers.to_snapshot(), durable=False)
             segment = new_segment(self.around.files, self.dir, offset, now_ms)
@@ -391,7 +391,7 @@ class Log:
         """Part of a batch may be in the file: it must not stay where the next one goes, or at the end of the segment."""
         try:
             segment.log.get().truncate(position)
-            self.cut.add(segment)
+            self.cut = True
         except OSError as second:
             return self.go_offline(f"a failed write ({error}) could not be undone: {second}")
         return self.failed("records could not be written", error)

@@ -283,7 +283,7 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
     segment.aborted.truncate_from(max(offset, known))
     file = segment.log.get()
     dense_from = source.dense_from
-    good, offset = scan(
+    good, offset, _ = scan(
         file,
         position,
         end,

@@ -46,6 +46,8 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int) -> int:
     for segment in segments:
         if segment.size == 0 and segment is segments[-1]:
             break
+        if reading.search(log, lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
+            break
         # What is deleted by mistake is lost, so the time index is not simply believed.
         reading.search(log, segment.check_largest)
         if _latest(segment) >= oldest_ms:

@@ -6,16 +6,28 @@ and changes nothing.
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from broker.runtime.disk import File
-from broker.storage.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, Header
+from broker.storage.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, NEVER, Header
 from protocol.checksum import crc32c
 from protocol.kafka.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 
 CHUNK_BYTES = 1024 * 1024
 PAGE_BYTES = 4096
 
+# What looking at one batch costs, in bytes that could be verified in that time.
+BATCH_COST_BYTES = 2048
+
 OnBatch = Callable[[int, Header], None]
+
+
+class Scanned(NamedTuple):
+    """``position`` is where it ended and ``offset`` what follows there; ``bad`` if that is because of a bad batch."""
+
+    position: int
+    offset: int
+    bad: bool
 
 
 def _nothing(position: int, header: Header) -> None:
@@ -33,23 +45,22 @@ def scan(
     newest_epoch: int = 0,
     on_batch: OnBatch = _nothing,
     stop_after: int | None = None,
-) -> tuple[int, int]:
+) -> Scanned:
     """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first one
     has ``offset`` or a later one.
 
     There is no gap between offsets that reaches beyond ``dense_from``: compaction was not there yet. The base offset and the
     leader epoch are outside a batch's checksum, so that such rules are all that protects them. ``on_batch`` sees every good
-    batch. Returns where it ended, and the offset that follows: at ``end``, at the first bad batch, or after at least
-    ``stop_after`` bytes.
+    batch. Ends at ``end``, at the first bad batch, or when as much work is done as for about ``stop_after`` bytes.
     """
     unpack = HEADER.unpack_from
-    start = position
-    want = CHUNK_BYTES
-    while position < end:
-        data = memoryview(file.pread(min(want, end - position), position))
-        want = CHUNK_BYTES
+    left = NEVER if stop_after is None else stop_after
+    want = 0
+    while position < end and left > 0:
+        data = memoryview(file.pread(min(want or min(CHUNK_BYTES, max(left, PAGE_BYTES)), end - position), position))
+        want = 0
         at = 0
-        while len(data) - at >= HEADER_SIZE:
+        while len(data) - at >= HEADER_SIZE and left > 0:
             header: Header = unpack(data, at)
             size = header[LENGTH] + LOG_OVERHEAD
             base = header[BASE_OFFSET]
@@ -63,22 +74,21 @@ def scan(
                 or header[LAST_DELTA] < 0
                 or not 0 <= header[EPOCH] <= newest_epoch
             ):
-                return position, offset
+                return Scanned(position, offset, True)
             if at + size > len(data):
                 break
             if crc32c(data[at + CRC_START : at + size]) != header[CRC]:
-                return position, offset
+                return Scanned(position, offset, True)
             on_batch(position, header)
             offset = base + header[LAST_DELTA] + 1
             position += size
             at += size
+            left -= size + BATCH_COST_BYTES
         if at == 0:
             if len(data) < HEADER_SIZE:
-                return position, offset
+                return Scanned(position, offset, True)
             want = header[LENGTH] + LOG_OVERHEAD  # larger than a chunk: once more, whole
-        if stop_after is not None and position - start >= stop_after:
-            break
-    return position, offset
+    return Scanned(position, offset, False)
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> int | None:

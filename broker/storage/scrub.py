@@ -9,8 +9,8 @@ from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.storage.log import Log
-from broker.storage.scan import scan
-from broker.storage.segment import Segment
+from broker.storage.scan import BATCH_COST_BYTES, scan
+from broker.storage.segment import Header, Segment
 
 logger = get_logger("storage")
 
@@ -66,7 +66,7 @@ class Scrub:
         return True
 
     def _verify(self, log: Log, budget: int) -> int:
-        """Verify about ``budget`` bytes of one segment. Returns how many it was. Raises StorageError for damage."""
+        """Verify about ``budget`` bytes of one segment. Returns what it cost. Raises StorageError for damage."""
         _, active, active_end = log.tail
         with log.lock:
             segment = log.segments_from(self._offset)[0]
@@ -74,6 +74,12 @@ class Scrub:
             self._segment, self._position, self._offset = segment, 0, segment.base_offset
         end = active_end if segment is active else segment.size
         start = self._position
+        batches = 0
+
+        def count(position: int, header: Header) -> None:
+            nonlocal batches
+            batches += 1
+
         try:
             file = log.around.disk.open(segment.log.path, read_only=True)
         except FileNotFoundError:
@@ -82,7 +88,7 @@ class Scrub:
             self._segment = None  # deleted or compacted meanwhile
             return 1
         try:
-            self._position, self._offset = scan(
+            found = scan(
                 file,
                 start,
                 end,
@@ -90,17 +96,19 @@ class Scrub:
                 base_offset=segment.base_offset,
                 dense_from=log.dense_from,
                 newest_epoch=log.leader_epoch,
+                on_batch=count,
                 stop_after=budget,
             )
         finally:
             file.close()
-        if self._position < end and self._position - start < budget:
-            where = f"no valid record batch at position {self._position} (offset {self._offset})"
-            log.recovery_point = min(log.recovery_point, self._offset)
+        self._position, self._offset = found.position, found.offset
+        if found.bad:
+            where = f"no valid record batch at position {found.position} (offset {found.offset})"
+            log.recovery_point = min(log.recovery_point, found.offset)
             raise log.go_offline(f"{segment.log.path} is damaged: {where}")
         if self._position >= end:
             self._offset = self._after(log, segment)
-        return max(1, self._position - start)
+        return found.position - start + (batches + 1) * BATCH_COST_BYTES
 
     def _after(self, log: Log, segment: Segment) -> int:
         """Where the next segment begins; the end of the log if it was the last."""

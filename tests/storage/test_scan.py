@@ -33,14 +33,14 @@ def test_good_batches_are_all_seen(tmp_path: Path) -> None:
     seen: list[int] = []
     file = opened(tmp_path, data)
     end = scan(file, 0, len(data), 0, base_offset=0, on_batch=lambda position, header: seen.append(position))
-    assert end == (len(data), 5)
+    assert end == (len(data), 5, False)
     assert seen == positions
 
 
 def test_it_stops_after_about_as_much_as_was_asked(tmp_path: Path) -> None:
     data, positions = build(*[400_000] * 10)
-    position, offset = scan(opened(tmp_path, data), 0, len(data), 0, base_offset=0, stop_after=500_000)
-    assert 500_000 <= position <= 1_500_000
+    position, offset, bad = scan(opened(tmp_path, data), 0, len(data), 0, base_offset=0, stop_after=500_000)
+    assert (500_000 <= position <= 1_500_000, bad) == (True, False)
     assert positions[offset] == position
 
 
@@ -50,9 +50,9 @@ def test_any_flipped_bit_ends_it_at_its_batch(tmp_path_factory: pytest.TempPathF
     position = int(where * len(data))
     flipped = bytearray(data)
     flipped[position] ^= 1 << bit
-    stop, offset = scan(opened(tmp_path_factory.mktemp("scan"), bytes(flipped)), 0, len(data), 0, base_offset=0)
-    bad = max(number for number, begin in enumerate(positions) if begin <= position)
-    assert (stop, offset) == (positions[bad], bad)
+    stop, offset, found = scan(opened(tmp_path_factory.mktemp("scan"), bytes(flipped)), 0, len(data), 0, base_offset=0)
+    number = max(n for n, begin in enumerate(positions) if begin <= position)
+    assert (stop, offset, found) == (positions[number], number, True)
 
 
 @given(size=st.integers(0, 1000))
@@ -60,9 +60,9 @@ def test_it_ends_at_the_last_whole_batch(tmp_path_factory: pytest.TempPathFactor
     data, positions = build(5, 50, 5, 500)
     ends = [*positions[1:], len(data)]
     size = min(size, len(data))
-    stop, offset = scan(opened(tmp_path_factory.mktemp("scan"), data[:size]), 0, size, 0, base_offset=0)
+    stop, offset, bad = scan(opened(tmp_path_factory.mktemp("scan"), data[:size]), 0, size, 0, base_offset=0)
     whole = sum(end <= size for end in ends)
-    assert (stop, offset) == ((ends[whole - 1] if whole else 0), whole)
+    assert (stop, offset, bad) == ((ends[whole - 1] if whole else 0), whole, size not in (0, *ends))
 
 
 def test_a_gap_is_allowed_only_where_compaction_was(tmp_path: Path) -> None:
@@ -70,21 +70,21 @@ def test_a_gap_is_allowed_only_where_compaction_was(tmp_path: Path) -> None:
     second, _ = build(5, base=10)
     file = opened(tmp_path, first + second)
     end = len(first + second)
-    assert scan(file, 0, end, 0, base_offset=0, dense_from=10) == (end, 11)
-    assert scan(file, 0, end, 0, base_offset=0, dense_from=9) == (len(first), 1)
-    assert scan(file, 0, end, 0, base_offset=0) == (len(first), 1)
+    assert scan(file, 0, end, 0, base_offset=0, dense_from=10) == (end, 11, False)
+    assert scan(file, 0, end, 0, base_offset=0, dense_from=9) == (len(first), 1, True)
+    assert scan(file, 0, end, 0, base_offset=0) == (len(first), 1, True)
 
 
 def test_offsets_that_go_back_and_epochs_that_never_were_are_bad(tmp_path: Path) -> None:
     data, _ = build(5, 5, base=3)
     file = opened(tmp_path, data)
-    assert scan(file, 0, len(data), 4, base_offset=0, dense_from=99) == (0, 4)
+    assert scan(file, 0, len(data), 4, base_offset=0, dense_from=99) == (0, 4, True)
     view = memoryview(bytearray(data))
     stamp(view, 0, 3, 2)
     (tmp_path / "other").mkdir()
     file = opened(tmp_path / "other", bytes(view))
-    assert scan(file, 0, len(data), 3, base_offset=3, newest_epoch=1) == (0, 3)
-    assert scan(file, 0, len(data), 3, base_offset=3, newest_epoch=2) == (len(data), 5)
+    assert scan(file, 0, len(data), 3, base_offset=3, newest_epoch=1) == (0, 3, True)
+    assert scan(file, 0, len(data), 3, base_offset=3, newest_epoch=2) == (len(data), 5, False)
 
 
 def test_a_batch_behind_a_bad_one_is_found(tmp_path: Path) -> None:
