@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from broker.server import BrokerServer
 
 
+_NOTICE_SIGNALS_S = 1.0
+
+
 class _StopRequested(Exception):
     """SIGTERM or SIGINT, while the broker serves."""
 
@@ -70,7 +73,9 @@ def command(
                 _write_ready_file(ready_file, server)
             events.info("serving", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners)
             signals.begin()
-            server.wait()
+            # Not for ever: a signal may reach another thread than this one, which then notices it only when it wakes up.
+            while not server.wait(_NOTICE_SIGNALS_S):
+                pass
         except _StopRequested:
             events.info("stopping")
         finally:

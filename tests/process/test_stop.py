@@ -1,7 +1,12 @@
 """SIGTERM while clients wait, write and rebalance: it ends in good order and in time, and nothing acknowledged is lost."""
 
+import ctypes
+import os
+import platform
+import signal
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,3 +135,19 @@ def test_a_second_signal_changes_nothing(broker: BrokerProcess) -> None:
     assert 0 == broker.process.wait(IN_TIME_S)
     broker.start()
     assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="takes Linux's /proc")
+def test_a_signal_that_reaches_another_thread_than_the_first_ends_it_too(broker: BrokerProcess) -> None:
+    pid = broker.process.pid
+    while "serving" not in [event["event"] for event in broker.events]:
+        time.sleep(0.05)
+    time.sleep(0.5)  # the first thread sleeps by now
+    another = max(int(task) for task in os.listdir(f"/proc/{pid}/task"))
+    assert another != pid
+    # There is no other way to choose the thread of another process.
+    tgkill = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
+    if tgkill is None:
+        pytest.skip(f"the number of tgkill on {platform.machine()} is not known here")
+    assert 0 == ctypes.CDLL(None).syscall(tgkill, pid, another, signal.SIGTERM)
+    assert 0 == broker.process.wait(IN_TIME_S)
