@@ -15,7 +15,7 @@ from broker.kafka.groups.group import Group
 from broker.kafka.service import KafkaSession
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
-from broker.network.processor import Processor
+from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.storage import recovery
 from broker.storage.flusher import Flusher
@@ -134,6 +134,10 @@ def _uncounted(_: Any) -> Any:
     return lambda self, *args: None
 
 
+def _without_bound(_: Any) -> Any:
+    return property(lambda self: 2**60, lambda self, value: None)
+
+
 _ALL = [
     Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
     Bug(
@@ -164,6 +168,13 @@ _ALL = [
     Bug("append_wakes_nobody", "parked fetches are not told of an append", Log, "wake", _uncounted),
     Bug("responses_out_of_order", "requests of a connection run at once", KafkaSession, "in_flight_max", lambda _: 0),
     Bug("memory_not_released", "request memory is not given back", MemoryPool, "release", _unreleased),
+    Bug(
+        "answers_pile_up",
+        "a client that does not read gets more",
+        ProcessorSettings,
+        "high_water_bytes",
+        _without_bound,
+    ),
     Bug("connection_not_counted_out", "a closed connection is still counted", ConnectionQuotas, "close", _uncounted),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

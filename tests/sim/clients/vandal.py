@@ -28,7 +28,7 @@ class Vandal:
         return None if self.closed else self._next
 
     def step(self) -> None:
-        self._next = self.world.now + self.rng.random() * 0.3
+        self._next = self.world.now + self.rng.random() * 0.15
         rng = self.rng
         if len(self._sockets) < 4 and rng.random() < 0.4:
             socket = self.fabric.connect(PORT, host="10.0.0.66")
@@ -39,9 +39,9 @@ class Vandal:
         for entry in list(self._sockets):
             socket, data = entry
             if data and rng.random() < 0.7:
-                size = socket.send(data[: rng.randrange(1, len(data) + 1)])
+                size = socket.send(data[: rng.randrange(1, 2 * len(data) + 1)])
                 del data[:size]
-            elif socket.lost or rng.random() < 0.15:
+            elif socket.lost or rng.random() < 0.04:
                 self._drop(entry)
             elif rng.random() < 0.1:
                 data.clear()
@@ -56,7 +56,7 @@ class Vandal:
 
     def _nonsense(self) -> bytes:
         rng = self.rng
-        kind = rng.randrange(7)
+        kind = rng.choice((0, 1, 2, 3, 3, 3, 4, 5, 6))
         if kind == 0:
             return rng.randbytes(rng.randrange(1, 200))
         if kind == 1:  # a length that lies
@@ -68,7 +68,7 @@ class Vandal:
             ApiKey.METADATA, version, 7, "vandal", {"topics": [{"name": rng.choice(self._topics)}]}
         )
         if kind == 3:  # many requests, of which no answer is read
-            return metadata * rng.randrange(1, 30)
+            return rng.choice((metadata, self._everything())) * rng.choice((1, 10, 200))
         if kind == 4:  # a piece of one
             return metadata[: rng.randrange(1, len(metadata))]
         if kind == 5:  # damaged
@@ -77,6 +77,15 @@ class Vandal:
             return bytes(damaged)
         large = rng.randrange(50_000, 300_000)  # a large request that never arrives as a whole
         return large.to_bytes(4, "big") + metadata[4:] + rng.randbytes(rng.randrange(1, 4000))
+
+    def _everything(self) -> bytes:
+        partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}
+        fields = {
+            "max_wait": 0,
+            "max_bytes": 100_000,
+            "topics": [{"topic": self._topics[0], "partitions": [partition]}],
+        }
+        return control.encode_request(ApiKey.FETCH, 4, 7, "vandal", fields)
 
     def close(self) -> None:
         for entry in list(self._sockets):
