@@ -1,6 +1,7 @@
 """Disks that are full, and directories that cannot be written to."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,7 @@ def fill_up(path: Path) -> None:
             pass
 
 
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="takes Linux's prlimit")
 def test_a_limit_to_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, prefix=["prlimit", "--fsize=3000000"]) as broker:
         producer = Producer(settings(broker.address, message_timeout_ms=1000, linger_ms=0))

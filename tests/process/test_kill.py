@@ -157,6 +157,12 @@ def survivors(broker: BrokerProcess) -> tuple[dict[str, Load], Reader]:
             time.sleep(chance.uniform(0.0, 0.4))
             broker.kill()
             broker.start()
+        for load in loads.values():
+            load.stopping.set()
+            load.join()
+        # Whatever it was in the middle of when the broker went, the reader comes to the end of what there is.
+        while min(reader.committed.values()) < loads["idempotent"].sent // PARTITIONS:
+            time.sleep(0.05)
     finally:
         for thread in threads:
             thread.stopping.set()
@@ -220,17 +226,18 @@ def test_what_the_leader_alone_acknowledged_is_in_order(survivors: Survivors, br
 
 def test_committed_offsets_survive(survivors: Survivors, broker: BrokerProcess) -> None:
     reader = survivors[1]
+    assert min(reader.committed.values()) > 0
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": GROUP, **CLIENT})
     partitions = [TopicPartition("idempotent", partition) for partition in range(PARTITIONS)]
     found = {one.partition: one.offset for one in consumer.committed(partitions, 30)}
     consumer.close()
-    assert min(reader.committed.values()) > 0
     assert [] == [partition for partition, offset in reader.committed.items() if found[partition] < offset]
 
 
 def test_the_reader_missed_nothing(survivors: Survivors) -> None:
-    for offsets in survivors[1].seen.values():
-        assert list(range(max(offsets) + 1)) == sorted(set(offsets))
+    loads, reader = survivors
+    for partition, acked in loads["idempotent"].acked.items():
+        assert {offset for offset, _ in acked} == set(reader.seen[partition])
 
 
 def test_the_files_are_sound_and_the_broker_had_nothing_to_complain_of(
