@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from tests.compat.clients import each_client, skip_if_missing, writable
@@ -176,10 +176,3 @@ def test_a_setting_is_in_force_at_once(topic: str, servers: str, admin: AdminCli
         Librdkafka().produce(servers, topic, 0, [large], "none", -1)
     Librdkafka().produce(servers, topic, 0, [small], "none", -1)
     assert {0: [large, small]} == Librdkafka().consume(servers, topic, 2)
-
-
-def test_transactions_are_refused_at_once(servers: str, name: str) -> None:
-    producer = Producer({**settings(servers, transactional_id=name), "log_level": 0})
-    with pytest.raises(KafkaException) as refusal:
-        producer.init_transactions(30)
-    assert KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED == refusal.value.args[0].code()
