@@ -19,7 +19,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records import records
 
 if TYPE_CHECKING:
-    from broker.storage.log import Log
+    from broker.storage.log import Log, View
 
 T = TypeVar("T")
 
@@ -103,8 +103,9 @@ def remember(log: "Log", offset: int, segment: Segment, position: int) -> None:
 def _read(log: "Log", offset: int, max_bytes: int, at_least_one: bool, up_to: int | None) -> ReadResult:
     high_watermark, active, active_end = log.tail
     assert active is not None
-    segments = log.view.segments
-    number, position = _locate(log, offset)
+    view = log.view  # looked at once: the numbers of segments change when old ones go
+    segments = view.segments
+    number, position = _locate(log, view, offset)
     regions: list[FileRegion] = []
     size = 0
     resident = True
@@ -143,9 +144,9 @@ def _read(log: "Log", offset: int, max_bytes: int, at_least_one: bool, up_to: in
     return ReadResult(regions, size, log.high_watermark, log.log_start_offset, resident)
 
 
-def _locate(log: "Log", offset: int) -> tuple[int, int]:
+def _locate(log: "Log", view: "View", offset: int) -> tuple[int, int]:
     """Number of the segment, and position in it, of the batch that has ``offset`` or is the first one behind it."""
-    bases, segments = log.view
+    bases, segments = view
     number = bisect_right(bases, offset) - 1
     if number < 0:  # deleted just now
         raise _out_of_range(log, offset)

@@ -78,6 +78,18 @@ def test_a_read_in_a_gap_goes_on_behind_it(storage: Storage) -> None:
         assert found[0] == next(o for o in there if o >= offset)
 
 
+def test_only_what_a_crash_would_leave_below_the_recovery_point_is_compacted(storage: Storage) -> None:
+    log = compacted(storage)
+    for _ in range(20):
+        put(log, b"k", b"v")
+    log.flush_to(20)
+    assert cleanable(log, NOW_MS) is None
+    log.checkpoint()  # in memory only
+    assert cleanable(log, NOW_MS) is None
+    storage.manager.save_recovery_points()
+    assert cleanable(log, NOW_MS) is not None
+
+
 def test_small_segments_become_one(storage: Storage) -> None:
     log = compacted(storage)
     for number in range(60):

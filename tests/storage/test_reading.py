@@ -178,7 +178,12 @@ def test_any_read_gives_what_a_list_of_batches_would(
                 expected += range(base, following)
                 room -= size
             data = read_bytes(log, offset, max_bytes, at_least_one=at_least_one)
-            assert offsets(records_in(data)) == expected
+            found = offsets(records_in(data))
+            assert found == expected[: len(found)]
+            # It may end at an index entry and one batch, which is up to an interval before it must.
+            assert len(found) == len(expected) or (
+                found and max_bytes - len(data) <= interval + 2 * max(b[2] for b in model)
+            )
     finally:
         storage.kill()
 

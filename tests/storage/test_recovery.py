@@ -253,6 +253,19 @@ def test_left_over_files_of_deletions_and_compactions_go(storage: Storage) -> No
     assert "00000000000000000007.index" not in storage.files(".index")
 
 
+def test_damage_in_a_segment_whose_records_are_deleted_matters_to_nobody(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    log.flush_to(10)
+    log.advance_start(5)
+    log.around.save_log_start(log)
+    storage.kill()  # before the files were taken away
+    flip(log_file(storage, 0), 20)
+    storage.open()
+    assert offsets(read_records(storage.log())) == list(range(5, 10))
+    assert log_file(storage, 0).name == f"{3:020d}.log"
+
+
 def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
@@ -305,6 +318,15 @@ def test_the_window_survives_when_its_batches_are_long_gone(storage: Storage) ->
     for stop in (storage.restart, storage.crash, storage.crash):
         stop()
         assert append(storage.log(), b"4", producer=(7, 0, 4)).duplicate
+
+
+def test_batches_that_the_snapshot_has_are_not_counted_twice(storage: Storage) -> None:
+    log = storage.create()
+    for sequence in range(5):
+        append(log, b"%d" % sequence, producer=(7, 0, sequence))
+    storage.manager.checkpoint()  # recovery begins before it, at the last indexed batch
+    storage.crash()
+    assert append(storage.log(), b"0", producer=(7, 0, 0)).duplicate
 
 
 def test_a_crash_continues_from_the_checkpoint_s_snapshot(storage: Storage) -> None:
