@@ -79,6 +79,7 @@ class BrokerServer:
         if self._sockets is not None and self.started_ms:
             self._sockets.stop_accepting()
             if self.crash is None:
+                self.kafka.stopping = True
                 self.kafka.transactions.shut_down()
                 self.kafka.groups.shut_down()
                 finished = self._sockets.drain(timeout)

@@ -47,6 +47,8 @@ class KafkaBroker:
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
+    # The broker stops: nothing may begin to wait any more.
+    stopping: bool = False
     # Metadata answers by what was asked: (generation of the topics, response frame).
     metadata_cache: dict[tuple[Any, ...], tuple[int, bytes]] = attrs.Factory(dict)
     api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)

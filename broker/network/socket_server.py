@@ -252,9 +252,10 @@ class SocketServer:
     def drain(self, timeout: float) -> bool:
         """Finish what is in flight, start nothing new. True if all was finished in time."""
         for processor in self.processors:
+            # First of all, or whoever is told below, and thereby answered, asks again at once.
+            processor.drain()
             for connection in processor.connections.copy():
                 self.outbox.call(connection, partial(connection.service.stopping, connection))
-            processor.drain()
         return self.wait_until(lambda: all(p.drained for p in self.processors), timeout)
 
     def stop(self) -> None:

@@ -169,6 +169,8 @@ class _Parked:
         # What was appended between the reading and the watching has rung no bell.
         if any(entry.high_watermark != end for entry, end in self._logs):
             self._appended()
+        if self._broker.stopping:  # whoever waited before that has been told already
+            self._expired()
 
     def _appended(self) -> None:
         """From the thread that appended (or deleted the topic)."""

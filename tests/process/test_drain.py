@@ -1,0 +1,110 @@
+"""Stopping, made slow at the moments that matter: the system may take a thread off the processor between any two steps."""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.client import Broker
+from broker.network.outbox import ProcessorOutbox
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+
+WAIT_MS = 300_000
+
+
+def fetch(connection: socket.socket) -> None:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    request = {
+        "replica_id": -1,
+        "max_wait": WAIT_MS,
+        "min_bytes": 1,
+        "max_bytes": 1000,
+        "isolation_level": 0,
+        "topics": [{"topic": "topic", "partitions": [partition]}],
+    }
+    connection.sendall(control.encode_request(ApiKey.FETCH, 4, 1, "eager", request))
+
+
+@contextmanager
+def eager_reader(broker: Broker) -> Iterator[socket.socket]:
+    """It asks again, and is ready to wait for minutes, the moment it is answered: as every consumer does."""
+    host, port = broker.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+
+        def read() -> None:
+            try:
+                while head := connection.recv(4, socket.MSG_WAITALL):
+                    connection.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
+                    fetch(connection)
+            except OSError:
+                pass  # the broker has gone
+
+        thread = threading.Thread(target=read)
+        fetch(connection)
+        thread.start()
+        yield connection
+        thread.join()
+
+
+def parked(broker: Broker) -> bool:
+    return any(
+        connection.data is not None
+        for processor in broker.server.sockets.processors
+        for connection in processor.connections.copy()
+    )
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(network_threads=1, shutdown_timeout_ms=3000) as broker:
+        broker.server.kafka.logs.create_topic("topic")
+        yield broker
+
+
+def test_a_reader_that_asks_again_at_once_does_not_hold_up_a_broker_that_stops(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_call(outbox: ProcessorOutbox, connection: Any, work: Callable[[], None]) -> None:
+        call(outbox, connection, work)
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.1)
+
+    with eager_reader(broker):
+        while not parked(broker):
+            time.sleep(0.01)
+        call = ProcessorOutbox.call
+        monkeypatch.setattr(ProcessorOutbox, "call", slow_call)
+        assert broker.server.stop(), "requests were left unfinished"
+
+
+def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from broker.kafka.handlers import fetch as handler
+
+    began, go_on = threading.Event(), threading.Event()
+    prepare, park = handler._prepare, handler._Parked.park
+
+    def on_a_handler(*arguments: Any) -> bool:
+        prepare(*arguments)
+        return False  # as if the records had to come from the disk
+
+    def late_park(parked: Any) -> None:
+        began.set()
+        go_on.wait(10)
+        park(parked)
+
+    api = broker.server.kafka.apis[ApiKey.FETCH]
+    monkeypatch.setitem(broker.server.kafka.apis, ApiKey.FETCH, attrs.evolve(api, prepare=on_a_handler))
+    monkeypatch.setattr(handler._Parked, "park", late_park)
+    with eager_reader(broker):
+        assert began.wait(10)
+        threading.Timer(0.5, go_on.set).start()  # when everybody who waits has been answered
+        assert broker.server.stop(), "requests were left unfinished"
