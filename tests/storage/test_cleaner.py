@@ -321,6 +321,49 @@ def test_a_segment_deleted_meanwhile_is_not_brought_back(storage: Storage) -> No
     assert storage.files(".cleaned") + storage.files(".swap") == []
 
 
+def test_who_still_looks_at_an_old_segment_does_not_find_the_new_file_under_its_name(storage: Storage) -> None:
+    log = compacted(storage)
+    for _ in range(20):
+        put(log, b"k", b"v")
+    old = log.view.segments[0]
+    clean(storage)
+    assert old not in log.view.segments
+    with pytest.raises(FileNotFoundError):
+        old.log.get()
+
+
+def names_in_order(storage: Storage, run: Callable[[], object]) -> list[str]:
+    """What ``run`` does to the names in the partition's directory; the same thing several times in a row only once."""
+    done: list[str] = []
+
+    def before(what: str, path: str) -> None:
+        if what == "sync_dir" or (what == "rename" and "/t-0/" in path):
+            suffix = path.rpartition(".")[2] if what == "rename" else "t-0" if path.endswith("t-0") else None
+            if suffix is not None and (not done or done[-1] != f"{what} {suffix}"):
+                done.append(f"{what} {suffix}")
+
+    storage.disk.before = before
+    run()
+    storage.disk.before = lambda what, path: None
+    return done
+
+
+def test_each_step_of_a_replacement_is_durable_before_the_next(storage: Storage) -> None:
+    log = compacted(storage, segment_bytes=600)
+    for number in range(20):
+        put(log, b"k%d" % (number % 3), b"v")
+    storage.manager.checkpoint()
+    plan = cleanable(log, NOW_MS)
+    assert plan is not None
+    done = names_in_order(storage, lambda: list(cleaner.clean(plan, 1 << 20, NOW_MS)))
+    one = ["rename cleaned", "sync_dir t-0"]  # the new file is complete, and from here on it counts
+    old = ["rename index", "rename timeindex", "sync_dir t-0"]  # the old ones get out of the way
+    new = ["rename swap", "rename cleaned", "sync_dir t-0"]  # and it gets their name
+    groups = done.count("rename swap")
+    assert groups > 0
+    assert [step for step in done if step != "rename log"] == (one + old + new) * groups
+
+
 class Dies(BaseException):
     pass
 

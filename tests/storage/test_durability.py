@@ -53,6 +53,23 @@ def test_a_failed_fsync_takes_the_partition_offline(storage: Storage) -> None:
     assert offsets(read_records(storage.log())) == [0, 1, 2]
 
 
+def test_why_a_log_is_offline_is_no_traceback_that_grows(storage: Storage) -> None:
+    """One exception raised over and over gathers the frames of all who raise it, and what they hold: buffers, files."""
+    log = storage.create()
+    append_many(log, 3)
+    storage.disk.fail["sync", ".log"] = errno.EIO
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            log.flush_to(3)
+        with pytest.raises(StorageError):
+            log.read(0, 100)
+        with pytest.raises(StorageError):
+            append(log, b"x")
+    assert log.offline is not None
+    assert log.offline.__traceback__ is None
+    assert log.offline.__context__ is None
+
+
 def test_flush_messages_syncs_within_the_append(storage: Storage) -> None:
     log = storage.create(flush_messages=3)
     append(log, b"a", b"b")

@@ -266,6 +266,24 @@ def test_damage_in_a_segment_whose_records_are_deleted_matters_to_nobody(storage
     assert log_file(storage, 0).name == f"{3:020d}.log"
 
 
+def test_an_interrupted_replacement_is_finished_in_durable_steps(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    storage.stop()
+    first, second, *_ = storage.files(".log")
+    content = (storage.path() / first).read_bytes() + (storage.path() / second).read_bytes()
+    (storage.path() / f"{first}.swap").write_bytes(content)
+    done: list[str] = []
+    storage.disk.before = lambda what, path: (
+        done.append(what) if what in ("rename", "sync_dir") and "t-0" in path else None
+    )
+    storage.open()
+    assert done[:3] == ["sync_dir", "rename", "sync_dir"]
+    assert offsets(read_records(storage.log())) == list(range(10))
+    assert first in storage.files(".log")
+    assert second not in storage.files(".log")
+
+
 def test_a_log_may_begin_behind_everything_that_is_left(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 10)
