@@ -25,7 +25,7 @@ def flush_to(log: "Log", offset: int) -> None:
             return
         with log.lock:
             if log.offline is not None:
-                raise log.offline
+                raise StorageError(str(log.offline))
             end = log.log_end_offset
             unsynced = log.segments_from(log.durable_offset)
             log.cut = False

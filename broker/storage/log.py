@@ -404,19 +404,20 @@ class Log:
 
     def go_offline(self, why: str) -> StorageError:
         """From now on every use fails, until the broker is started again and recovery has looked at the files."""
-        error = StorageError(f"{self.topic}-{self.partition} is offline: {why}")
+        message = f"{self.topic}-{self.partition} is offline: {why}"
         if self.offline is None:
-            self.offline = error
+            # Never raised itself: it would gather the frames of all who raise it, with their files and buffers.
+            self.offline = StorageError(message)
             logger.error("partition offline", topic=self.topic, partition=self.partition, reason=why)
             self.around.wake_soon(self)  # not here: the lock may be held
-        return error
+        return StorageError(message)
 
     def gone(self) -> RequestError | StorageError:
         """Why the log cannot be used."""
         if self.deleted:
             return RequestError(ErrorCode.unknown_topic_or_partition, f"{self.topic}-{self.partition} was deleted.")
         assert self.offline is not None
-        return self.offline
+        return StorageError(str(self.offline))
 
     def mark_deleted(self) -> None:
         """The topic is being deleted: nothing more is read or written, and whoever waits is told."""

@@ -235,7 +235,9 @@ def _open(
         )
         log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
-        log.offline = error if isinstance(error, StorageError) else StorageError(f"{log.dir} cannot be read: {error}")
+        log.offline = StorageError(
+            str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}"
+        )
         logger.error("partition offline", topic=info.name, partition=number, reason=str(error))
     return log
 
