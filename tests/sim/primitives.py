@@ -20,7 +20,6 @@ import broker.network
 import broker.server
 import broker.shuffle
 import broker.storage
-from broker.network.connection import Connection
 from broker.runtime import threads as real
 from tests.sim.world import Process, Thread, Violation, World
 
@@ -199,13 +198,9 @@ def installed(world: World) -> Iterator[None]:
                 put(namespace, name, replacements[value])
             elif isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__:
                 _replace_factories(value, replacements, put)
-    # Processors keep their connections in a set, ordered by address in memory: a number that the seed decides instead.
-    hash_by_id = Connection.__hash__
-    Connection.__hash__ = lambda connection: connection.peer.port  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        Connection.__hash__ = hash_by_id  # type: ignore[method-assign]
         for namespace, name, value in reversed(undo):
             namespace[name] = value
 

@@ -150,7 +150,7 @@ class Reader(Client):
                 offset, least_end = context[key]
                 position = self._positions[key]
                 if data.error_code:
-                    self._failed(position, offset, data.error_code)
+                    self._failed(position, offset, least_end, data.error_code)
                     behind = []
                     size += 1
                     continue
@@ -201,15 +201,15 @@ class Reader(Client):
             for data in topic.partitions:
                 position = self._positions[topic.name, data.partition_index]
                 if data.error_code:
-                    self._failed(position, -1, data.error_code)
+                    self._failed(position, -1, -1, data.error_code)
                     continue
                 position.offset = position.log_start = data.offset
                 position.from_start = True
 
-    def _failed(self, position: _Position, offset: int, error: int) -> None:
+    def _failed(self, position: _Position, offset: int, least_end: int, error: int) -> None:
         history = position.history
         if error == ErrorCode.offset_out_of_range and not history.rotten:
-            if history.start_least <= offset <= history.known_end and offset >= history.start_most:
+            if history.start_most <= offset <= least_end:
                 raise Violation(
                     f"{self.name}: {history} has no {offset}; it starts at {history.start_least}..{history.start_most}"
                 )
