@@ -14,7 +14,8 @@ import attrs
 from tests.sim import invariants
 from tests.sim.clients.admin import Admin
 from tests.sim.clients.client import Client
-from tests.sim.clients.member import Keeper, Member
+from tests.sim.clients.member import Member
+from tests.sim.clients.offsets import Keeper
 from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.reader import Reader
 from tests.sim.clients.vandal import Vandal

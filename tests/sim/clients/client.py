@@ -9,8 +9,8 @@ import attrs
 
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
-from tests.sim.network import ClientSocket
 from tests.sim.world import Violation
 
 if TYPE_CHECKING:

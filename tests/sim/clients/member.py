@@ -1,4 +1,4 @@
-"""Members of a consumer group, and a consumer that only keeps its offsets there."""
+"""Members of a consumer group."""
 
 from typing import Any
 
@@ -6,22 +6,13 @@ from protocol.kafka import consumer_protocol
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.sim.clients.client import Call, Client
+from tests.sim.clients.offsets import MACHINE, fetched_offsets, offset_fetch
 from tests.sim.history import Commit
 from tests.sim.world import Violation
 
 _SESSION_S = 2.0
 _REBALANCE_S = 4.0
 _LOST_MEMBERSHIP = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_instance_id})
-# Met where the machine is at fault or the broker is stopping.
-_MACHINE = frozenset(
-    {
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.unknown_server_error,
-    }
-)
 
 
 class Member(Client):
@@ -301,7 +292,7 @@ class Member(Client):
                     if generation == self._generation:
                         self._committed[result.partition_index] = commit.offset
                     continue
-                if error in _MACHINE:
+                if error in MACHINE:
                     self._excuse(error, "OffsetCommit")  # it may have been written all the same
                     self.idle(0.1)
                 else:
@@ -371,101 +362,10 @@ class Member(Client):
         self._generation = -1
 
     def _excuse(self, error: int, what: str) -> None:
-        if self.strict or error not in _MACHINE:
+        if self.strict or error not in MACHINE:
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
 
     def lost(self, call: Call) -> None:
         kind = call.context if isinstance(call.context, str) else call.context[0]
         if kind in ("join", "sync"):
             self._rejoin()
-
-
-class Keeper(Client):
-    """Commits offsets to a group without members, and must always find the last one again."""
-
-    def __init__(self, *args: Any, group: str, topic: str, commits: int) -> None:
-        super().__init__(*args)
-        self._group = self.history.group(group)
-        self._group_id = group
-        self._topic = topic
-        self._left = commits
-        self._next = 0
-
-    @property
-    def done(self) -> bool:
-        return self._left <= 0
-
-    def next_call(self) -> Call | None:
-        if self._topic not in self.history.ready or self.rng.random() < 0.4 or self.done:
-            self.idle(0.05 + self.rng.random() * 0.2)
-            return None
-        if self.rng.random() < 0.5:
-            return offset_fetch(self._group_id, self._topic, [0], self._group.tick())
-        self._next += 1
-        commit = self._group.committing(self._topic, 0, self._next)
-        partition = {
-            "partition_index": 0,
-            "committed_offset": self._next,
-            "committed_leader_epoch": -1,
-            "committed_metadata": f"number {self._next}",
-        }
-        fields = {
-            "group_id": self._group_id,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "group_instance_id": None,
-            "topics": [{"name": self._topic, "partitions": [partition]}],
-        }
-        return Call(ApiKey.OFFSET_COMMIT, fields, ("commit", commit))
-
-    def answered(self, call: Call, body: Any) -> None:
-        if call.context[0] == "commit":
-            error = body.topics[0].partitions[0].error_code
-            if not error:
-                self._group.committed(call.context[1], self._topic, 0)
-                self._left -= 1
-            else:
-                self._excuse(error, "OffsetCommit")
-            return
-        for _, offset in fetched_offsets(self, call, body, self._topic):
-            if offset is None:
-                return
-            self._group.fetched(self._topic, 0, offset, call.context[1])
-
-    def _excuse(self, error: int, what: str) -> None:
-        if self.strict or error not in _MACHINE:
-            raise Violation(f"{self.name}: {ErrorCode(error).name} for {what}")
-        self.idle(0.1)
-
-
-def offset_fetch(group: str, topic: str, partitions: list[int], began: int) -> Call:
-    fields = {
-        "group_id": group,
-        "topics": [{"name": topic, "partition_indexes": partitions}],
-        "groups": [
-            {
-                "group_id": group,
-                "member_id": None,
-                "member_epoch": -1,
-                "topics": [{"name": topic, "partition_indexes": partitions}],
-            }
-        ],
-        "require_stable": False,
-    }
-    return Call(ApiKey.OFFSET_FETCH, fields, ("offsets", began))
-
-
-def fetched_offsets(client: Any, call: Call, body: Any, topic: str) -> list[tuple[int, int | None]]:
-    """(partition, committed offset), or one None where the broker could not say."""
-    error = getattr(body, "error_code", 0)
-    found: list[tuple[int, int | None]] = []
-    for entry in body.topics if not error else ():
-        for data in entry.partitions:
-            if data.error_code:
-                error = data.error_code
-            found.append((data.partition_index, data.committed_offset))
-    if error:
-        client._excuse(error, "OffsetFetch")
-        client.idle(0.1)
-        return [(0, None)]
-    return found

@@ -4,8 +4,8 @@ from typing import Any
 
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
-from tests.sim.network import ClientSocket
 
 
 class Vandal:
