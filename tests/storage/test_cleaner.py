@@ -416,7 +416,7 @@ def test_an_io_error_in_a_compaction_is_reported_and_healed_by_the_next_start(st
     plan = cleanable(log, NOW_MS)
     assert plan is not None
     storage.manager.files.close_all()
-    storage.disk.fail[operation, "t-0"] = errno.EIO
+    storage.disk.fail[operation, "/t-0"] = errno.EIO
     for _ in cleaner.clean(plan, 1 << 20, NOW_MS):
         pass
     storage.disk.fail.clear()

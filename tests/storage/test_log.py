@@ -378,7 +378,7 @@ def test_a_write_that_fails_and_cannot_be_undone_takes_the_partition_offline(sto
 
 def test_an_io_error_takes_the_partition_offline_and_only_it(storage: Storage) -> None:
     storage.create("t", 2)
-    storage.disk.fail["write", "t-0/"] = errno.EIO
+    storage.disk.fail["write", "/t-0/"] = errno.EIO
     with pytest.raises(StorageError):
         append(storage.log("t", 0), b"a")
     assert storage.log("t", 0).offline is not None

@@ -275,7 +275,7 @@ def test_an_interrupted_replacement_is_finished_in_durable_steps(storage: Storag
     (storage.path() / f"{first}.swap").write_bytes(content)
     done: list[str] = []
     storage.disk.before = lambda what, path: (
-        done.append(what) if what in ("rename", "sync_dir") and "t-0" in path else None
+        done.append(what) if what in ("rename", "sync_dir") and "/t-0" in path else None
     )
     storage.open()
     assert done[:3] == ["sync_dir", "rename", "sync_dir"]

@@ -248,7 +248,7 @@ def test_a_deleted_topic_does_not_hold_the_transaction_up(house: House) -> None:
 
 def test_a_marker_that_cannot_be_written_is_written_later(house: House) -> None:
     me = transact(house)
-    house.storage.disk.fail["write", "t-1/"] = errno.ENOSPC
+    house.storage.disk.fail["write", "/t-1/"] = errno.ENOSPC
     assert house.end(me, True) == ErrorCode.none  # decided it is
     assert (house.seen(), house.seen("t", 1)) == ([b"v"], [])
     assert (house.phase(), house.committed_offset(), house.is_unstable()) == (Phase.PREPARE_COMMIT, None, True)
