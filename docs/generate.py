@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
 from broker.kafka import handlers
-from broker.kafka.transactions import transaction
+from broker.kafka.transactions import joint_end, transaction
 from broker.network.mute import TABLE
 from broker.storage.log_config import SETTINGS
 
@@ -64,7 +64,7 @@ def kafka_apis() -> str:
             key,
             _words(api.key.name),
             f"{api.min_version} - {api.max_version}",
-            " - ".join(map(str, api.advertised)),
+            " - ".join(map(str, api.advertised)) if api.feature is None else f"as the feature `{api.feature[0]}`",
             "processor, when it cannot block" if api.prepare else "processor" if api.inline else "handler pool",
         )
         for key, api in handlers.load().items()
@@ -78,7 +78,16 @@ def mute_states() -> str:
 
 
 def transaction_phases() -> str:
-    lines = [line for line in (transaction.__doc__ or "").splitlines() if line.startswith("| ")]
+    return _table_of(transaction.__doc__)
+
+
+def joint_ends() -> str:
+    return _table_of(joint_end.__doc__)
+
+
+def _table_of(doc: str | None) -> str:
+    """The one that a module draws."""
+    lines = [line for line in (doc or "").splitlines() if line.startswith("| ")]
     columns, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return _table(columns, rows)
 
@@ -89,6 +98,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "kafka-apis": kafka_apis,
     "mute-states": mute_states,
     "transaction-phases": transaction_phases,
+    "joint-ends": joint_ends,
 }
 
 

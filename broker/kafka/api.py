@@ -103,6 +103,8 @@ class Api:
     prepare: Callable[["KafkaBroker", KafkaRequest], bool] | None = None
     # Advertised instead of min_version where clients want to see a lower one than anybody uses.
     advertised_min: int | None = None
+    # An API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions does not list its key.
+    feature: tuple[str, int] | None = None
 
     def __attrs_post_init__(self) -> None:
         assert (self.handle is None) != (self.handle_raw is None)

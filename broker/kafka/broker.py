@@ -51,12 +51,15 @@ class KafkaBroker:
     stopping: bool = False
     # Metadata answers by what was asked: (generation of the topics, response frame).
     metadata_cache: dict[tuple[Any, ...], tuple[int, bytes]] = attrs.Factory(dict)
+    # What ApiVersions tells.
     api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
+    features: dict[str, tuple[int, int]] = attrs.field(init=False)
     # (event, topic, partition) -> monotonic() s before which it is not logged again.
     _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.api_ranges = {key: api.advertised for key, api in self.apis.items()}
+        self.api_ranges = {key: api.advertised for key, api in self.apis.items() if api.feature is None}
+        self.features = {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None}
 
     @property
     def node_id(self) -> int:

@@ -129,7 +129,8 @@ class Catalogue(Protocol):
     def load_transactions(self) -> Iterable[TransactionRow]:
         """All transactional ids, in no particular order."""
 
-    def save_transaction(self, row: TransactionRow) -> None: ...
+    def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
+        """All of them or none."""
 
     def load_pending_offsets(self) -> Iterable[PendingOffset]: ...
 
@@ -348,8 +349,12 @@ class SqliteCatalogue:
             pairs = tuple((topic, partition) for topic, partition in partitions)
             yield TransactionRow._make([*row[:6], pairs, tuple(groups), *row[8:]])
 
-    def save_transaction(self, row: TransactionRow) -> None:
-        self._write(lambda connection: _put_transaction(connection, row))
+    def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
+        def change(connection: sqlite3.Connection) -> None:
+            for row in rows:
+                _put_transaction(connection, row)
+
+        self._write(change)
 
     def load_pending_offsets(self) -> Iterable[PendingOffset]:
         return map(PendingOffset._make, self._read("SELECT * FROM pending_offsets"))

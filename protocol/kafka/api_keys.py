@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Every API that a client or a broker may send, by Kafka's names. What is served is another matter."""
+    """Every API that a client or a broker may send, by Kafka's names, and one of ours. What is served is another matter."""
 
     PRODUCE = 0
     FETCH = 1
@@ -99,6 +99,8 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    # Not Kafka's: `end_txns.py`. Far from Kafka's keys, which grow by a few a year.
+    END_TXNS = 20000
 
 
 # The first version whose bodies have compact lengths and tagged fields (KIP-482), and whose headers have tags.
@@ -191,6 +193,7 @@ first_flexible_version: dict[ApiKey, int] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.END_TXNS: 0,
 }
 
 # By plain int: looking up an IntEnum member by value first would cost more than the look-up itself.

@@ -15,6 +15,8 @@ from protocol.wire import Reader, Writer
 MIN_VERSION, MAX_VERSION = 0, 4
 
 _FLEXIBLE = 3
+# The tag.
+_SUPPORTED_FEATURES = 0
 
 
 class ApiVersionsRequest(NamedTuple):
@@ -41,8 +43,10 @@ def response(
     error: int,
     ranges: Mapping[int, tuple[int, int]],
     throttle_ms: int = 0,
+    features: Mapping[str, tuple[int, int]] | None = None,
 ) -> bytes:
-    """The whole response frame; ``ranges`` is api key -> (lowest, highest version).
+    """The whole response frame; ``ranges`` is api key -> (lowest, highest version), ``features`` (told from version 3 on) those
+    that are supported, by name with their (lowest, highest) level.
 
     For a request of a version not served, give version 0, error 35 and the range of ApiVersions alone.
     """
@@ -63,6 +67,24 @@ def response(
     if request_version >= 1:
         out.i32(throttle_ms)
     if flexible:
-        out.no_tags()  # no features: none of theirs is finalized here
+        if features:
+            _tag_features(out, features)
+        else:
+            out.no_tags()
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
     return out.getvalue()
+
+
+def _tag_features(out: Writer, features: Mapping[str, tuple[int, int]]) -> None:
+    """The one tagged field there is: supported features. None of Kafka's own is supported, and so none is finalized."""
+    field = Writer()
+    field.compact_array(len(features))
+    for name, (lowest, highest) in features.items():
+        field.compact_string(name)
+        field.i16(lowest)
+        field.i16(highest)
+        field.no_tags()
+    out.uvarint(1)
+    out.uvarint(_SUPPORTED_FEATURES)
+    out.uvarint(len(field.data))
+    out.raw(field.data)

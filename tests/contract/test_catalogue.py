@@ -129,10 +129,9 @@ def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> Tr
 
 
 def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
-    catalogue.now.save_transaction(transaction("x"))
-    catalogue.now.save_transaction(transaction("y", partitions=(), groups=()))
-    catalogue.now.save_transaction(transaction("x", "PrepareCommit", epoch=2))
-    catalogue.now.save_transaction(transaction("ü"))
+    catalogue.now.save_transactions([transaction("x")])
+    catalogue.now.save_transactions([transaction("y", partitions=(), groups=()), transaction("ü")])
+    catalogue.now.save_transactions([transaction("x", "PrepareCommit", epoch=2)])
     catalogue.now.delete_transaction("ü")
     catalogue.now.delete_transaction("never was")
     assert sorted(catalogue.again().load_transactions()) == [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.client import Broker
-from protocol.kafka import control
+from protocol.kafka import control, end_txns
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records import build_batch
 
@@ -186,4 +186,7 @@ class Faults:
         """One plain request for every API and version that is served."""
         for api in self.broker.server.kafka.apis.values():
             for version in range(api.min_version, api.max_version + 1):
-                yield api.key, version, control.encode_request(api.key, version, 9, "raw", {})
+                if api.key is ApiKey.END_TXNS:
+                    yield api.key, version, end_txns.request(9, "raw", [], False)
+                else:
+                    yield api.key, version, control.encode_request(api.key, version, 9, "raw", {})

@@ -140,9 +140,10 @@ class SimCatalogue:
         self._read()
         return list(self.tables.transactions.values())
 
-    def save_transaction(self, row: TransactionRow) -> None:
+    def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
+        new = {row.transactional_id: row for row in rows}
         self._begin()
-        self.tables.transactions[row.transactional_id] = row
+        self.tables.transactions.update(new)
         self._end()
 
     def load_pending_offsets(self) -> Iterable[PendingOffset]:

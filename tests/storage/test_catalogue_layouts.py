@@ -37,7 +37,7 @@ def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
     row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000)
     for _ in range(2):
         catalogue = SqliteCatalogue(path)
-        catalogue.save_transaction(row)
+        catalogue.save_transactions([row])
         assert list(catalogue.load_offsets()) == [StoredOffset("g", "t", 0, 42, 0, "", 1000, -1)]
         assert list(catalogue.load_transactions()) == [row]
         catalogue.close()

@@ -17,7 +17,9 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
         own = {int(ApiKey.API_VERSIONS): broker.api_ranges[ApiKey.API_VERSIONS]}
         reply = api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)
     else:
-        reply = api_versions.response(request.correlation_id, version, ErrorCode.none, broker.api_ranges)
+        reply = api_versions.response(
+            request.correlation_id, version, ErrorCode.none, broker.api_ranges, features=broker.features
+        )
     outbox.send(request, [reply])
 
 

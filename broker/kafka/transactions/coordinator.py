@@ -4,20 +4,25 @@ Any thread may call any method; answers come by callback, on whatever thread bri
 ``transaction.py``, what then happens is done by ``registry.py``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
 
 from broker.errors import StorageError
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
+from broker.kafka.transactions import joint_end
 from broker.kafka.transactions.marker_writer import MarkerWriter
 from broker.kafka.transactions.registry import Entry, Registry, Reply, log_failure
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State
+from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
 
 # ``reply(error, producer id, epoch)``.
 InitReply = Callable[[ErrorCode, int, int], None]
+# ``reply(error, which of them)``; -1 for none or all.
+JointReply = Callable[[ErrorCode, int], None]
 
 
 class TransactionCoordinator:
@@ -132,6 +137,33 @@ class TransactionCoordinator:
                 return
         reply(result)
 
+    def end_together(self, members: Sequence[tuple[str, Claim]], commit: bool, reply: JointReply) -> None:
+        """As ``end`` for all of them, by one decision: it is durable for all, or taken for none."""
+        registry = self._registry
+        if not registry.active:
+            reply(ErrorCode.coordinator_not_available, -1)
+            return
+        names = [name for name, _ in members]
+        if not members or len(set(names)) < len(names):
+            reply(ErrorCode.invalid_request, -1)
+            return
+        entries = [registry.get(name) for name in names]
+        with ExitStack() as locks:
+            for entry in sorted(filter(None, entries), key=lambda entry: entry.transaction.transactional_id):
+                locks.enter_context(entry.lock)
+            asked = [
+                (None if entry is None else entry.transaction, claim)
+                for entry, (_, claim) in zip(entries, members, strict=True)
+            ]
+            result = joint_end.decide(asked, commit, registry.clock.time_ms())
+            if not isinstance(result, joint_end.Refused):
+                changes = [(entry, state) for entry, state in zip(entries, result, strict=True) if entry and state]
+                if changes:
+                    registry.change_together(changes, _Together(len(changes), reply))
+                    return
+                result = joint_end.Refused(ErrorCode.none, -1)
+        reply(result.error, result.index)
+
     def why_refused(self, transactional_id: str | None, claim: Claim) -> ErrorCode:
         """Why a partition refused a batch of this producer's transaction."""
         entry = self._registry.get(transactional_id or "")
@@ -165,3 +197,21 @@ class TransactionCoordinator:
         if entry is None:
             reply(ErrorCode.invalid_producer_id_mapping)
         return entry
+
+
+class _Together:
+    """One answer for the ends of several transactions, when the last of them has come."""
+
+    def __init__(self, left: int, reply: JointReply) -> None:
+        self._left = left
+        self._reply = reply
+        self._error = ErrorCode.none
+        self._lock = Lock()
+
+    def __call__(self, error: ErrorCode) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._left -= 1
+            if self._left:
+                return
+        self._reply(self._error, -1)

@@ -11,7 +11,7 @@ added to a transaction are durable before its decision is. Then:
 A start finds every transaction in one of these steps and goes on with the next one (``open``). Any thread may call any method.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import attrs
@@ -42,7 +42,8 @@ _RETRY_S = 1.0
 
 @attrs.define(eq=False)
 class Entry:
-    """One transactional id. All of it is guarded by ``lock``; a group's lock may be taken under it."""
+    """One transactional id. All of it is guarded by ``lock``; a group's lock may be taken under it. Who holds several of them has
+    taken them in the order of their ids."""
 
     transaction: Transaction
     lock: Lock = attrs.Factory(Lock)
@@ -160,13 +161,24 @@ class Registry:
 
     def change(self, entry: Entry, state: State, reply: Reply) -> None:
         """Make ``state`` durable and go on from there; the entry's lock is held."""
-        entry.transaction.begin(state)
-        row = row_of(entry.transaction.transactional_id, state)
-        self._writer.change(partial(_save, row), partial(self._changed, entry, reply))
+        self.change_together([(entry, state)], reply)
 
-    def _changed(self, entry: Entry, reply: Reply, failure: StorageError | None) -> None:
+    def change_together(self, changes: Sequence[tuple[Entry, State]], reply: Reply) -> None:
+        """The same with all of them in one durable change; all their locks are held. ``reply`` is called once for each."""
+        rows = []
+        for entry, state in changes:
+            entry.transaction.begin(state)
+            rows.append(row_of(entry.transaction.transactional_id, state))
+        entries = [entry for entry, _ in changes]
+        self._writer.change(partial(_save, rows), partial(self._all_changed, entries, reply))
+
+    def _all_changed(self, entries: list[Entry], reply: Reply, failure: StorageError | None) -> None:
         """On the writer's thread."""
         log_failure(failure)
+        for entry in entries:
+            self._changed(entry, reply, failure)
+
+    def _changed(self, entry: Entry, reply: Reply, failure: StorageError | None) -> None:
         answers = []
         with entry.lock:
             transaction = entry.transaction
@@ -369,8 +381,8 @@ def _nothing(catalogue: Catalogue) -> None:
     """Only a turn on the writer's thread."""
 
 
-def _save(row: TransactionRow, catalogue: Catalogue) -> None:
-    catalogue.save_transaction(row)
+def _save(rows: list[TransactionRow], catalogue: Catalogue) -> None:
+    catalogue.save_transactions(rows)
 
 
 def _complete(row: TransactionRow, commit: bool, catalogue: Catalogue) -> None:

@@ -43,12 +43,16 @@ class Kafka:
 
     def ask(self, key: ApiKey, version: int, /, **fields: Any) -> Any:
         """The parsed response. Fields that the version does not know are left out of the request."""
-        request = control.encode_request(key, version, 7, "test", fields)
-        self._socket.sendall(request)
-        frame = self._receive(_LENGTH.unpack(self._receive(4))[0])
-        correlation_id, response = control.parse_response(key, version, _LENGTH.pack(len(frame)) + frame)
+        frame = self.exchange(control.encode_request(key, version, 7, "test", fields))
+        correlation_id, response = control.parse_response(key, version, frame)
         assert correlation_id == 7
         return response
+
+    def exchange(self, request: bytes) -> bytes:
+        """The whole response frame."""
+        self._socket.sendall(request)
+        length = self._receive(_LENGTH.size)
+        return length + self._receive(_LENGTH.unpack(length)[0])
 
     def _receive(self, size: int) -> bytes:
         data = b""

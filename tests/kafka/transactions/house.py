@@ -49,15 +49,35 @@ class Answer:
         return Claim(producer_id, epoch)
 
 
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Dying:
+    """A connection on which the process dies instead of the statement after ``left`` others."""
+
+    def __init__(self, connection: Any, left: int) -> None:
+        self._connection = connection
+        self._left = left
+
+    def execute(self, *args: Any) -> Any:
+        if not self._left:
+            raise Died
+        self._left -= 1
+        return self._connection.execute(*args)
+
+
 class Fickle(SqliteCatalogue):
-    """A catalogue that fails on demand."""
+    """A catalogue that fails, or in which the process dies, on demand."""
 
     fails = False
+    dies_after: int | None = None
 
     def _write(self, change: Callable[[Any], Any]) -> Any:
         if self.fails:
             raise StorageError("no space left on device")
-        return super()._write(change)
+        left = self.dies_after
+        return super()._write(change if left is None else lambda connection: change(Dying(connection, left)))
 
 
 class House:
@@ -149,19 +169,23 @@ class House:
         producer = (claim.producer_id, claim.epoch, sequence)
         return append(log, value, producer=producer, attributes=TRANSACTIONAL).base_offset
 
-    def commit_offset(self, claim: Claim, partition: Partition, offset: int, *, group: str = "g") -> ErrorCode:
+    def commit_offset(
+        self, claim: Claim, partition: Partition, offset: int, *, group: str = "g", name: str = X
+    ) -> ErrorCode:
         """AddOffsetsToTxn and TxnOffsetCommit."""
-        added = self.ask(self.transactions.add_group, X, claim, group)
+        added = self.ask(self.transactions.add_group, name, claim, group)
         self.settle()
         if added.error:
             return added.error
-        answer = self.stage_offset(claim, partition, offset, group=group)
+        answer = self.stage_offset(claim, partition, offset, group=group, name=name)
         self.settle()
         return answer.error
 
-    def stage_offset(self, claim: Claim, partition: Partition, offset: int, *, group: str = "g") -> Answer:
+    def stage_offset(
+        self, claim: Claim, partition: Partition, offset: int, *, group: str = "g", name: str = X
+    ) -> Answer:
         offsets = {partition: CommittedOffset(offset, -1, "", self.clock.time_ms())}
-        return self.ask(self.transactions.commit_offsets, X, claim, group, NOBODY, offsets)
+        return self.ask(self.transactions.commit_offsets, name, claim, group, NOBODY, offsets)
 
     def end(self, claim: Claim, commit: bool, *, name: str = X) -> ErrorCode:
         answer = self.ask(self.transactions.end, name, claim, commit)

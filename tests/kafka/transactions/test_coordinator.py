@@ -9,7 +9,7 @@ import pytest
 from broker.errors import RequestError
 from broker.kafka.transactions.transaction import Claim, Phase
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.transactions.house import House, X
+from tests.kafka.transactions.house import Died, House, X
 
 T0, T1, IN = ("t", 0), ("t", 1), ("in", 0)
 
@@ -367,10 +367,6 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
             assert steps > 3
             return
     raise AssertionError("it never ends")
-
-
-class Died(BaseException):
-    """The process is gone."""
 
 
 @pytest.mark.parametrize("commit", [True, False])

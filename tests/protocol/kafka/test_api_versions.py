@@ -13,9 +13,20 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@given(st.dictionaries(INT16, st.tuples(INT16, INT16), max_size=200), INT32, INT16, INT32)
+@given(
+    st.dictionaries(INT16, st.tuples(INT16, INT16), max_size=200),
+    st.dictionaries(st.text(max_size=20), st.tuples(INT16, INT16), max_size=20),
+    INT32,
+    INT16,
+    INT32,
+)
 def test_a_response_is_written_as_the_schema_says(
-    version: int, ranges: dict[int, tuple[int, int]], number: int, error: int, throttle_ms: int
+    version: int,
+    ranges: dict[int, tuple[int, int]],
+    features: dict[str, tuple[int, int]],
+    number: int,
+    error: int,
+    throttle_ms: int,
 ) -> None:
     fields = {
         "error_code": error,
@@ -23,10 +34,14 @@ def test_a_response_is_written_as_the_schema_says(
         "api_keys": [
             {"api_key": key, "min_version": lowest, "max_version": highest} for key, (lowest, highest) in ranges.items()
         ],
+        "supported_features": [
+            {"name": name, "min_version": lowest, "max_version": highest}
+            for name, (lowest, highest) in features.items()
+        ],
     }
     # control's writer is the one that test_control.py holds against kio's.
     expected = control.encode_response(ApiKey.API_VERSIONS, version, number, fields)
-    assert expected == api_versions.response(number, version, error, ranges, throttle_ms)
+    assert expected == api_versions.response(number, version, error, ranges, throttle_ms, features)
 
 
 def test_the_answer_to_a_version_from_the_future_is_the_one_every_client_can_read() -> None:

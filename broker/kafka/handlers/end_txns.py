@@ -1,0 +1,40 @@
+"""EndTxns (20000): commit or abort the transactions of several producers by one decision. Not one of Kafka's APIs.
+
+Answered, as EndTxn is, when every marker is durable and the group offsets are committed.
+"""
+
+from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.broker import KafkaBroker
+from broker.kafka.transactions.transaction import Claim
+from broker.log import get_logger
+from broker.network.service import Outbox
+from protocol.errors import ProtocolError
+from protocol.kafka import end_txns
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+log = get_logger("kafka")
+
+
+def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+    try:
+        parsed = end_txns.parse_request(request.body)
+    except ProtocolError as error:
+        log.info("protocol_error", peer=request.connection.peer.host, api=ApiKey.END_TXNS.name, error=str(error))
+        outbox.close(request)
+        return
+
+    def reply(error: ErrorCode, index: int) -> None:
+        outbox.send(request, [end_txns.response(request.correlation_id, error, index)])
+
+    members = [(member.transactional_id, Claim(member.producer_id, member.producer_epoch)) for member in parsed.members]
+    broker.transactions.end_together(members, parsed.committed, reply)
+
+
+API = Api(
+    key=ApiKey.END_TXNS,
+    min_version=end_txns.MIN_VERSION,
+    max_version=end_txns.MAX_VERSION,
+    handle_raw=_handle,
+    feature=(end_txns.FEATURE, end_txns.FEATURE_LEVEL),
+)
