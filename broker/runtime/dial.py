@@ -1,6 +1,160 @@
-"""One question to a server: connect, send a frame, receive a frame. Blocking: for the command line, not for a broker."""
+"""Connections that block: for clients that do their work on the calling thread. Nothing in a broker waits like this.
+
+Plain TCP and TLS. Errors of a connection come as ``OSError``; a wait that is too long as ``TimeoutError``, which is one.
+"""
 
 import socket
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from broker.runtime.disk import Buffer
+
+# Linux caps one writev at 1024 buffers.
+_IOV_MAX = 1024
+
+TlsContext = ssl.SSLContext
+
+
+class Dialled(Protocol):
+    """One connection, used by one thread. ``deadline`` is in the clock's monotonic seconds."""
+
+    def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
+        """Hand all of ``buffers`` over to the kernel, one after another."""
+
+    def receive(self, view: memoryview, deadline: float) -> None:
+        """Fill ``view``. ConnectionResetError if the other side closes before that."""
+
+    def close(self) -> None: ...
+
+
+class _Tcp:
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
+        sock = self._socket
+        sock.settimeout(_left(deadline))
+        size = sum(map(len, buffers))
+        sent = sock.sendmsg(buffers[:_IOV_MAX])
+        if sent == size:  # the usual case
+            return
+        views = [memoryview(buffer) for buffer in buffers]
+        while True:
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if not views:
+                return
+            if sent:
+                views[0] = views[0][sent:]
+            sock.settimeout(_left(deadline))
+            sent = sock.sendmsg(views[:_IOV_MAX])
+
+    def receive(self, view: memoryview, deadline: float) -> None:
+        sock = self._socket
+        position, size = 0, len(view)
+        while position < size:
+            sock.settimeout(_left(deadline))
+            received = sock.recv_into(view[position:])
+            if not received:
+                raise ConnectionResetError("it was closed by the other side")
+            position += received
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Tls(_Tcp):
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+
+    def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
+        # One record layer: small pieces together, large ones as they are.
+        pending = bytearray()
+        for buffer in buffers:
+            if len(buffer) <= 16384:
+                pending += buffer
+                continue
+            self._send_all(pending, deadline)
+            pending = bytearray()
+            self._send_all(buffer, deadline)
+        self._send_all(pending, deadline)
+
+    def _send_all(self, buffer: Buffer, deadline: float) -> None:
+        if len(buffer):
+            self._socket.settimeout(_left(deadline))
+            self._socket.sendall(buffer)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("it took too long")
+    return left
+
+
+@attrs.frozen
+class TlsSettings:
+    """Files are PEM. Without ``ca_file`` and ``ca_data`` the machine's own authorities count."""
+
+    ca_file: str | None = None
+    ca_data: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = attrs.field(default=None, repr=False)
+    check_hostname: bool = True
+    verify: bool = True
+
+
+class TlsRefused(Exception):
+    """The handshake failed for good: a certificate that is not trusted, a protocol that does not fit."""
+
+
+def tls_context(settings: TlsSettings) -> TlsContext:
+    """What ``dial`` needs for TLS. OSError (ssl.SSLError among them) or ValueError for files that cannot be used."""
+    context = ssl.create_default_context(cafile=settings.ca_file, cadata=settings.ca_data)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.certificate_file:
+        # A function, so that OpenSSL never asks on the terminal.
+        password = settings.key_password or ""
+        context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: password)
+    context.check_hostname = settings.check_hostname and settings.verify
+    if not settings.verify:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def dial(host: str, port: int, timeout: float, context: TlsContext | None = None) -> Dialled:
+    """A connection to ``host``, whichever of its addresses answers. ``timeout`` in s, over all of them and the handshake.
+
+    Raises OSError, and TlsRefused for a handshake that would fail again.
+    """
+    deadline = time.monotonic() + timeout
+    sock = socket.create_connection((host, port), timeout)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if context is None:
+            return _Tcp(sock)
+        sock.settimeout(_left(deadline))
+        try:
+            return _Tls(context.wrap_socket(sock, server_hostname=host))
+        except ssl.SSLCertVerificationError as error:
+            raise TlsRefused(f"its certificate is not accepted: {error.verify_message}") from None
+        except ssl.SSLError as error:
+            raise TlsRefused(error.reason or str(error)) from None
+    except BaseException:
+        sock.close()
+        raise
+
+
+def pause(seconds: float) -> None:
+    """Wait."""
+    if seconds > 0:
+        time.sleep(seconds)
 
 
 def ask(host: str, port: int, frame: bytes, timeout: float, most: int = 1024 * 1024) -> bytes:

@@ -1,0 +1,456 @@
+"""A Kafka cluster as one client sees it: which brokers, topics and leaders there are, and what can be asked of them.
+
+Owns the connections for control requests, one to each broker that is needed, made at first use. Fetchers and producers have
+connections of their own. One thread; every call is bounded by ``default.api.timeout.ms``. Connections cannot be pickled, so a
+``Cluster`` refuses to be: send its ``ClientConfig``.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+from broker.client.kafka.config import Address, ClientConfig
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import (
+    COORDINATOR_MOVED,
+    RETRIABLE,
+    BrokerAnswerError,
+    KafkaClientError,
+    LinkError,
+    TimedOutError,
+    UnknownTopicError,
+    UnreachableError,
+    code_name,
+)
+from broker.client.kafka.retry import Retry
+from broker.client.kafka.values import (
+    ISOLATION_LEVELS,
+    MAX_TIMESTAMP,
+    READ_UNCOMMITTED,
+    OffsetAndMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+from broker.errors import ConfigError
+from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.dial import TlsContext, tls_context
+from protocol.frames import DEFAULT_MAX_FRAME
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.client.kafka.fetcher import Fetcher
+
+T = TypeVar("T")
+
+GROUP, TRANSACTION = 0, 1  # what a coordinator is for
+
+# A topic that was there and is not any more is looked for this often before it counts as deleted: brokers hear of new topics
+# and leaders one after the other.
+_LOOKS_FOR_A_TOPIC = 5
+
+
+class RetriableError(KafkaClientError):
+    """What the broker answered may be over at the next try."""
+
+
+class Cluster:
+    """``with Cluster(config) as cluster``; connects at the first question."""
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self._context: TlsContext | None = None
+        self._connections: dict[Address, Connection] = {}
+        self._brokers: dict[int, Address] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+        self._coordinators: dict[tuple[int, str], Address] = {}
+        self._reached = False  # a broker has answered at least once
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. It can still be used: they are made again."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A Cluster has connections and cannot be pickled: send its config.")
+
+    # Topics ---------------------------------------------------------------------------------------------------------
+
+    def topics(self, names: Collection[str] | None = None) -> dict[str, TopicMetadata]:
+        """The topics of these names (None: all that there are, without the internal ones). One that is not there is absent."""
+        return self.retrying(lambda: self.refresh(names))
+
+    def make_topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+        """As ``topics``, but has the broker make those that are missing, if its settings allow (as Kafka's producers do)."""
+
+        def look() -> dict[str, TopicMetadata]:
+            found = self.refresh(names, create=True)
+            missing = set(names) - found.keys()
+            if missing:
+                raise RetriableError(
+                    f"The topic {min(missing)!r} does not exist and the broker does not make it.",
+                    ErrorCode.unknown_topic_or_partition,
+                )
+            return found
+
+        retry = self.retry()
+        retry.shorten(10 * self.config.retry_backoff_max_ms)  # it is made at once, or never
+        return self.retrying(look, retry)
+
+    def refresh(self, names: Collection[str] | None, create: bool = False) -> dict[str, TopicMetadata]:
+        """Ask once for metadata. Raises what a new try may cure as LinkError or RetriableError."""
+        connection = self.any_connection()
+        version = connection.version(ApiKey.METADATA, 4 if create else 1, 12)
+        wanted = None if names is None else [{"name": name} for name in sorted(names)]
+        fields: dict[str, Any] = {"topics": wanted}
+        if version >= 4:
+            fields["allow_auto_topic_creation"] = create
+        answer = connection.ask(ApiKey.METADATA, version, fields)
+        self._brokers = {one.node_id: (one.host, one.port) for one in answer.brokers}
+        found: dict[str, TopicMetadata] = {}
+        again: RetriableError | None = None
+        for topic in answer.topics:
+            name, code = topic.name, topic.error_code
+            if code in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
+                self._forget(name)
+            elif code in RETRIABLE:
+                again = RetriableError(f"The topic {name!r} is not ready: {code_name(code)}.", code)
+            elif code:
+                raise BrokerAnswerError(f"The broker does not tell about the topic {name!r}: {code_name(code)}.", code)
+            elif names is not None or not topic.is_internal:
+                found[name] = self._learn(topic)
+        if again is not None:
+            raise again
+        return found
+
+    def _learn(self, topic: Any) -> TopicMetadata:
+        partitions = tuple(sorted(one.partition_index for one in topic.partitions))
+        known = TopicMetadata(topic.name, getattr(topic, "topic_id", None), partitions)
+        self._forget(topic.name)
+        self._topics[topic.name] = known
+        for one in topic.partitions:
+            if one.leader_id >= 0:
+                self._leaders[topic.name, one.partition_index] = one.leader_id
+        return known
+
+    def _forget(self, name: str) -> None:
+        known = self._topics.pop(name, None)
+        if known is not None:
+            for partition in known.partitions:
+                self._leaders.pop((name, partition), None)
+
+    def known(self, name: str) -> TopicMetadata | None:
+        """As of the last metadata."""
+        return self._topics.get(name)
+
+    # Leaders --------------------------------------------------------------------------------------------------------
+
+    def leader(self, topic: str, partition: int) -> Address:
+        """Where the partition's leader is, as last heard. Raises RetriableError if there is none just now."""
+        node = self._leaders.get((topic, partition))
+        if node is None:
+            self._look_for(topic, partition)
+            node = self._leaders.get((topic, partition))
+        address = None if node is None else self._brokers.get(node)
+        if address is None:
+            self._leaders.pop((topic, partition), None)
+            raise RetriableError(f"{topic}-{partition} has no leader at the moment.", ErrorCode.leader_not_available)
+        return address
+
+    def _look_for(self, topic: str, partition: int) -> None:
+        found = self.refresh([topic]).get(topic)
+        if found is None:
+            raise RetriableError(f"There is no topic {topic!r}.", ErrorCode.unknown_topic_or_partition)
+        if partition not in found.partitions:
+            raise RetriableError(
+                f"The topic {topic!r} has {len(found.partitions)} partitions, and no partition {partition}.",
+                ErrorCode.unknown_topic_or_partition,
+            )
+
+    def leader_moved(self, topic: str, partition: int) -> None:
+        """What we know of the leader is wrong, or it does not answer."""
+        self._leaders.pop((topic, partition), None)
+
+    # Offsets --------------------------------------------------------------------------------------------------------
+
+    def offsets(
+        self, wanted: Mapping[TopicPartition, int], isolation: str = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int | None]:
+        """The offset of each partition at EARLIEST, LATEST, MAX_TIMESTAMP, or of the first record at or after a time (ms).
+
+        None where no record is that late. Under read_committed, LATEST is the last stable offset.
+        """
+        pending = dict(wanted)
+        found: dict[TopicPartition, int | None] = {}
+
+        def ask() -> None:
+            failed: RetriableError | None = None
+            for address, partitions in self._by_leader(pending).items():
+                asked = {key: pending[key] for key in partitions}
+                for topic, partition, offset, code in self._list_offsets(address, asked, isolation):
+                    key = (topic, partition)
+                    if code in RETRIABLE:
+                        self.leader_moved(topic, partition)
+                        failed = RetriableError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
+                    elif code:
+                        raise BrokerAnswerError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
+                    elif pending.pop(key, None) is not None:
+                        found[key] = offset if offset >= 0 else None
+            if failed is not None:
+                raise failed
+            if pending:
+                topic, partition = next(iter(pending))
+                raise BrokerAnswerError(f"The broker said nothing about {topic}-{partition}.")
+
+        if pending:
+            self.retrying(ask)
+        return found
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
+        unknown = {topic for topic, partition in partitions if (topic, partition) not in self._leaders}
+        if unknown:
+            self.refresh(unknown)
+        by_leader: dict[Address, list[TopicPartition]] = {}
+        for topic, partition in partitions:
+            by_leader.setdefault(self.leader(topic, partition), []).append((topic, partition))
+        return by_leader
+
+    def _list_offsets(
+        self, address: Address, wanted: Mapping[TopicPartition, int], isolation: str
+    ) -> list[tuple[str, int, int, int]]:
+        try:
+            connection = self.connection(address)
+        except LinkError:
+            for key in wanted:
+                self.leader_moved(*key)
+            raise
+        lowest = 7 if MAX_TIMESTAMP in wanted.values() else 2 if ISOLATION_LEVELS[isolation] else 1
+        version = connection.version(ApiKey.LIST_OFFSETS, lowest, 7)
+        fields: dict[str, Any] = {
+            "replica_id": -1,
+            "topics": _nested(
+                {key: {"partition_index": key[1], "timestamp": time} for key, time in wanted.items()},
+                {"current_leader_epoch": -1} if version >= 4 else {},
+            ),
+        }
+        if version >= 2:
+            fields["isolation_level"] = ISOLATION_LEVELS[isolation]
+        answer = connection.ask(ApiKey.LIST_OFFSETS, version, fields)
+        return [
+            (topic.name, one.partition_index, one.offset, int(one.error_code))
+            for topic in answer.topics
+            for one in topic.partitions
+        ]
+
+    # Groups ---------------------------------------------------------------------------------------------------------
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None = None, stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, of these partitions or (None) of all. A partition without a commit is absent.
+
+        ``stable``: waits for transactions that are committing offsets of them (on brokers that know: Kafka 2.5 and later).
+        """
+
+        def ask() -> dict[TopicPartition, OffsetAndMetadata]:
+            connection = self.coordinator(GROUP, group)
+            version = connection.version(ApiKey.OFFSET_FETCH, 2 if partitions is None else 1, 7)
+            topics: dict[str, list[int]] = {}
+            for topic, partition in partitions or ():
+                topics.setdefault(topic, []).append(partition)
+            fields: dict[str, Any] = {
+                "group_id": group,
+                "topics": None
+                if partitions is None
+                else [{"name": topic, "partition_indexes": indexes} for topic, indexes in topics.items()],
+            }
+            if version >= 7:
+                fields["require_stable"] = stable
+            answer = connection.ask(ApiKey.OFFSET_FETCH, version, fields)
+            what = f"the offsets of the group {group!r}"
+            self.check(getattr(answer, "error_code", 0), what, GROUP, group)
+            found: dict[TopicPartition, OffsetAndMetadata] = {}
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    self.check(one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group)
+                    if one.committed_offset >= 0:
+                        epoch = getattr(one, "committed_leader_epoch", -1)
+                        found[topic.name, one.partition_index] = OffsetAndMetadata(
+                            one.committed_offset, one.metadata or "", epoch
+                        )
+            return found
+
+        return {} if partitions is not None and not partitions else self.retrying(ask)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Commit for the group, as a consumer that is no member of it. Raises BrokerAnswerError while it has members."""
+
+        def ask() -> None:
+            connection = self.coordinator(GROUP, group)
+            version = connection.version(ApiKey.OFFSET_COMMIT, 2, 8)
+            fields: dict[str, Any] = {
+                "group_id": group,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "topics": commit_fields(offsets, version >= 6),
+            }
+            if version <= 4:
+                fields["retention_time_ms"] = -1
+            answer = connection.ask(ApiKey.OFFSET_COMMIT, version, fields)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    what = f"the commit of the group {group!r} for {topic.name}-{one.partition_index}"
+                    self.check(one.error_code, what, GROUP, group)
+
+        if offsets:
+            self.retrying(ask)
+
+    # Reading and writing --------------------------------------------------------------------------------------------
+
+    def fetcher(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        isolation: str | None = None,
+        max_bytes: int | None = None,
+        max_wait_ms: int | None = None,
+        min_bytes: int | None = None,
+    ) -> "Fetcher":
+        """Reads one partition from ``start`` to ``end`` (exclusive; None: on and on). Defaults are the configuration's."""
+        from broker.client.kafka.fetcher import Fetcher
+
+        config = self.config
+        return Fetcher(
+            self,
+            topic,
+            partition,
+            start,
+            end,
+            isolation=isolation or config.isolation_level,
+            max_bytes=max_bytes or config.max_partition_fetch_bytes,
+            max_wait_ms=config.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
+            min_bytes=config.fetch_min_bytes if min_bytes is None else min_bytes,
+        )
+
+    # Connections ----------------------------------------------------------------------------------------------------
+
+    def retry(self, total_ms: float | None = None) -> Retry:
+        return Retry(self.config, self.clock, self.config.api_timeout_ms if total_ms is None else total_ms)
+
+    def retrying(self, attempt: Callable[[], T], retry: Retry | None = None) -> T:
+        """``attempt`` until it succeeds, or time is up, or it fails in a way that another try does not cure."""
+        retry = retry or self.retry()
+        while True:
+            try:
+                return attempt()
+            except (RetriableError, LinkError, TimedOutError) as error:
+                self.after_failure(error, retry)
+
+    def after_failure(self, failure: KafkaClientError, retry: Retry) -> None:
+        """Pause before another try, or raise ``failure`` if there shall be none."""
+        if isinstance(failure, UnreachableError) and not self._reached:
+            retry.shorten(self.config.connect_timeout_ms / 2)  # a wrong address is found soon
+        if failure.code == ErrorCode.unknown_topic_or_partition:
+            retry.missing += 1
+            if retry.missing >= _LOOKS_FOR_A_TOPIC:
+                raise UnknownTopicError(str(failure), failure.code) from None
+        retry.again(failure)
+
+    def dial(self, address: Address, max_frame: int = DEFAULT_MAX_FRAME) -> Connection:
+        """A new connection that is the caller's own."""
+        if self.config.tls is not None and self._context is None:
+            try:
+                self._context = tls_context(self.config.tls)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None
+        connection = Connection(address, self.config, self._context, self.clock, max_frame)
+        connection.open()
+        self._reached = True
+        return connection
+
+    def connection(self, address: Address) -> Connection:
+        """The one for control requests."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_open:
+            connection = self._connections[address] = self.dial(address)
+        return connection
+
+    def any_connection(self) -> Connection:
+        """To whichever broker answers. Raises UnreachableError, which names all that do not."""
+        for connection in self._connections.values():
+            if connection.is_open:
+                return connection
+        failures: list[UnreachableError] = []
+        for address in dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]):
+            try:
+                return self.connection(address)
+            except UnreachableError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise UnreachableError(" ".join(str(failure) for failure in failures))
+
+    def coordinator(self, kind: int, key: str) -> Connection:
+        """To the broker that coordinates a group or a transactional id."""
+        address = self._coordinators.get((kind, key))
+        if address is None:
+            connection = self.any_connection()
+            version = connection.version(ApiKey.FIND_COORDINATOR, 1 if kind else 0, 3)
+            fields: dict[str, Any] = {"key": key}
+            if version >= 1:
+                fields["key_type"] = kind
+            answer = connection.ask(ApiKey.FIND_COORDINATOR, version, fields)
+            self.check(answer.error_code, f"the coordinator of {key!r}", kind, key)
+            address = self._coordinators[kind, key] = (answer.host, answer.port)
+        try:
+            return self.connection(address)
+        except LinkError:
+            self._coordinators.pop((kind, key), None)
+            raise
+
+    def check(self, code: int, what: str, kind: int, key: str) -> None:
+        """Raise if a coordinator answered with an error."""
+        if code in COORDINATOR_MOVED:
+            self._coordinators.pop((kind, key), None)
+        if code in RETRIABLE:
+            raise RetriableError(f"No answer for {what}: {code_name(code)}.", code)
+        if code:
+            raise BrokerAnswerError(f"The broker refuses {what}: {code_name(code)}.", code)
+
+
+def _nested(partitions: Mapping[TopicPartition, dict[str, Any]], more: dict[str, Any]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, _), fields in partitions.items():
+        topics.setdefault(topic, []).append(fields | more)
+    return [{"name": topic, "partitions": fields} for topic, fields in topics.items()]
+
+
+def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], with_epoch: bool) -> list[dict[str, Any]]:
+    """The topics of an OffsetCommit or TxnOffsetCommit."""
+    partitions: dict[TopicPartition, dict[str, Any]] = {}
+    for key, given in offsets.items():
+        one = OffsetAndMetadata(given) if isinstance(given, int) else given
+        partitions[key] = {
+            "partition_index": key[1],
+            "committed_offset": one.offset,
+            "committed_metadata": one.metadata,
+        }
+        if with_epoch:
+            partitions[key]["committed_leader_epoch"] = one.leader_epoch
+    return _nested(partitions, {})

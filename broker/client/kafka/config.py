@@ -1,0 +1,228 @@
+"""The settings of a Kafka client, by the names that Kafka's Java clients and librdkafka give them.
+
+A ``ClientConfig`` is a value: it can be pickled and sent to where the client is to be. Passwords do not show in its repr,
+nor in any message here. Names that mean nothing to this client are kept in ``unknown``, for whoever wants to say so; values
+that cannot be are a ConfigError.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from broker.client.kafka.values import ISOLATION_LEVELS, READ_UNCOMMITTED
+from broker.errors import ConfigError
+from broker.runtime.dial import TlsSettings
+from protocol.kafka.scram import HASHES
+
+Address = tuple[str, int]
+
+MECHANISMS = ("PLAIN", *HASHES)
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@attrs.frozen
+class Sasl:
+    """Who we say we are."""
+
+    mechanism: str
+    username: str
+    password: str = attrs.field(repr=False)
+
+
+@attrs.frozen
+class ClientConfig:
+    """Times are in ms, sizes in bytes. The defaults are those of Kafka's Java clients unless said otherwise."""
+
+    bootstrap: tuple[Address, ...]
+    client_id: str = "reactor-broker"
+    tls: TlsSettings | None = None
+    sasl: Sasl | None = None
+    connect_timeout_ms: int = 10_000
+    request_timeout_ms: int = 30_000
+    # Over all tries of one call.
+    api_timeout_ms: int = 60_000
+    delivery_timeout_ms: int = 120_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    isolation_level: str = READ_UNCOMMITTED
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1024 * 1024
+    acks: str = "all"
+    enable_idempotence: bool | None = None
+    compression_type: str = "none"
+    # 1 MB: what Kafka's brokers take at most unless told otherwise, and so few batches that they cost nothing.
+    batch_size: int = 1_000_000
+    max_request_size: int = 1_048_576
+    max_in_flight: int = 5
+    transaction_timeout_ms: int = 60_000
+    # Names that were given and mean nothing here.
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> "ClientConfig":
+        """Raises ConfigError, with one sentence that says what to change."""
+        given = {str(name): _text(value) for name, value in properties.items()}
+        fields: dict[str, Any] = {}
+        for name, (field, parse) in _SETTINGS.items():
+            if name in given:
+                fields[field] = parse(name, given.pop(name))
+        if "bootstrap" not in fields:
+            raise ConfigError("Set bootstrap.servers to the address of a broker, such as localhost:9092.")
+        fields |= _security(given)
+        return cls(**fields, unknown=tuple(sorted(given)))
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value).strip()
+
+
+def parse_addresses(name: str, text: str) -> tuple[Address, ...]:
+    """``host:port,host:port``; IPv6 addresses in brackets."""
+    addresses = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = re.sub(r"^[A-Za-z_]+://", "", part).rpartition(":")
+        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+            raise ConfigError(f"{name} must be host:port or several with commas between them, not {part!r}.")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise ConfigError(f"{name} names no broker.")
+    return tuple(addresses)
+
+
+def _number(least: int, most: int = 2**31 - 1) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise ConfigError(f"{name} must be a whole number from {least} to {most}, not {text!r}.")
+        return int(text)
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        if text.lower() not in allowed:
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {text!r}.")
+        return text.lower()
+
+    return parse
+
+
+def _flag(name: str, text: str) -> bool:
+    return _one_of("true", "false")(name, text) == "true"
+
+
+def _acks(name: str, text: str) -> str:
+    return _one_of("all", "1", "0")(name, "all" if text == "-1" else text)
+
+
+def _string(_name: str, text: str) -> str:
+    return text
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "metadata.broker.list": ("bootstrap", parse_addresses),  # librdkafka's name; Java's, below, wins
+    "bootstrap.servers": ("bootstrap", parse_addresses),
+    "client.id": ("client_id", _string),
+    "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _number(1)),
+    "request.timeout.ms": ("request_timeout_ms", _number(1)),
+    "default.api.timeout.ms": ("api_timeout_ms", _number(1)),
+    "delivery.timeout.ms": ("delivery_timeout_ms", _number(1)),
+    "retry.backoff.ms": ("retry_backoff_ms", _number(0)),
+    "retry.backoff.max.ms": ("retry_backoff_max_ms", _number(0)),
+    "isolation.level": ("isolation_level", _one_of(*ISOLATION_LEVELS)),
+    "fetch.min.bytes": ("fetch_min_bytes", _number(0)),
+    "fetch.max.wait.ms": ("fetch_max_wait_ms", _number(0)),
+    "max.partition.fetch.bytes": ("max_partition_fetch_bytes", _number(1, 1 << 30)),
+    "acks": ("acks", _acks),
+    "enable.idempotence": ("enable_idempotence", _flag),
+    "compression.type": ("compression_type", _one_of(*COMPRESSIONS)),
+    "batch.size": ("batch_size", _number(1, 1 << 30)),
+    "max.request.size": ("max_request_size", _number(1, 1 << 30)),
+    "max.in.flight.requests.per.connection": ("max_in_flight", _number(1, 5)),
+    "transaction.timeout.ms": ("transaction_timeout_ms", _number(1)),
+}
+
+
+# -- security ---------------------------------------------------------------------------------------------------
+
+
+def _security(given: dict[str, str]) -> dict[str, Any]:
+    """Takes what it knows out of ``given``."""
+    protocol = given.pop("security.protocol", "PLAINTEXT").upper()
+    if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        raise ConfigError(f"security.protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not {protocol!r}.")
+    tls, sasl = _tls(given), _sasl(given, "SASL" in protocol)
+    return {"tls": tls if "SSL" in protocol else None, "sasl": sasl}
+
+
+def _tls(given: dict[str, str]) -> TlsSettings:
+    for store in ("truststore", "keystore"):
+        location, kind = given.get(f"ssl.{store}.location"), given.pop(f"ssl.{store}.type", None)
+        if (location and (kind or "PEM").upper() != "PEM") or (location or "").endswith((".jks", ".p12", ".pfx")):
+            raise ConfigError(
+                f"ssl.{store}.location must be a PEM file here, not {location!r}: "
+                f"keytool and openssl can convert a Java key store."
+            )
+        given.pop(f"ssl.{store}.password", None)  # PEM files have none
+    algorithm = given.pop("ssl.endpoint.identification.algorithm", "https").lower()
+    keystore = given.pop("ssl.keystore.location", None)
+    key_password = given.pop("ssl.key.password", None)
+    truststore = given.pop("ssl.truststore.location", None)
+    certificates = given.pop("ssl.truststore.certificates", None)
+    return TlsSettings(
+        ca_file=given.pop("ssl.ca.location", None) or truststore,
+        ca_data=given.pop("ssl.ca.pem", None) or certificates,
+        certificate_file=given.pop("ssl.certificate.location", None) or keystore,
+        key_file=given.pop("ssl.key.location", None),
+        key_password=key_password,
+        check_hostname=algorithm not in ("", "none"),
+        verify=_flag("enable.ssl.certificate.verification", given.pop("enable.ssl.certificate.verification", "true")),
+    )
+
+
+def _sasl(given: dict[str, str], wanted: bool) -> Sasl | None:
+    mechanism = given.pop("sasl.mechanisms", "")
+    mechanism = given.pop("sasl.mechanism", mechanism).upper()
+    username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
+    jaas = given.pop("sasl.jaas.config", None)
+    if not wanted:
+        return None
+    if jaas:
+        module, options = parse_jaas(jaas)
+        username, password = username or options.get("username"), password or options.get("password")
+        if not mechanism and module.endswith("PlainLoginModule"):
+            mechanism = "PLAIN"
+    if mechanism not in MECHANISMS:
+        raise ConfigError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}.")
+    if not username or password is None:
+        raise ConfigError(f"{mechanism} needs sasl.username and sasl.password, or sasl.jaas.config with both.")
+    return Sasl(mechanism, username, password)
+
+
+_JAAS_OPTION = re.compile(
+    r"""\s*([A-Za-z_][\w.]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=\s|;|\Z)""", re.S
+)
+
+
+def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
+    """Login module and options of ``sasl.jaas.config``. Its text never shows in an error: it has the password in it."""
+    broken = ConfigError('sasl.jaas.config must read: <login module> required username="..." password="...";')
+    head = re.match(r"\s*([A-Za-z_][\w.$]*)\s+(?:required|requisite|sufficient|optional)\b", text, re.I)
+    if head is None:
+        raise broken
+    options: dict[str, str] = {}
+    position = head.end()
+    while True:
+        option = _JAAS_OPTION.match(text, position)
+        if option is None:
+            break
+        name, *values = option.groups()
+        value = next(one for one in values if one is not None)
+        options[name] = re.sub(r"\\(.)", r"\1", value) if option.group(4) is None else value
+        position = option.end()
+    if text[position:].strip() not in ("", ";"):
+        raise broken
+    return head.group(1), options

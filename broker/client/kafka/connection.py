@@ -1,0 +1,257 @@
+"""One connection to one broker, used by one thread: what the broker speaks, who we are, then requests and answers in order.
+
+Answers come into one buffer that grows to the largest of them and is used again: a view of an answer is valid until the next
+one is received. After any error of the connection it is closed; whoever has it opens another one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.client.kafka.config import Address, ClientConfig
+from broker.client.kafka.errors import (
+    AuthenticationError,
+    BrokerAnswerError,
+    ConnectionLostError,
+    LinkError,
+    TimedOutError,
+    UnreachableError,
+    UnsupportedVersionError,
+    code_name,
+)
+from broker.client.kafka.security import authenticate
+from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.dial import Dialled, TlsContext, TlsRefused, dial
+from broker.runtime.disk import Buffer
+from protocol.errors import ProtocolError
+from protocol.frames import DEFAULT_MAX_FRAME
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+SOFTWARE_NAME = "reactor-broker"
+
+# Enough for all control requests; only fetches make it grow.
+_FIRST_BUFFER_BYTES = 16 * 1024
+
+
+class Connection:
+    """Use: ``open``, then ``ask``, or ``send`` and later ``receive`` for several requests in flight."""
+
+    def __init__(
+        self,
+        address: Address,
+        config: ClientConfig,
+        context: TlsContext | None = None,
+        clock: Clock | None = None,
+        max_frame: int = DEFAULT_MAX_FRAME,
+    ) -> None:
+        self.where = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, tuple[int, int]] = {}
+        self.in_flight = 0
+        self._address = address
+        self._config = config
+        self._context = context
+        self._clock = clock or SystemClock()
+        self._max_frame = max_frame
+        self._link: Dialled | None = None
+        self._correlation_id = 0
+        self._buffer = memoryview(bytearray(_FIRST_BUFFER_BYTES))
+
+    # Life -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None
+
+    def open(self) -> None:
+        """Raises UnreachableError, AuthenticationError or another KafkaClientError."""
+        timeout_s = self._config.connect_timeout_ms / 1000
+        try:
+            self._link = dial(*self._address, timeout_s, self._context)
+        except TimeoutError:
+            raise UnreachableError(f"No broker answers at {self.where}: nothing came within {timeout_s:g} s.") from None
+        except TlsRefused as error:
+            raise AuthenticationError(f"No TLS connection to the broker at {self.where}: {error}.") from None
+        except OSError as error:
+            raise UnreachableError(f"No broker answers at {self.where}: {_reason(error)}.") from None
+        self.in_flight = 0
+        try:
+            self._ask_versions()
+        except (ConnectionLostError, BrokerAnswerError) as error:
+            self.close()
+            raise UnreachableError(
+                f"No broker answers at {self.where}: what listens there gave no answer to the first request"
+                f" ({error}) Is security.protocol right?"
+            ) from None
+        try:
+            self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        link, self._link = self._link, None
+        self.in_flight = 0
+        if link is not None:
+            link.close()
+
+    # Requests -------------------------------------------------------------------------------------------------------
+
+    def version(self, key: ApiKey, lowest: int, highest: int) -> int:
+        """The highest version of an API that both sides have. Raises UnsupportedVersionError."""
+        least, most = self.ranges.get(key, (0, -1))
+        chosen = min(most, highest)
+        if chosen < max(least, lowest):
+            has = f"versions {least} to {most}" if most >= 0 else "none"
+            raise UnsupportedVersionError(
+                f"The broker at {self.where} has {has} of the API {key.name}; {lowest} to {highest} can be used.",
+                ErrorCode.unsupported_version,
+            )
+        return chosen
+
+    def ask(
+        self, key: ApiKey, version: int, fields: Mapping[str, Any], timeout_ms: int | None = None, max_wait_ms: int = 0
+    ) -> Any:
+        """One request and its answer, as kio's dataclass. Nothing else may be in flight. ``max_wait_ms`` is the broker's."""
+        assert self.in_flight == 0
+        deadline = self.deadline((timeout_ms or self._config.request_timeout_ms) + max_wait_ms)
+        correlation_id = self.next_id()
+        self.send([control.encode_request(key, version, correlation_id, self._config.client_id, fields)], deadline)
+        frame = self.receive(deadline, key.name)
+        try:
+            answered, answer = control.parse_response(key, version, frame)
+        except ProtocolError as error:
+            raise self.unreadable(key.name, error) from None
+        self.check_id(answered, correlation_id)
+        return answer
+
+    def next_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def deadline(self, timeout_ms: float) -> float:
+        return self._clock.monotonic() + timeout_ms / 1000
+
+    def send(self, parts: Sequence[Buffer], deadline: float) -> None:
+        """Raises ConnectionLostError, TimedOutError."""
+        try:
+            self._require_link().send(parts, deadline)
+        except TimeoutError:
+            self.close()
+            raise TimedOutError(f"The broker at {self.where} takes no more requests: it took too long.") from None
+        except OSError as error:
+            self.close()
+            raise ConnectionLostError(
+                f"The connection to the broker at {self.where} broke: {_reason(error)}."
+            ) from None
+        self.in_flight += 1
+
+    def receive(self, deadline: float, what: str = "a request") -> memoryview:
+        """The next answer's frame, its length included; valid until the next call. Raises as ``send`` does."""
+        link = self._require_link()
+        try:
+            link.receive(self._buffer[:4], deadline)
+            size = int.from_bytes(self._buffer[:4], "big", signed=True)
+            if not 4 <= size <= self._max_frame:
+                self.close()
+                raise BrokerAnswerError(f"The broker at {self.where} sent an answer of {size} bytes.")
+            if size + 4 > len(self._buffer):
+                grown = memoryview(bytearray(max(size + 4, 2 * len(self._buffer))))
+                grown[:4] = self._buffer[:4]
+                self._buffer = grown
+            link.receive(self._buffer[4 : size + 4], deadline)
+        except TimeoutError:
+            self.close()
+            raise TimedOutError(f"The broker at {self.where} did not answer {what} in time.") from None
+        except OSError as error:
+            self.close()
+            raise ConnectionLostError(
+                f"The connection to the broker at {self.where} broke: {_reason(error)}."
+            ) from None
+        self.in_flight -= 1
+        return self._buffer[: size + 4]
+
+    def check_id(self, answered: int, expected: int) -> None:
+        if answered != expected:
+            self.close()
+            raise BrokerAnswerError(
+                f"The broker at {self.where} answered request {answered} where {expected} was next."
+            )
+
+    def unreadable(self, what: str, error: ProtocolError) -> BrokerAnswerError:
+        """The error for an answer that makes no sense; the connection is closed."""
+        self.close()
+        return BrokerAnswerError(f"The answer of the broker at {self.where} to {what} cannot be read: {error}.")
+
+    def _require_link(self) -> Dialled:
+        if self._link is None:
+            raise ConnectionLostError(f"The connection to the broker at {self.where} is closed.")
+        return self._link
+
+    # First words ----------------------------------------------------------------------------------------------------
+
+    def _ask_versions(self) -> None:
+        fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": "1"}
+        key, version = ApiKey.API_VERSIONS, 3
+        deadline = self.deadline(self._config.request_timeout_ms)
+        while True:
+            request = control.encode_request(key, version, self.next_id(), self._config.client_id, fields)
+            self.send([request], deadline)
+            frame = self.receive(deadline, key.name)
+            # A broker that does not know this version says so in version 0 (KIP-511).
+            refused = len(frame) >= 10 and int.from_bytes(frame[8:10], "big") == ErrorCode.unsupported_version
+            if refused and version:
+                version, fields = 0, {}
+                continue
+            break
+        try:
+            _, answer = control.parse_response(key, version, frame)
+        except ProtocolError as error:
+            raise self.unreadable(key.name, error) from None
+        if answer.error_code:
+            self.close()
+            raise BrokerAnswerError(
+                f"The broker at {self.where} answers {code_name(answer.error_code)} to the first request.",
+                answer.error_code,
+            )
+        self.ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        self.features = {
+            one.name: (one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())
+        }
+
+    def _authenticate(self) -> None:
+        sasl = self._config.sasl
+        if sasl is None:
+            return
+        version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
+        handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
+        if handshake.error_code:
+            offered = ", ".join(handshake.mechanisms) or "none"
+            raise AuthenticationError(
+                f"The broker at {self.where} does not take {sasl.mechanism}; it offers {offered}.", handshake.error_code
+            )
+        version = self.version(ApiKey.SASL_AUTHENTICATE, 0, 2)
+
+        def exchange(token: bytes) -> bytes:
+            try:
+                answer = self.ask(ApiKey.SASL_AUTHENTICATE, version, {"auth_bytes": token})
+            except LinkError:  # some brokers close instead of answering
+                raise AuthenticationError(
+                    f"The broker at {self.where} closed the connection while {sasl.username!r} logged in with"
+                    f" {sasl.mechanism}."
+                ) from None
+            if answer.error_code:
+                said = f": {answer.error_message}" if answer.error_message else ""
+                raise AuthenticationError(
+                    f"The broker at {self.where} refuses {sasl.username!r} with {sasl.mechanism}{said}.",
+                    answer.error_code,
+                )
+            return bytes(answer.auth_bytes)
+
+        authenticate(sasl, self.where, exchange)
+
+
+def _reason(error: OSError) -> str:
+    text = error.strerror or str(error) or type(error).__name__
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,270 @@
+"""Reads the record batches of one partition, in order, as fast as the broker sends them.
+
+A fetcher has a connection of its own. Before an answer is given out, the request for what comes after it is on its way: the end
+of the last batch is found by walking the batches' headers. Answers come into one buffer, so each is valid until the next one
+is asked for; meanwhile the next waits in the kernel. What leaders, connections and throttles do is dealt with here, within
+``default.api.timeout.ms`` of the last answer; nothing is skipped or read twice.
+"""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from broker.client.kafka.cluster import RetriableError
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import (
+    RETRIABLE,
+    BrokerAnswerError,
+    CorruptRecordError,
+    KafkaClientError,
+    LinkError,
+    OffsetOutOfRangeError,
+    TimedOutError,
+    TopicRecreatedError,
+    code_name,
+)
+from broker.client.kafka.retry import Retry
+from broker.client.kafka.values import EARLIEST, ISOLATION_LEVELS, LATEST, Fetched
+from broker.runtime.dial import pause
+from protocol.errors import ProtocolError
+from protocol.frames import DEFAULT_MAX_FRAME
+from protocol.kafka import client_fetch
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.client.kafka.cluster import Cluster
+
+# What a batch that does not fit into one answer may grow a fetch to (bytes). A current broker sends it whole anyway.
+_MAX_FETCH_BYTES = 1 << 30
+
+
+class Fetcher:
+    """``for fetched in fetcher``. Ends when all before ``end`` has been given out; without an end, never.
+
+    At the end of the log an answer without data is given out after ``max_wait_ms``, so that whoever reads can stop waiting.
+    Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or what kept it from reading.
+    """
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        topic: str,
+        partition: int,
+        start: int,
+        end: int | None,
+        *,
+        isolation: str,
+        max_bytes: int,
+        max_wait_ms: int,
+        min_bytes: int,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.next_offset = start
+        self.end = end
+        self._cluster = cluster
+        self._level = ISOLATION_LEVELS[isolation]
+        self._max_bytes = max_bytes
+        self._max_wait_ms = max_wait_ms
+        self._min_bytes = min_bytes
+        self._connection: Connection | None = None
+        self._version = 0
+        self._topic_id = None if (known := cluster.known(topic)) is None else known.topic_id
+        # The request that is in flight: its correlation id and the offset it asks for.
+        self._asked: tuple[int, int] | None = None
+        self._not_before = 0.0  # the broker wants to be left alone until then
+        self._retry: Retry | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Fetched:
+        while True:
+            if self.end is not None and self.next_offset >= self.end:
+                raise StopIteration
+            try:
+                fetched = self._fetch()
+            except RetriableError as error:
+                self._again(error)
+            except (LinkError, TimedOutError) as error:
+                self._drop()
+                self._cluster.leader_moved(self.topic, self.partition)
+                self._again(error)
+            else:
+                if fetched is not None:
+                    self._retry = None
+                    return fetched
+
+    def seek(self, offset: int) -> None:
+        """Go on from there. What has been asked for already is thrown away when it comes."""
+        self.next_offset = offset
+
+    def close(self) -> None:
+        self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # One fetch ------------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> Fetched | None:
+        """The next answer; None if it was to another question, or of no use."""
+        connection = self._connect()
+        if self._asked is None:
+            self._ask(connection)
+        assert self._asked is not None
+        correlation_id, offset = self._asked
+        deadline = connection.deadline(self._cluster.config.request_timeout_ms + self._max_wait_ms)
+        frame = connection.receive(deadline, f"a fetch of {self.topic}-{self.partition}")
+        self._asked = None
+        try:
+            answer = client_fetch.parse_response(frame, self._version)
+        except ProtocolError as error:
+            raise connection.unreadable("FETCH", error) from None
+        connection.check_id(answer.correlation_id, correlation_id)
+        if answer.throttle_ms > 0:
+            self._not_before = connection.deadline(answer.throttle_ms)
+        if offset != self.next_offset:  # `seek` since then
+            return None
+        if answer.error:
+            self._failed(answer.error)
+        if len(answer.partitions) != 1:
+            if answer.throttle_ms > 0 and not answer.partitions:
+                return None  # throttled: ask again later
+            raise BrokerAnswerError(
+                f"The broker at {connection.where} answered for {len(answer.partitions)} partitions."
+            )
+        (data,) = answer.partitions
+        if data.error:
+            self._failed(data.error)
+        return self._take(connection, data)
+
+    def _take(self, connection: Connection, data: client_fetch.FetchedPartition) -> Fetched | None:
+        try:
+            size, after = client_fetch.whole_batches(data.records)
+        except ProtocolError as error:
+            raise CorruptRecordError(
+                f"{self.topic}-{self.partition} cannot be read from offset {self.next_offset} on: {error}."
+            ) from None
+        if not size and len(data.records):
+            self._grow(len(data.records))
+            return None
+        if size:
+            if after <= self.next_offset:
+                raise CorruptRecordError(
+                    f"The broker at {connection.where} sent records of {self.topic}-{self.partition} up to offset"
+                    f" {after} where those from {self.next_offset} on were asked for."
+                )
+            self.next_offset = after
+        if self.end is None or self.next_offset < self.end:
+            self._ask_ahead(connection)
+        return Fetched(
+            data.records[:size],
+            data.aborted if self._level else None,
+            data.high_watermark,
+            data.last_stable_offset,
+            data.log_start_offset,
+            self.next_offset,
+        )
+
+    def _grow(self, received: int) -> None:
+        """The first batch was cut off: brokers before KIP-74 do that to one that is larger than was asked for."""
+        if self._max_bytes >= _MAX_FETCH_BYTES:
+            raise CorruptRecordError(
+                f"A record batch at offset {self.next_offset} of {self.topic}-{self.partition} does not fit into"
+                f" {received} bytes."
+            )
+        self._max_bytes = min(2 * self._max_bytes, _MAX_FETCH_BYTES)
+        self._drop()  # the connection's limit of a frame depends on it
+
+    def _ask(self, connection: Connection) -> None:
+        pause(min(self._not_before - connection.deadline(0), self._cluster.config.request_timeout_ms / 1000))
+        topic = self._topic_id if self._version >= client_fetch.FIRST_WITH_TOPIC_ID else self.topic
+        assert topic is not None
+        correlation_id = connection.next_id()
+        request = client_fetch.request(
+            correlation_id,
+            self._cluster.config.client_id,
+            self._version,
+            topic,
+            self.partition,
+            self.next_offset,
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=self._max_bytes,
+            isolation_level=self._level,
+        )
+        connection.send([request], connection.deadline(self._cluster.config.request_timeout_ms))
+        self._asked = (correlation_id, self.next_offset)
+
+    def _ask_ahead(self, connection: Connection) -> None:
+        if self._not_before > connection.deadline(0):
+            return
+        try:
+            self._ask(connection)
+        except (LinkError, TimedOutError):  # what has been received is good; the next call finds the connection closed
+            self._drop()
+
+    # Trouble --------------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            self._asked = None
+            address = self._cluster.leader(self.topic, self.partition)
+            self._check_topic_id()
+            # The records, at most one batch more than was asked for, and what Kafka puts around them.
+            limit = max(DEFAULT_MAX_FRAME, 2 * self._max_bytes)
+            self._connection = self._cluster.dial(address, limit)
+            highest = client_fetch.MAX_VERSION if self._topic_id else client_fetch.FIRST_WITH_TOPIC_ID - 1
+            self._version = self._connection.version(ApiKey.FETCH, client_fetch.MIN_VERSION, highest)
+        return self._connection
+
+    def _check_topic_id(self) -> None:
+        known = self._cluster.known(self.topic)
+        if known is None or known.topic_id is None:
+            return
+        if self._topic_id is not None and known.topic_id != self._topic_id:
+            raise TopicRecreatedError(
+                f"The topic {self.topic!r} was deleted and made again while it was read:"
+                f" offset {self.next_offset} means another record now."
+            )
+        self._topic_id = known.topic_id
+
+    def _failed(self, code: int) -> None:
+        where = f"{self.topic}-{self.partition}"
+        if code == ErrorCode.offset_out_of_range:
+            self._out_of_range()
+        if code in RETRIABLE:
+            self._drop()
+            self._cluster.leader_moved(self.topic, self.partition)
+            raise RetriableError(f"{where} cannot be read: {code_name(code)}.", code)
+        self._drop()
+        raise BrokerAnswerError(f"{where} cannot be read: {code_name(code)}.", code)
+
+    def _out_of_range(self) -> None:
+        """Raises OffsetOutOfRangeError, or RetriableError if the offset is there by now (after a change of leader)."""
+        self._drop()
+        key = (self.topic, self.partition)
+        start = self._cluster.offsets({key: EARLIEST})[key]
+        end = self._cluster.offsets({key: LATEST})[key]
+        assert start is not None
+        assert end is not None
+        if start <= self.next_offset <= end:
+            raise RetriableError(f"{self.topic}-{self.partition} is not whole yet.", ErrorCode.offset_not_available)
+        raise OffsetOutOfRangeError.of(self.topic, self.partition, self.next_offset, start, end)
+
+    def _again(self, failure: KafkaClientError) -> None:
+        if self._retry is None:
+            self._retry = self._cluster.retry()
+        self._cluster.after_failure(failure, self._retry)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._asked = None
+        if connection is not None:
+            connection.close()

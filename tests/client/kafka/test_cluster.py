@@ -1,0 +1,104 @@
+import pickle
+import socket
+
+import pytest
+
+from broker.client import Broker
+from broker.client.kafka import EARLIEST, LATEST, MAX_TIMESTAMP, ClientConfig, Cluster, OffsetAndMetadata
+from broker.client.kafka.errors import UnknownTopicError, UnreachableError
+from tests.client.kafka.conftest import config
+from tests.client.kafka.logs import append
+
+
+def test_topics_by_name_come_with_their_partitions(cluster: Cluster, topic: str) -> None:
+    found = cluster.topics([topic])
+    assert {topic: (0, 1)} == {name: one.partitions for name, one in found.items()}
+
+
+def test_a_topic_that_is_not_there_is_absent_and_not_made(cluster: Cluster, topic: str) -> None:
+    assert {topic} == cluster.topics([topic, "nobody-made-this"]).keys()
+    assert "nobody-made-this" not in cluster.topics(None)
+
+
+def test_all_topics_can_be_asked_for(cluster: Cluster, topic: str) -> None:
+    assert topic in cluster.topics(None)
+
+
+def test_no_names_are_no_topics(cluster: Cluster, topic: str) -> None:
+    assert {} == cluster.topics([])
+
+
+def test_a_producer_s_topics_are_made(cluster: Cluster) -> None:
+    assert (0, 1) == cluster.make_topics(["made-for-a-producer"])["made-for-a-producer"].partitions
+
+
+def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
+    refused = pytest.raises(UnknownTopicError, match="The topic 'missing' does not exist")
+    with Broker(auto_create_topics_enable=False) as running, Cluster(config(running)) as cluster, refused:
+        cluster.make_topics(["missing"])
+
+
+def test_offsets_of_a_partition(running: Broker, cluster: Cluster, topic: str) -> None:
+    append(running, topic, [b"a"], timestamp=1000)
+    append(running, topic, [b"b", b"c"], timestamp=3000)
+    append(running, topic, [b"d"], timestamp=2000)
+    wanted = {EARLIEST: 0, LATEST: 4, MAX_TIMESTAMP: 1, 1000: 0, 1001: 1, 3000: 1, 3001: None}
+    found = {time: cluster.offsets({(topic, 0): time})[topic, 0] for time in wanted}
+    assert wanted == found
+
+
+def test_offsets_of_many_partitions_are_asked_for_at_once(cluster: Cluster, topic: str) -> None:
+    assert {(topic, 0): 0, (topic, 1): 0} == cluster.offsets({(topic, 0): LATEST, (topic, 1): EARLIEST})
+    assert {} == cluster.offsets({})
+
+
+def test_offsets_of_a_topic_that_is_not_there_are_an_error(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+        cluster.offsets({("nowhere", 0): LATEST})
+
+
+def test_offsets_of_a_partition_that_is_not_there_are_an_error(cluster: Cluster, topic: str) -> None:
+    with pytest.raises(UnknownTopicError, match="has 2 partitions, and no partition 7"):
+        cluster.offsets({(topic, 7): LATEST})
+
+
+def test_what_a_group_commits_it_finds_again(cluster: Cluster, topic: str) -> None:
+    cluster.commit("group", {(topic, 0): OffsetAndMetadata(5, "five"), (topic, 1): 6})
+    assert {(topic, 0): OffsetAndMetadata(5, "five")} == cluster.committed("group", [(topic, 0)])
+    everything = {(topic, 0): OffsetAndMetadata(5, "five"), (topic, 1): OffsetAndMetadata(6)}
+    assert everything == cluster.committed("group") == cluster.committed("group", stable=True)
+
+
+def test_nothing_committed_is_absent(cluster: Cluster, topic: str) -> None:
+    assert {} == cluster.committed("a new group", [(topic, 0)]) == cluster.committed("a new group")
+    assert {} == cluster.committed("a new group", [])
+
+
+def test_a_closed_cluster_connects_again(cluster: Cluster, topic: str) -> None:
+    cluster.topics([topic])
+    cluster.close()
+    assert topic in cluster.topics([topic])
+
+
+def test_nobody_there_is_one_clear_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "socket.connection.setup.timeout.ms": 100}
+        with pytest.raises(UnreachableError) as failure:
+            Cluster(ClientConfig.from_properties(settings)).topics()
+    assert f"No broker answers at 127.0.0.1:{port}: connection refused." == str(failure.value)
+
+
+def test_the_second_address_is_tried(running: Broker, topic: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        both = f"127.0.0.1:{taken.getsockname()[1]},{running.bootstrap_servers}"
+        with Cluster(ClientConfig.from_properties({"bootstrap.servers": both})) as cluster:
+            assert topic in cluster.topics([topic])
+
+
+def test_a_cluster_is_not_pickled_and_its_config_is(cluster: Cluster) -> None:
+    with pytest.raises(TypeError, match="send its config"):
+        pickle.dumps(cluster)
+    assert cluster.config == pickle.loads(pickle.dumps(cluster.config))

@@ -1,0 +1,78 @@
+import pytest
+
+from broker.client import Broker
+from broker.client.kafka import Cluster, Fetched
+from broker.client.kafka.errors import OffsetOutOfRangeError, UnknownTopicError
+from tests.client.kafka.logs import append, values
+
+
+def read(cluster: Cluster, topic: str, start: int, end: int, **how: int) -> list[tuple[int, bytes | None]]:
+    found: list[tuple[int, bytes | None]] = []
+    with cluster.fetcher(topic, 0, start, end, **how) as fetcher:  # type: ignore[arg-type]
+        for fetched in fetcher:
+            found += values(fetched.data)
+    return found
+
+
+def test_all_that_is_there_is_read_in_order(running: Broker, cluster: Cluster, topic: str) -> None:
+    expected = []
+    for number in range(50):
+        append(running, topic, [b"%d" % number] * 3)
+        expected += [(3 * number + index, b"%d" % number) for index in range(3)]
+    assert expected == read(cluster, topic, 0, 150)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 250, 1000, 1 << 20])
+def test_whole_batches_come_whatever_the_size_of_a_fetch(
+    running: Broker, cluster: Cluster, topic: str, max_bytes: int
+) -> None:
+    for number in range(10):
+        append(running, topic, [b"x" * 40 * number])
+    assert list(range(10)) == [offset for offset, _ in read(cluster, topic, 0, 10, max_bytes=max_bytes)]
+
+
+def test_a_fetch_from_the_middle_of_a_batch_has_the_whole_batch(running: Broker, cluster: Cluster, topic: str) -> None:
+    append(running, topic, [b"a", b"b", b"c"])
+    assert [(0, b"a"), (1, b"b"), (2, b"c")] == read(cluster, topic, 1, 3)
+
+
+def test_the_end_of_the_log_is_an_answer_without_data(running: Broker, cluster: Cluster, topic: str) -> None:
+    append(running, topic, [b"a"])
+    with cluster.fetcher(topic, 0, 0, max_wait_ms=20) as fetcher:
+        first, second = (copied(next(fetcher)) for _ in range(2))
+        assert ([(0, b"a")], 1, 1, 0) == (values(first.data), *first[2:5])
+        assert (b"", 1) == (second.data, second.next_offset)
+        append(running, topic, [b"b"])
+        while not (more := copied(next(fetcher))).data:
+            pass
+        assert [(1, b"b")] == values(more.data)
+
+
+def test_seek_throws_away_what_was_asked_for(running: Broker, cluster: Cluster, topic: str) -> None:
+    for number in range(4):
+        append(running, topic, [b"%d" % number])
+    with cluster.fetcher(topic, 0, 0, 4, max_bytes=1) as fetcher:
+        assert [(0, b"0")] == values(next(fetcher).data)
+        fetcher.seek(3)
+        assert [(3, b"3")] == values(next(fetcher).data)
+        assert [] == list(fetcher)
+
+
+def test_an_offset_after_the_end_says_where_the_log_is(running: Broker, cluster: Cluster, topic: str) -> None:
+    append(running, topic, [b"a"] * 3)
+    with pytest.raises(OffsetOutOfRangeError, match=f"Offset 7 of {topic}-0 does not exist yet") as failure:
+        next(cluster.fetcher(topic, 0, 7))
+    assert (0, 3) == (failure.value.log_start, failure.value.end)
+
+
+def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+        next(cluster.fetcher("nowhere", 0, 0))
+
+
+def test_nothing_is_asked_when_the_start_is_the_end(cluster: Cluster, topic: str) -> None:
+    assert [] == list(cluster.fetcher(topic, 0, 5, 5))
+
+
+def copied(fetched: Fetched) -> Fetched:
+    return fetched._replace(data=memoryview(bytes(fetched.data)))
