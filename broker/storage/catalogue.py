@@ -20,7 +20,7 @@ from broker.runtime.threads import Lock
 T = TypeVar("T")
 
 # Rises with each change of the tables that an older broker would misread.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @attrs.frozen
@@ -70,6 +70,7 @@ class TransactionRow(NamedTuple):
     groups: tuple[str, ...]
     started_ms: int
     updated_ms: int
+    last_producer_id: int
 
 
 class PendingOffset(NamedTuple):
@@ -186,8 +187,12 @@ CREATE TABLE pending_offsets (
     PRIMARY KEY (transactional_id, group_id, topic, partition)
 ) WITHOUT ROWID;
 """
+_LAST_PRODUCER = """
+ALTER TABLE transactions ADD COLUMN last_producer_id INTEGER NOT NULL DEFAULT -1;
+UPDATE transactions SET last_producer_id = producer_id WHERE last_epoch >= 0;
+"""
 # What each version of the layout has added.
-_LAYOUTS = (_TABLES, _TRANSACTIONS)
+_LAYOUTS = (_TABLES, _TRANSACTIONS, _LAST_PRODUCER)
 
 
 class SqliteCatalogue:
@@ -413,6 +418,6 @@ class SqliteCatalogue:
 def _put_transaction(connection: sqlite3.Connection, row: TransactionRow) -> None:
     partitions, groups = json.dumps(sorted(row.partitions)), json.dumps(sorted(row.groups))
     connection.execute(
-        "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row[:6], partitions, groups, row.started_ms, row.updated_ms),
+        "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row[:6], partitions, groups, *row[8:]),
     )

@@ -124,18 +124,18 @@ def test_groups_are_saved_replaced_and_deleted_without_their_offsets(catalogue: 
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:
-    row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000)
+    row = TransactionRow(name, 7, 1, -1, 60_000, phase, (("t", 0), ("u", 3)), ("g", "h"), 1_000, 2_000, -1)
     return row._replace(**fields)
 
 
 def test_transactions_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
     catalogue.now.save_transactions([transaction("x")])
     catalogue.now.save_transactions([transaction("y", partitions=(), groups=()), transaction("ü")])
-    catalogue.now.save_transactions([transaction("x", "PrepareCommit", epoch=2)])
+    catalogue.now.save_transactions([transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7)])
     catalogue.now.delete_transaction("ü")
     catalogue.now.delete_transaction("never was")
     assert sorted(catalogue.again().load_transactions()) == [
-        transaction("x", "PrepareCommit", epoch=2),
+        transaction("x", "PrepareCommit", epoch=2, last_epoch=1, last_producer_id=7),
         transaction("y", partitions=(), groups=()),
     ]
 

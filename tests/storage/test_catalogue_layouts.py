@@ -34,10 +34,43 @@ def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(FIRST_LAYOUT)
     connection.close()
-    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000)
+    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000, -1)
     for _ in range(2):
         catalogue = SqliteCatalogue(path)
         catalogue.save_transactions([row])
         assert list(catalogue.load_offsets()) == [StoredOffset("g", "t", 0, 42, 0, "", 1000, -1)]
         assert list(catalogue.load_transactions()) == [row]
+        catalogue.close()
+
+
+SECOND_LAYOUT = (
+    FIRST_LAYOUT.replace("user_version=1", "user_version=2")
+    + """
+CREATE TABLE transactions (
+    transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL, last_epoch INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL, phase TEXT NOT NULL, partitions TEXT NOT NULL, groups TEXT NOT NULL,
+    started_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE pending_offsets (
+    transactional_id TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    committed INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL,
+    PRIMARY KEY (transactional_id, group_id, topic, partition)
+) WITHOUT ROWID;
+INSERT INTO transactions VALUES ('new', 7, 0, -1, 60000, 'Ongoing', '[["t", 0]]', '["g"]', 1000, 2000);
+INSERT INTO transactions VALUES ('went-on', 8, 3, 2, 60000, 'Empty', '[]', '[]', -1, 2000);
+"""
+)
+
+
+def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalogue.sqlite")
+    connection = sqlite3.connect(path)
+    connection.executescript(SECOND_LAYOUT)
+    connection.close()
+    for _ in range(2):
+        catalogue = SqliteCatalogue(path)
+        assert sorted(catalogue.load_transactions()) == [
+            TransactionRow("new", 7, 0, -1, 60_000, "Ongoing", (("t", 0),), ("g",), 1_000, 2_000, -1),
+            TransactionRow("went-on", 8, 3, 2, 60_000, "Empty", (), (), -1, 2_000, 8),
+        ]
         catalogue.close()

@@ -18,13 +18,15 @@ from broker.storage.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka import produce
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import read_header
+from protocol.kafka.batch import TRANSACTIONAL, read_header
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
 # After a slow append the next ones go to the handler pool for this long (s): the disk is busy writing back.
 _SLOW_FOR_S = 1.0
+# Where in a batch the byte is that says whether it belongs to a transaction.
+_ATTRIBUTES = 22
 
 
 def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
@@ -73,6 +75,10 @@ def _append(
     if acks == -1 and target.config.min_insync_replicas > 1:
         message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
         return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
+    if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
+        refused = _refuse(broker, records, transactional_id)
+        if refused:
+            return produce.PartitionResult(topic, partition, refused), None
     try:
         info = target.append(records, now_ms=broker.clock.time_ms())
     except RequestError as error:
@@ -94,6 +100,15 @@ def _append(
         ),
         target,
     )
+
+
+def _refuse(broker: KafkaBroker, records: memoryview, transactional_id: str | None) -> ErrorCode:
+    """Of a transaction's batch: does its producer have the transactional id of the request?"""
+    try:
+        header = read_header(records)
+    except ProtocolError:
+        return ErrorCode.none  # the log will say what is wrong with it
+    return broker.transactions.may_write(transactional_id, header.producer_id)
 
 
 class _Produce:

@@ -164,6 +164,15 @@ class TransactionCoordinator:
                 result = joint_end.Refused(ErrorCode.none, -1)
         reply(result.error, result.index)
 
+    def may_write(self, transactional_id: str | None, producer_id: int) -> ErrorCode:
+        """Is the batch of a transaction that says to come with this id from the producer that has it?"""
+        if transactional_id is None:
+            return ErrorCode.transactional_id_authorization_failed  # as Kafka says it
+        entry = self._registry.get(transactional_id)
+        if entry is None or not entry.transaction.is_held_by(producer_id):
+            return ErrorCode.invalid_producer_id_mapping
+        return ErrorCode.none
+
     def why_refused(self, transactional_id: str | None, claim: Claim) -> ErrorCode:
         """Why a partition refused a batch of this producer's transaction."""
         entry = self._registry.get(transactional_id or "")

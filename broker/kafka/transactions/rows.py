@@ -1,22 +1,24 @@
 """A transaction's state as the catalogue keeps it, and back."""
 
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.transactions.transaction import Phase, State
+from broker.kafka.transactions.transaction import NONE, Claim, Phase, State
 from broker.storage.catalogue import PendingOffset, TransactionRow
 
 
 def row_of(transactional_id: str, state: State) -> TransactionRow:
+    last = state.last or Claim(NONE, NONE)
     return TransactionRow(
         transactional_id,
         state.producer_id,
         state.epoch,
-        state.last_epoch,
+        last.epoch,
         state.timeout_ms,
         state.phase.value,
         tuple(sorted(state.partitions)),
         tuple(sorted(state.groups)),
         state.started_ms,
         state.updated_ms,
+        last.producer_id,
     )
 
 
@@ -25,7 +27,7 @@ def state_of(row: TransactionRow) -> State:
         row.producer_id,
         row.epoch,
         row.timeout_ms,
-        row.last_epoch,
+        None if row.last_epoch == NONE else Claim(row.last_producer_id, row.last_epoch),
         Phase(row.phase),
         frozenset(row.partitions),
         frozenset(row.groups),

@@ -53,14 +53,22 @@ AT_REST = (Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT)
 
 
 @attrs.frozen
+class Claim:
+    """What a producer says that it is (KIP-360)."""
+
+    producer_id: int
+    epoch: int
+
+
+@attrs.frozen
 class State:
     """What is durable of a transactional id. Times are wall clock, -1 for none."""
 
     producer_id: int
     epoch: int
     timeout_ms: int
-    # The epoch with which a producer asked for the present one: if it asks again, its answer was lost.
-    last_epoch: int = NONE
+    # What the producer said it was when it asked for the present id and epoch: if it says so again, its answer was lost.
+    last: Claim | None = None
     phase: Phase = Phase.EMPTY
     partitions: frozenset[Partition] = frozenset()
     groups: frozenset[str] = frozenset()
@@ -71,14 +79,6 @@ class State:
     def deadline_ms(self) -> int | None:
         """When an ongoing transaction is aborted."""
         return self.started_ms + self.timeout_ms if self.phase is Phase.ONGOING else None
-
-
-@attrs.frozen
-class Claim:
-    """What a producer says that it is (KIP-360)."""
-
-    producer_id: int
-    epoch: int
 
 
 class Transaction:
@@ -118,18 +118,12 @@ class Transaction:
         if claim is not None and not self._is_known(state, claim):
             return ErrorCode.producer_fenced
         if state.phase is Phase.ONGOING:
-            return self._fence(state, NONE if claim is None else claim.epoch, now_ms)
-        if claim is not None and claim.epoch == state.last_epoch and state.epoch <= LAST_EPOCH:
+            return self._fence(state, claim, now_ms)
+        if claim is not None and claim == state.last and state.epoch <= LAST_EPOCH:
             return attrs.evolve(state, phase=Phase.EMPTY, timeout_ms=timeout_ms, started_ms=NONE, updated_ms=now_ms)
         if state.epoch >= LAST_EPOCH:
-            return State(new_producer_id, 0, timeout_ms, updated_ms=now_ms)
-        return State(
-            state.producer_id,
-            state.epoch + 1,
-            timeout_ms,
-            last_epoch=NONE if claim is None else claim.epoch,
-            updated_ms=now_ms,
-        )
+            return State(new_producer_id, 0, timeout_ms, claim, updated_ms=now_ms)
+        return State(state.producer_id, state.epoch + 1, timeout_ms, claim, updated_ms=now_ms)
 
     def add(
         self,
@@ -159,7 +153,7 @@ class Transaction:
             phase=Phase.ONGOING,
             partitions=all_partitions,
             groups=all_groups,
-            last_epoch=NONE,
+            last=None,
             started_ms=state.started_ms if ongoing else now_ms,
             updated_ms=now_ms,
         )
@@ -173,6 +167,10 @@ class Transaction:
         if state.phase in PREPARED:
             return ErrorCode.concurrent_transactions
         return ErrorCode.none if state.phase is Phase.ONGOING and group in state.groups else ErrorCode.invalid_txn_state
+
+    def is_held_by(self, producer_id: int) -> bool:
+        state = self.state
+        return state is not None and state.producer_id == producer_id
 
     def why_refused(self, claim: Claim) -> ErrorCode:
         """Why a log refused this producer's batch, in the terms of Produce."""
@@ -206,7 +204,7 @@ class Transaction:
         if state is None or self.pending is not None or state.deadline_ms is None or now_ms < state.deadline_ms:
             return None
         # The producer that was too slow may go on with the next epoch, if it asks for it and nobody else has.
-        return self._fence(state, state.epoch, now_ms)
+        return self._fence(state, Claim(state.producer_id, state.epoch), now_ms)
 
     def carried_out(self, now_ms: int) -> State:
         """All markers are durable."""
@@ -246,10 +244,8 @@ class Transaction:
 
     @staticmethod
     def _is_known(state: State, claim: Claim) -> bool:
-        return claim.producer_id == state.producer_id and claim.epoch in (state.epoch, state.last_epoch)
+        return claim in (Claim(state.producer_id, state.epoch), state.last)
 
     @staticmethod
-    def _fence(state: State, last_epoch: int, now_ms: int) -> State:
-        return attrs.evolve(
-            state, phase=Phase.PREPARE_ABORT, epoch=state.epoch + 1, last_epoch=last_epoch, updated_ms=now_ms
-        )
+    def _fence(state: State, last: Claim | None, now_ms: int) -> State:
+        return attrs.evolve(state, phase=Phase.PREPARE_ABORT, epoch=state.epoch + 1, last=last, updated_ms=now_ms)

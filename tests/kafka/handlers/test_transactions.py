@@ -121,6 +121,31 @@ def test_a_zombie_is_told_so_by_produce(kafka: Kafka, version: int) -> None:
     )
 
 
+@pytest.mark.parametrize("version", range(3, 10))
+def test_a_batch_of_a_transaction_needs_its_producers_transactional_id(kafka: Kafka, version: int) -> None:
+    topic, me, other = kafka.topic(), begin(kafka), begin(kafka)
+    for producer in (me, other):
+        add_partitions(kafka, producer, topic)
+    for name, error in (
+        (None, ErrorCode.transactional_id_authorization_failed),
+        ("", ErrorCode.invalid_producer_id_mapping),
+        ("who", ErrorCode.invalid_producer_id_mapping),
+        (other.transactional_id, ErrorCode.invalid_producer_id_mapping),
+    ):
+        for acks in (-1, 1):
+            assert write(kafka, me, topic, version=version, transactional_id=name, acks=acks) == error
+    assert fetch(kafka, topic, UNCOMMITTED)[1] == 0
+    assert write(kafka, me, topic, version=version) == ErrorCode.none
+    for producer in (me, other):
+        assert end(kafka, producer) == ErrorCode.none
+
+
+def test_a_batch_outside_of_transactions_needs_none(kafka: Kafka) -> None:
+    topic, me = kafka.topic(), begin(kafka)
+    for sequence, name in enumerate((None, me.transactional_id, "who")):
+        assert write(kafka, me, topic, sequence=sequence, attributes=0, transactional_id=name) == ErrorCode.none
+
+
 # Offsets --------------------------------------------------------------------------------------------------------------
 
 

@@ -70,23 +70,32 @@ def end(kafka: Kafka, me: Me, commit: bool = True, version: int = 3) -> ErrorCod
     return error
 
 
-def write(kafka: Kafka, me: Me, topic: str, value: bytes = b"v", *, sequence: int = 0, version: int = 9) -> int:
+def write(
+    kafka: Kafka,
+    me: Me,
+    topic: str,
+    value: bytes = b"v",
+    *,
+    sequence: int = 0,
+    version: int = 9,
+    attributes: int = TRANSACTIONAL,
+    **more: Any,
+) -> int:
     """The error code."""
     batch = build_batch(
         [(None, value, [], kafka.inside.clock.time_ms())],
         producer_id=me.producer_id,
         producer_epoch=me.epoch,
         base_sequence=sequence,
-        attributes=TRANSACTIONAL,
+        attributes=attributes,
     )
-    answer = kafka.ask(
-        ApiKey.PRODUCE,
-        version,
-        transactional_id=me.transactional_id,
-        acks=-1,
-        timeout=1000,
-        topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}],
-    )
+    request = {
+        "transactional_id": me.transactional_id,
+        "acks": -1,
+        "timeout": 1000,
+        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}],
+    }
+    answer = kafka.ask(ApiKey.PRODUCE, version, **request | more)
     ((error,),) = [[one.error_code for one in topic.partition_responses] for topic in answer.responses]
     return int(error)
 

@@ -4,10 +4,11 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from broker.errors import RequestError
-from broker.kafka.transactions.transaction import Claim, Phase
+from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.house import Died, House, X
 
@@ -107,6 +108,19 @@ def test_a_new_producer_aborts_what_the_old_one_left_and_fences_it(house: House)
     with pytest.raises(RequestError) as error:
         house.write(old, T0, b"zombie")
     assert error.value.code == ErrorCode.invalid_producer_epoch
+
+
+def test_a_producer_goes_on_after_the_last_epoch_also_when_its_answer_was_lost(house: House) -> None:
+    me = house.init()
+    entry = house.transactions._registry.get(X)
+    assert entry is not None
+    assert entry.transaction.state is not None
+    entry.transaction.state = attrs.evolve(entry.transaction.state, epoch=LAST_EPOCH)
+    last = Claim(me.producer_id, LAST_EPOCH)
+    new = house.init(last)
+    assert (new.producer_id != me.producer_id, new.epoch) == (True, 0)
+    house.crash()
+    assert house.init(last) == new
 
 
 def test_a_zombie_cannot_write_where_its_successor_has_written_nothing_yet(house: House) -> None:

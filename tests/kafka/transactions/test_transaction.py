@@ -61,7 +61,31 @@ def test_each_init_gives_the_next_epoch(phase: Phase) -> None:
 def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     transaction = empty()
     transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
-    assert transaction.init(TIMEOUT_MS, Claim(7, LAST_EPOCH), 9, 0) == State(9, 0, TIMEOUT_MS, updated_ms=0)
+    old = Claim(7, LAST_EPOCH)
+    new = State(9, 0, TIMEOUT_MS, old, updated_ms=0)
+    assert apply(transaction, transaction.init(TIMEOUT_MS, old, 9, 0)) == new
+    assert apply(transaction, transaction.init(TIMEOUT_MS, old, -1, 0)) == new, "its answer was lost"
+    apply(transaction, transaction.add(Claim(9, 0), 10, partitions=[P0]))
+    assert transaction.init(TIMEOUT_MS, old, -1, 20) == ErrorCode.producer_fenced
+
+
+def test_nobody_else_comes_back_after_the_last_epoch() -> None:
+    transaction = empty()
+    transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
+    apply(transaction, transaction.init(TIMEOUT_MS, None, 9, 0))
+    for claim in (Claim(7, LAST_EPOCH), Claim(9, LAST_EPOCH), Claim(7, 0)):
+        assert transaction.init(TIMEOUT_MS, claim, -1, 0) == ErrorCode.producer_fenced
+
+
+def test_a_producer_may_go_on_after_its_last_transaction_timed_out() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    assert transaction.state is not None
+    transaction.state = attrs.evolve(transaction.state, epoch=LAST_EPOCH)
+    apply(transaction, transaction.expire(10 + TIMEOUT_MS))
+    apply(transaction, transaction.carried_out(2_000))
+    for new_id in (9, -1):
+        state = apply(transaction, transaction.init(TIMEOUT_MS, Claim(7, LAST_EPOCH), new_id, 2_000))
+        assert (state.producer_id, state.epoch) == (9, 0)
 
 
 def test_init_aborts_what_is_open_and_gives_its_epoch_to_nobody() -> None:
@@ -189,7 +213,7 @@ def test_its_time_is_over_at_the_deadline_and_not_before() -> None:
     assert transaction.expire(10 + TIMEOUT_MS - 1) is None
     state = transaction.expire(10 + TIMEOUT_MS)
     assert state is not None
-    assert (state.phase, state.epoch, state.last_epoch) == (Phase.PREPARE_ABORT, 1, 0)
+    assert (state.phase, state.epoch, state.last) == (Phase.PREPARE_ABORT, 1, ME)
 
 
 @at_rest
