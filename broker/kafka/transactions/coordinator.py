@@ -16,6 +16,7 @@ from broker.kafka.transactions import joint_end
 from broker.kafka.transactions.marker_writer import MarkerWriter
 from broker.kafka.transactions.registry import Entry, Registry, Reply, log_failure
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State
+from broker.kafka.transactions.unknown import AbortReply
 from broker.runtime.threads import Lock
 from protocol.kafka.errors import ErrorCode
 
@@ -180,6 +181,27 @@ class TransactionCoordinator:
             return ErrorCode.invalid_producer_id_mapping
         with entry.lock:
             return entry.transaction.why_refused(claim)
+
+    def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
+        """An operator aborts what a producer has open in these partitions.
+
+        If it is a transaction of ours, all of it is aborted, and ``reply`` comes when it is: half of a transaction is none.
+        """
+        registry = self._registry
+        if not registry.active:
+            reply(dict.fromkeys(partitions, ErrorCode.coordinator_not_available))
+            return
+        for entry in registry.entries():
+            with entry.lock:
+                if not entry.transaction.is_held_by(claim.producer_id):
+                    continue
+                result = entry.transaction.abort(claim, partitions, registry.clock.time_ms())
+                if isinstance(result, State):
+                    registry.abort(entry, result, lambda error: reply(dict.fromkeys(partitions, error)))
+                    return
+            reply(dict.fromkeys(partitions, result))
+            return
+        registry.unknown.abort(claim, partitions, reply)
 
     # Administration -------------------------------------------------------------------------------------------------
 

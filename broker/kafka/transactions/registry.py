@@ -24,6 +24,7 @@ from broker.kafka.groups.registry import send
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.rows import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
+from broker.kafka.transactions.unknown import Unknown
 from broker.log import get_logger
 from broker.network.timers import Timer, TimerHandle
 from broker.runtime.clock import Clock
@@ -72,6 +73,7 @@ class Registry:
         self.catalogue = catalogue
         self.groups = groups
         self.markers = MarkerWriter(clock, logs, logs.flusher)
+        self.unknown = Unknown(logs, self.markers)
         self.active = False
         self._timer = timer
         self._logs = logs
@@ -98,7 +100,8 @@ class Registry:
                     "transaction_resumed", transactional_id=entry.transaction.transactional_id, phase=state.phase.value
                 )
                 self._carry_out(entry, state, state.partitions, if_open=True)
-        self._abort_unknown()
+        known = [entry.transaction.state for entry in self.entries()]
+        self.unknown.abort_all({(one.producer_id, key) for one in known if one is not None for key in one.partitions})
         self._start_sweeping()
         self.active = True
 
@@ -114,22 +117,6 @@ class Registry:
             self._make_unstable(entry, pending.group, [key])
         for topic in gone:
             self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
-
-    def _abort_unknown(self) -> None:
-        """A log with a transaction that nobody coordinates (its files were put there, or the catalogue is an old copy) would
-        never become stable again."""
-        known = {
-            (entry.transaction.state.producer_id, partition)
-            for entry in self.entries()
-            if entry.transaction.state is not None
-            for partition in entry.transaction.state.partitions
-        }
-        for key, target in list(self._logs.partitions.items()):
-            for producer_id in [one for one in target.producers.open if (one, key) not in known]:
-                producer = target.producers.get(producer_id)
-                epoch = 0 if producer is None else producer.epoch
-                log.warning("unknown_transaction_aborted", topic=key[0], partition=key[1], producer_id=producer_id)
-                self.markers.write(Markers(frozenset([key]), producer_id, epoch, False, _nothing_more, if_open=True))
 
     def shut_down(self) -> None:
         """Refuse requests from now on. What has been decided is carried out, or will be after the next start."""
@@ -162,6 +149,18 @@ class Registry:
     def change(self, entry: Entry, state: State, reply: Reply) -> None:
         """Make ``state`` durable and go on from there; the entry's lock is held."""
         self.change_together([(entry, state)], reply)
+
+    def abort(self, entry: Entry, state: State, reply: Reply) -> None:
+        """As ``change``, for an end that takes the epoch from its producer too: ``reply`` when it is carried out."""
+
+        def changed(error: ErrorCode) -> None:
+            with entry.lock:
+                if not error and entry.transaction.state == state:
+                    entry.ended.append(reply)
+                    return
+            reply(error)
+
+        self.change(entry, state, changed)
 
     def change_together(self, changes: Sequence[tuple[Entry, State]], reply: Reply) -> None:
         """The same with all of them in one durable change; all their locks are held. ``reply`` is called once for each."""
@@ -371,10 +370,6 @@ def log_failure(failure: StorageError | None) -> None:
 
 def _log_timeout(error: ErrorCode) -> None:
     """Nobody asked for it; a failure is logged where it happens, and tried again."""
-
-
-def _nothing_more(failed: frozenset[Partition]) -> None:
-    """The next start will try again."""
 
 
 def _nothing(catalogue: Catalogue) -> None:

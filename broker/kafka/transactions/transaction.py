@@ -12,6 +12,7 @@ it counts: ``begin`` marks it as on its way (further events are refused meanwhil
 | Ongoing                     | end (commit)             | PrepareCommit  | decided                                           |
 | Ongoing                     | end (abort)              | PrepareAbort   | decided                                           |
 | Ongoing                     | its time is over         | PrepareAbort   | the next epoch: whoever still writes is fenced    |
+| Ongoing                     | an operator aborts it    | PrepareAbort   | as if its time was over                           |
 | PrepareCommit               | carried out              | CompleteCommit | markers and group offsets are durable             |
 | PrepareAbort                | carried out              | CompleteAbort  | markers are durable                               |
 | CompleteCommit              | end (commit)             | -              | the same request once more                        |
@@ -205,6 +206,18 @@ class Transaction:
             return None
         # The producer that was too slow may go on with the next epoch, if it asks for it and nobody else has.
         return self._fence(state, Claim(state.producer_id, state.epoch), now_ms)
+
+    def abort(self, claim: Claim, partitions: frozenset[Partition], now_ms: int) -> State | ErrorCode:
+        """An operator ends what this producer has open in one of these partitions; ``none`` if that is nothing."""
+        error = self._refuse(claim)
+        state = self.state
+        if error or state is None:
+            return error or ErrorCode.invalid_producer_id_mapping
+        if state.phase in PREPARED:
+            return ErrorCode.concurrent_transactions
+        if state.phase is not Phase.ONGOING or not state.partitions & partitions:
+            return ErrorCode.none
+        return self._fence(state, claim, now_ms)
 
     def carried_out(self, now_ms: int) -> State:
         """All markers are durable."""

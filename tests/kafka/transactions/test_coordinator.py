@@ -10,7 +10,7 @@ import pytest
 from broker.errors import RequestError
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.transactions.house import Died, House, X
+from tests.kafka.transactions.house import Answer, Died, House, X
 
 T0, T1, IN = ("t", 0), ("t", 1), ("in", 0)
 
@@ -195,6 +195,68 @@ def test_unused_ids_are_forgotten(tmp_path: Path) -> None:
     assert house.committed_offset() == 5
     assert house.init() != me
     house.close()
+
+
+# An operator ---------------------------------------------------------------------------------------------------------
+
+
+def abort(house: House, claim: Claim, *partitions: tuple[str, int]) -> Answer:
+    return house.ask(house.transactions.abort, claim, frozenset(partitions))
+
+
+def test_an_operator_aborts_all_of_a_transaction_and_fences_its_producer(house: House) -> None:
+    me = transact(house)
+    answer = abort(house, me, T0)
+    while house.turn():
+        assert answer.is_owed or house.catalogue_phase() == "CompleteAbort"
+    assert answer.given == [({T0: ErrorCode.none},)]
+    assert (house.seen(), house.seen("t", 1), house.committed_offset()) == ([], [], None)
+    assert house.end(me, True) == ErrorCode.producer_fenced
+    assert house.init(me) == Claim(me.producer_id, me.epoch + 1)
+
+
+def test_an_operator_aborts_nothing_else(house: House) -> None:
+    me = transact(house)
+    for claim, partition, error in (
+        (Claim(me.producer_id, me.epoch - 1), T0, ErrorCode.producer_fenced),
+        (me, IN, ErrorCode.none),
+        (Claim(77, 0), T0, ErrorCode.none),
+        (Claim(77, 0), ("u", 0), ErrorCode.unknown_topic_or_partition),
+    ):
+        answer = abort(house, claim, partition)
+        house.settle()
+        assert answer.given == [({partition: error},)]
+    assert house.end(me, True) == ErrorCode.none
+    again = abort(house, me, T0, T1)
+    assert again.given == [({T0: ErrorCode.none, T1: ErrorCode.none},)]
+    assert house.seen() == [b"v"]
+
+
+def test_an_operator_aborts_what_nobody_coordinates(house: House) -> None:
+    house.log().allow_transaction(77, 3)
+    house.write(Claim(77, 3), T0, b"stray")
+    before = abort(house, Claim(77, 2), T0)
+    house.settle()
+    assert before.given == [({T0: ErrorCode.invalid_producer_epoch},)]
+    assert house.log().last_stable_offset == 0
+    answer = abort(house, Claim(77, 3), T0, ("u", 0))
+    while house.turn():
+        assert answer.is_owed or house.log().durable_offset == 2
+    assert answer.given == [({T0: ErrorCode.none, ("u", 0): ErrorCode.unknown_topic_or_partition},)]
+    assert house.log().last_stable_offset == house.log().high_watermark == 2
+    assert house.seen() == []
+
+
+def test_an_operator_is_told_when_it_cannot_be_done(house: House) -> None:
+    me = transact(house)
+    house.catalogue.fails = True
+    answer = abort(house, me, T0)
+    house.settle()
+    assert answer.given == [({T0: ErrorCode.coordinator_not_available},)]
+    house.catalogue.fails = False
+    assert house.end(me, True) == ErrorCode.none
+    house.transactions.shut_down()
+    assert abort(house, me, T0).given == [({T0: ErrorCode.coordinator_not_available},)]
 
 
 # Offsets -------------------------------------------------------------------------------------------------------------

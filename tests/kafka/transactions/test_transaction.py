@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase, State, Transaction
+from broker.kafka.transactions.transaction import LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -214,6 +214,20 @@ def test_its_time_is_over_at_the_deadline_and_not_before() -> None:
     state = transaction.expire(10 + TIMEOUT_MS)
     assert state is not None
     assert (state.phase, state.epoch, state.last) == (Phase.PREPARE_ABORT, 1, ME)
+
+
+@every_phase
+def test_what_an_operator_can_abort(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    elsewhere = ErrorCode.concurrent_transactions if phase in PREPARED else ErrorCode.none
+    assert transaction.abort(ME, frozenset([P1]), 50) == elsewhere
+    result = transaction.abort(ME, frozenset([P0, P1]), 50)
+    if phase is Phase.ONGOING:
+        assert isinstance(result, State)
+        assert (result.phase, result.epoch, result.last) == (Phase.PREPARE_ABORT, 1, ME)
+    else:
+        assert result == elsewhere
+    assert transaction.abort(Claim(7, 1), frozenset([P0]), 50) == ErrorCode.producer_fenced
 
 
 @at_rest

@@ -1,0 +1,74 @@
+"""WriteTxnMarkers (27): an operator aborts what a producer has open in a partition (``kafka-transactions.sh abort``).
+
+Between Kafka's brokers it carries the coordinator's decisions; here no other broker decides anything, so a commit is refused. And
+an operator cannot end half of a transaction: if the coordinator knows it, all of it is aborted and its producer fenced.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from broker.kafka.transactions.transaction import Claim, Partition
+from broker.runtime.threads import Lock
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+    markers = call.body.markers
+    answer = _Answer(call, len(markers))
+    for index, marker in enumerate(markers):
+        partitions = frozenset((topic.name, one) for topic in marker.topics for one in topic.partition_indexes)
+        if marker.transaction_result:
+            answer.of(index, dict.fromkeys(partitions, ErrorCode.cluster_authorization_failed))
+            continue
+        claim = Claim(marker.producer_id, marker.producer_epoch)
+        broker.transactions.abort(claim, partitions, partial(answer.of, index))
+    return None if markers else {"markers": []}
+
+
+class _Answer:
+    """The one reply, when each marker has its result; they come on any thread."""
+
+    def __init__(self, call: Call, left: int) -> None:
+        self._call = call
+        self._left = left
+        self._errors: list[dict[Partition, ErrorCode]] = [{} for _ in range(left)]
+        self._lock = Lock()
+
+    def of(self, index: int, errors: dict[Partition, ErrorCode]) -> None:
+        with self._lock:
+            self._errors[index] = errors
+            self._left -= 1
+            if self._left:
+                return
+        asked = self._call.body.markers
+        self._call.reply({"markers": [_fields(*one) for one in zip(asked, self._errors, strict=True)]})
+
+
+def _fields(marker: Any, errors: dict[Partition, ErrorCode]) -> Mapping[str, Any]:
+    return {
+        "producer_id": marker.producer_id,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": index, "error_code": _known(errors[topic.name, index])}
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in marker.topics
+        ],
+    }
+
+
+def _known(error: ErrorCode) -> ErrorCode:
+    """Who asks knows no producers that are fenced, only old epochs."""
+    return ErrorCode.invalid_producer_epoch if error == ErrorCode.producer_fenced else error
+
+
+API = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1, handle=handle)
