@@ -218,6 +218,10 @@ class LocalWriter(PartitionWriter):
         if partition.finished or partition.failure is not None:
             raise PartitionFinishedError(f"partition {partition.id} is finished", WriterErrorCode.FINISHED_ALREADY)
 
+    @property
+    def finished(self) -> bool:
+        return self._partition.finished
+
     def commit(self, timeout: float | None = None) -> None:
         with self._partition.changed:
             self._check()
@@ -398,6 +402,12 @@ class LocalInputChannel(InputChannel):
         writer = self._writer()
         if writer is not None and writer.on_task_event is not None:
             writer.on_task_event(events.parse(event), self.subpartitions.start if self.subpartitions.size == 1 else -1)
+
+    def acknowledge_all(self) -> None:
+        writer = self._writer()
+        if writer is not None and writer.on_all_processed is not None:
+            for index in self.subpartitions.indices:
+                writer.on_all_processed(index)
 
     def announce_buffer_size(self, size: int) -> None:
         writer = self._writer()

@@ -55,6 +55,9 @@ class PartitionWriter:
         # Set them before ``open``. They are called on a thread that must not wait.
         self.on_task_event: Callable[[Event, int], None] | None = None  # (event from a reader, subpartition or -1)
         self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
+        # (subpartition): its reader has worked on all records. Flink's tasks end only then: they push EndOfData, wait for
+        # this, and finish; who finishes at once does not hear of it any more.
+        self.on_all_processed: Callable[[int], None] | None = None
 
     def open(self, timeout: float | None = None) -> None:
         """Begin the partition, or go on with it."""
@@ -97,8 +100,15 @@ class PartitionWriter:
         for index in range(self.subpartitions) if subpartition is None else (subpartition,):
             self.push(index, payload, data_type, timeout=timeout)
 
+    @property
+    def finished(self) -> bool:
+        """Whether ``finish`` or ``commit`` has succeeded."""
+        raise NotImplementedError
+
     def finish(self, timeout: float | None = None) -> None:
-        """EndOfData and EndOfPartition for every subpartition; returns when the broker has it all."""
+        """EndOfData and EndOfPartition for every subpartition; returns when the broker has it all. Twice is no error."""
+        if self.finished:
+            return
         for index in range(self.subpartitions):
             self.push_event(EndOfData(StopMode.DRAIN), index, timeout=timeout)
             self.push_event(EndOfPartition(), index, timeout=timeout)

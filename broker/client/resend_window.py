@@ -12,6 +12,7 @@ Per subpartition the pushes are numbered from 0. Each is in one of three states:
     granted         + n
     take            - 1 for each                oldest first
     disconnected    0
+    forget          0: nobody wants what is kept
 
 ``room`` is asked before ``push``: there has to be a credit for all that is unsent and for the new one, and memory.
 """
@@ -124,6 +125,14 @@ class ResendWindow:
         """What is on its way may be lost, and the credit is void."""
         self._connected = False
         self.credit = 0
+
+    def forget(self) -> None:
+        """All of it, sent or not."""
+        self.disconnected()
+        self.kept_bytes = 0
+        self._unsent.clear()
+        for kept in self._kept:
+            kept.clear()
 
     def granted(self, credit: int) -> None:
         """ProtocolError for a credit below 0; what comes while disconnected is void."""

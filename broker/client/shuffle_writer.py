@@ -17,6 +17,7 @@ connects again, learns what the broker has, and sends the rest: nothing is lost 
     open        PartitionFinished                        finished
     any         WriterError                              failed (finished, if FinishPartition had been sent and the broker
                                                          says that the partition is)
+    any         WriterError: its readers have gone       discarding: what is pushed is dropped, and finishing succeeds
     any         close                                    closed
 
 A state belongs to the lock; the connection belongs to the I/O loop's thread, which is told by ``call``.
@@ -49,6 +50,7 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.writer_frames import (
     DEFAULT_TTL,
+    AllRecordsProcessed,
     BufferSizeHint,
     PartitionFinished,
     PartitionOpened,
@@ -123,6 +125,7 @@ class ShuffleWriter(PartitionWriter):
         self._finish_sent = False  # on this connection
         self._finish_ever_sent = False
         self._finished = False
+        self._discards = False
         self._parting: bytes | None = None  # the last frame: FailPartition or CloseWriter
         self._parting_sent = False
         self._parted = False  # the kernel has it
@@ -150,6 +153,20 @@ class ShuffleWriter(PartitionWriter):
         """Whether the broker has all that was pushed."""
         with self._changed:
             return self._window.all_acknowledged
+
+    @property
+    def finished(self) -> bool:
+        with self._changed:
+            return self._finished
+
+    @property
+    def discards(self) -> bool:
+        """Whether all readers of this pipelined partition have cancelled: nobody gets what is pushed from now on.
+
+        As for Flink's producers that is no error, but who can stop may as well.
+        """
+        with self._changed:
+            return self._discards
 
     def open(self, timeout: float | None = None) -> None:
         """Connect and begin (or resume) the partition. Raises ConnectionFailedError, WriterRefusedError."""
@@ -184,8 +201,8 @@ class ShuffleWriter(PartitionWriter):
         size = len(payload)
         with self._changed:
             self._check_open(subpartition, data_type, size)
-            if not self._window.room(size):
-                self._wait(lambda: self._window.room(size), timeout, "the broker gave no credit")
+            if not self._room(size):
+                self._wait(lambda: self._room(size), timeout, "the broker gave no credit")
                 self._check_open(subpartition, data_type, size)
             self._push(subpartition, data_type, compressed, payload)
 
@@ -196,14 +213,14 @@ class ShuffleWriter(PartitionWriter):
             self._check_open(subpartition, data_type, len(payload))
             if self._error is not None:
                 raise self._error
-            if not self._window.room(len(payload)):
+            if not self._room(len(payload)):
                 return False
             self._push(subpartition, data_type, compressed, payload)
         return True
 
     def has_room(self, subpartition: int, size: int) -> bool:
         with self._changed:
-            return self._window.room(size)
+            return self._room(size)
 
     def commit(self, timeout: float | None = None) -> None:
         with self._changed:
@@ -213,7 +230,8 @@ class ShuffleWriter(PartitionWriter):
                 raise ShuffleClosedError("the writer is closed")
             self._finishing = True
             self._schedule_pump()
-            self._wait(lambda: self._finished, timeout, "the partition was not finished")
+            self._wait(lambda: self._finished or self._discards, timeout, "the partition was not finished")
+            self._finished = True
 
     def fail(self, reason: str) -> None:
         with self._changed:
@@ -256,9 +274,14 @@ class ShuffleWriter(PartitionWriter):
         ):
             raise ValueError(f"a buffer of {size} bytes and the type {data_type!r}")
 
+    def _room(self, size: int) -> bool:
+        return self._discards or self._window.room(size)
+
     def _push(self, subpartition: int, data_type: DataType, compressed: bool, payload: Bytes) -> None:
         if self._error is not None:
             raise self._error
+        if self._discards:
+            return
         self._window.push(subpartition, data_type, compressed, bytes(payload))
         self._schedule_pump()
 
@@ -342,7 +365,7 @@ class ShuffleWriter(PartitionWriter):
             self._handle = -1
             self._finish_sent = False
             self._window.disconnected()
-            if self._error is not None or self._closed or self._finished:
+            if self._error is not None or self._closed or self._finished or self._discards:
                 self._changed.notify_all()
                 return
             now = loop.now()
@@ -390,6 +413,9 @@ class ShuffleWriter(PartitionWriter):
             case BufferSizeHint(handle, subpartition, size):
                 if self.on_buffer_size is not None:
                     self.on_buffer_size(subpartition, size)
+            case AllRecordsProcessed(handle, subpartition):
+                if self.on_all_processed is not None:
+                    self.on_all_processed(subpartition)
             case ErrorResponse(class_name, text, _):
                 self._fail(ShuffleError(f"error at {self._name}: {class_name}: {text}"))
             case _:
@@ -411,6 +437,11 @@ class ShuffleWriter(PartitionWriter):
     def _on_refused(self, code: WriterErrorCode, text: str) -> None:
         if code is WriterErrorCode.FINISHED_ALREADY and self._finish_ever_sent:
             self._finished = True  # the answer to our FinishPartition was lost with its connection
+        elif code is WriterErrorCode.READERS_GONE:
+            self._discards = True
+            self._handle = -1
+            self._window.forget()
+            self._changed.notify_all()
         else:
             self._fail(writer_refused(code, text))
 

@@ -154,8 +154,10 @@ class Partitions:
             partition.end_subpartitions()
             if partition.finish():
                 self._expire_in(partition, self._ttl_s(partition))
-                done(None)
-            elif partition.read_to_end:
+                # The other readers come to their end, but who wrote it must know that one does not.
+                lost = Refused(WriterErrorCode.RELEASED, "a reader was lost before it had all")
+                done(lost if partition.forsaken else None)
+            elif partition.unwanted:
                 done(None)
             else:
                 done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
@@ -279,6 +281,7 @@ class Partitions:
 
     def reader_gone(self, partition: ResultPartition, all_read: bool, lost: bool) -> None:
         """A view was closed: ``all_read`` is what it said; ``lost``: because its connection was."""
+        partition.room()  # what it was behind with holds nobody back any more
         if all_read:
             self._release(partition)
         elif lost and partition.retains:

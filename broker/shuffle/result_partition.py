@@ -5,7 +5,8 @@ writer that has room) is told after it has been released, through callbacks that
 
 Life: OPEN -> FINISHED | FAILED -> RELEASED. A PIPELINED partition is read while it is written, once, and what has been
 sent is let go of; with a retention it is kept until the reader says that it has all, so that a reader whose connection was
-lost may begin again. A BLOCKING one is read when it is finished, as often as wanted, until its time to live is over.
+lost may begin again. What is pushed to a subpartition whose reader has gone for good is dropped, as Flink's producers do: the
+other readers go on. A BLOCKING one is read when it is finished, as often as wanted, until its time to live is over.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,16 +48,23 @@ class OverQuota(Exception):
 class Subpartition:
     """Buffers in the order of their sequence numbers; ``buffers[0]`` has the number ``first``."""
 
-    __slots__ = ("buffers", "cursor", "data_total", "ended", "first", "incomplete", "lost")
+    __slots__ = ("buffers", "cursor", "data_ended", "data_total", "ended", "first", "forsaken", "incomplete", "lost")
 
     def __init__(self) -> None:
         self.buffers: list[StoredBuffer | None] = []  # None: sent, and let go of
         self.first = 0
         self.data_total = 0  # data buffers ever
+        self.data_ended = False  # EndOfData has come
         self.ended = False  # the last one is EndOfPartition
         self.cursor: Cursor | None = None  # a pipelined one's reader
         self.incomplete = False  # a reader has had buffers that are not kept any more
         self.lost = False  # its reader's connection was lost; another may begin again
+        self.forsaken = False  # its reader was lost before the end, and nobody can begin again
+
+    @property
+    def gone(self) -> bool:
+        """A pipelined one that nobody reads any more, nor ever can."""
+        return self.incomplete and self.cursor is None
 
     @property
     def next_sequence(self) -> int:
@@ -105,6 +113,7 @@ class ResultPartition:
         self.state: PartitionState = OPEN
         self.failure = ""
         self.read_to_end = False  # released because all of it was read
+        self.unwanted = False  # the same, or released because its readers have gone of their own will
         self.lock = Lock()
         self.subpartitions = [Subpartition() for _ in range(subpartitions)]
         self.budget = budget
@@ -149,6 +158,10 @@ class ResultPartition:
                 return expected
             if part.ended:
                 raise AfterTheEnd(f"subpartition {subpartition} has ended before {sequence}")
+            if part.incomplete and part.cursor is None:
+                self._note(part, data_type)
+                part.first += 1
+                return expected + 1
             self._keep(part, subpartition, data_type, compressed, bytes(payload))
             cursor = part.cursor
             told = cursor is not None and cursor.wants_data()
@@ -171,16 +184,22 @@ class ResultPartition:
             raise OverQuota(f"{self.owner or 'nobody'} has {self.budget.owned(self.owner)} bytes")
         buffer = StoredBuffer(index, data_type, compressed, payload, size, part.data_total)
         part.buffers.append(buffer)
-        if IS_BUFFER[data_type]:
-            part.data_total += 1
-        elif data_type is DataType.END_OF_PARTITION:
-            part.ended = True
+        self._note(part, data_type)
         self.memory += size
         self.unsent += size + _BUFFER_OVERHEAD
         self.in_memory += 1
         self.unspilled.append(buffer)
         if len(self.unspilled) > 1024 + 2 * self.in_memory:  # most of them have been sent meanwhile
             self.unspilled = [kept for kept in self.unspilled if kept.in_memory]
+
+    @staticmethod
+    def _note(part: Subpartition, data_type: DataType) -> None:
+        if IS_BUFFER[data_type]:
+            part.data_total += 1
+        elif data_type is DataType.END_OF_DATA:
+            part.data_ended = True
+        elif data_type is DataType.END_OF_PARTITION:
+            part.ended = True
 
     def end_subpartitions(self) -> None:
         """A writer that finishes without having ended a subpartition: end it, or its readers would wait for ever.
@@ -190,10 +209,9 @@ class ResultPartition:
         told = []
         with self.lock:
             for index, part in enumerate(self.subpartitions):
-                if part.ended or self.state is not OPEN:
+                if part.ended or part.gone or self.state is not OPEN:
                     continue
-                last = part.buffers[-1] if part.buffers else None
-                if last is None or last.data_type is not DataType.END_OF_DATA:
+                if not part.data_ended:
                     self._keep(part, index, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
                 self._keep(part, index, DataType.END_OF_PARTITION, False, _END_OF_PARTITION, obliged=True)
                 if part.cursor is not None and part.cursor.wants_data():
@@ -225,9 +243,8 @@ class ResultPartition:
         with self.lock:
             if self.state is RELEASED:
                 return
-            self.read_to_end = self.pipelined and all(
-                part.ended and part.incomplete and part.cursor is None for part in self.subpartitions
-            )
+            self.unwanted = self.read_by_all and not self.forsaken
+            self.read_to_end = self.unwanted and all(part.ended for part in self.subpartitions)
             self.state = RELEASED
             cursors = self._drop()
         for cursor in cursors:
@@ -254,19 +271,35 @@ class ResultPartition:
 
     def sent(self, part: Subpartition, buffers: list[StoredBuffer], position: int) -> None:
         """With the lock held: ``buffers``, the first of them at ``position``, have been taken out of a pipelined subpartition."""
-        memory = size = on_disk = 0
-        for buffer in buffers:
-            size += buffer.size
-            if type(buffer.payload) is bytes:
-                memory += buffer.size
-            else:
-                on_disk += 1
-        self.unsent -= size + len(buffers) * _BUFFER_OVERHEAD
+        self.unsent -= sum(buffer.size for buffer in buffers) + len(buffers) * _BUFFER_OVERHEAD
         if self.retains:
             return
         part.let_go(position, position + len(buffers))
         part.incomplete = True
+        self._forget(buffers)
+
+    def abandon(self, part: Subpartition, position: int, lost: bool) -> None:
+        """With the lock held: nobody reads on from ``position`` in a pipelined subpartition.
+
+        ``lost``: by no will of its reader.
+        """
+        part.incomplete = True
+        part.forsaken = lost
+        unsent = part.buffers[position - part.first :]
+        self.unsent -= sum(buffer.size for buffer in unsent if buffer is not None) + len(unsent) * _BUFFER_OVERHEAD
+        kept = [buffer for buffer in part.buffers if buffer is not None]
+        part.first += len(part.buffers)
+        part.buffers = []
+        self._forget(kept)
+
+    def _forget(self, buffers: list[StoredBuffer]) -> None:
+        """With the lock held: of a pipelined partition, and no subpartition has them any more."""
+        memory = on_disk = 0
         for buffer in buffers:
+            if type(buffer.payload) is bytes:
+                memory += buffer.size
+            else:
+                on_disk += 1
             buffer.payload = None  # the spiller passes over it
         disk = 0
         if on_disk:
@@ -292,13 +325,18 @@ class ResultPartition:
             for part in self.subpartitions:
                 if part.lost:
                     part.lost = False
-                    part.incomplete = True
+                    self.abandon(part, part.first, lost=True)
             return self.read_by_all
+
+    @property
+    def forsaken(self) -> bool:
+        """A reader was lost before the end, and nobody can go on in its place."""
+        return any(part.forsaken for part in self.subpartitions)
 
     @property
     def read_by_all(self) -> bool:
         """With the lock held: a pipelined one that nobody can read any more."""
-        return self.pipelined and all(part.incomplete and part.cursor is None for part in self.subpartitions)
+        return self.pipelined and all(part.gone for part in self.subpartitions)
 
     # -- upstream -----------------------------------------------------------------------------------------------------
 
@@ -322,7 +360,7 @@ class ResultPartition:
 
     def room(self) -> None:
         """There may be room again: a writer that was held back is granted what it has used."""
-        if self.starved and (not self.pipelined or self.unsent * 2 <= self.unsent_max):
+        if self.starved and (not self.pipelined or self.unsent * 2 <= self.unsent_max or self.in_record):
             self.starved = False
             self.tell_writer(_room)
 
@@ -336,8 +374,16 @@ class ResultPartition:
 
     @property
     def full(self) -> bool:
-        """A pipelined partition whose readers are far behind."""
-        return self.pipelined and self.unsent >= self.unsent_max
+        """A pipelined partition whose readers are far behind, by their own doing."""
+        return self.pipelined and self.unsent >= self.unsent_max and not self.in_record
+
+    @property
+    def in_record(self) -> bool:
+        """A reader of several subpartitions waits for the rest of a record, and takes nothing else before: it must come, however
+        much of the others is there."""
+        return any(
+            cursor.view.current is cursor and cursor.position == cursor.part.next_sequence for cursor in self.cursors
+        )
 
     @property
     def next_sequences(self) -> Sequence[int]:

@@ -250,9 +250,11 @@ class View:
         return 0 if buffer is None else cursor.part.data_total - buffer.data_before
 
     def backlog(self) -> int:
-        """Data buffers that wait for credit; 0 while blocked."""
+        """Data buffers that wait for credit; 0 while blocked, and of a partition whose data is gone."""
         with self.partition.lock:
-            return 0 if self.credit.blocked else sum(self._waiting(cursor) for cursor in self.cursors)
+            if self.credit.blocked or self.partition.state in (FAILED, RELEASED):
+                return 0
+            return sum(self._waiting(cursor) for cursor in self.cursors)
 
     def close(self, complete: bool) -> bool:
         """The receiver is gone. ``complete``: by its own will (cancel, close), not by a lost connection.
@@ -270,7 +272,7 @@ class View:
                     if partition.retains and not (complete or self.finished):
                         partition.unread(part, cursor.position)
                     else:
-                        part.incomplete = True
+                        partition.abandon(part, cursor.position, lost=not (complete or self.finished))
             return partition.read_by_all
 
 

@@ -206,6 +206,8 @@ class Writers:
         text = writer.partition.failure or "the partition was released"
         if writer.partition.state is not FAILED and self._partitions.lost_race(writer.partition.id):
             code, text = WriterErrorCode.ANOTHER_ATTEMPT_WON, "another attempt has finished"
+        elif writer.partition.unwanted:
+            code, text = WriterErrorCode.READERS_GONE, "all readers have cancelled"
         self._give_up(writer, code, text)
 
     def _finish(self, writer: Writer) -> None:

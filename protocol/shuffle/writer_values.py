@@ -55,6 +55,7 @@ class WriterErrorCode(IntEnum):
     BAD_REQUEST = 7
     STORAGE_ERROR = 8
     FINISHED_ALREADY = 9
+    READERS_GONE = 10  # of their own will: nobody needs the rest of a pipelined partition
 
 
 NO_WRITER = bytes(16)

@@ -131,6 +131,12 @@ class Connection:
             del self.readers[reader.receiver]
         elif isinstance(message, messages.TaskEventRequest):
             self.server.tell_producer(message)
+        elif isinstance(message, messages.AckAllUserRecordsProcessed):
+            partition = reader.partition
+            for handle, one in partition.connection.handles.items() if partition.connection else ():
+                if one is partition:
+                    for index in reader.indices:
+                        partition.connection.send(writer_frames.encode_all_records_processed(handle, index))
         elif isinstance(message, messages.NewBufferSize):
             partition = reader.partition
             for handle, one in partition.connection.handles.items() if partition.connection else ():

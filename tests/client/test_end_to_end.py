@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 
 from broker.client import Broker, InputGate, ShuffleWriter
 from broker.client.errors import ProducerFailedError
+from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.client.conftest import InThread
 from tests.client.reference_server import ReferenceServer
@@ -48,6 +50,23 @@ def test_every_record_arrives_once_and_in_order(
     assert [expected[index::3] for index in range(3)] == found
 
 
+def test_a_writer_learns_when_its_readers_have_worked_on_all_records(
+    address: str, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    """As a task of Flink: EndOfData, wait, EndOfPartition."""
+    processed: SimpleQueue[int] = SimpleQueue()
+    writer = ShuffleWriter(address, partition, 2)
+    writer.on_all_processed = processed.put
+    channels = [(address, partition, index) for index in range(2)]
+    with writer, InputGate(channels) as gate:
+        writer.push(0, b"data")
+        writer.push_event(events.EndOfData())
+        in_thread(lambda: list(gate))
+        assert [0, 1] == sorted(processed.get(timeout=20) for _ in range(2))
+        writer.push_event(events.EndOfPartition())
+        writer.commit()
+
+
 def test_no_thread_is_left_behind(address: str, partition: ResultPartitionID) -> None:
     with InputGate([(address, partition, 0)]) as gate:
         with ShuffleWriter(address, partition, 1) as writer, writer.records(flush_interval_ms=1) as out:
@@ -67,3 +86,16 @@ def test_a_reader_learns_that_the_writer_has_failed(address: str, partition: Res
             write()
         with pytest.raises(ProducerFailedError, match="ZeroDivisionError: by nothing"):
             list(gate.buffers())
+
+
+def test_a_writer_whose_readers_have_cancelled_goes_on_for_nobody(partition: ResultPartitionID) -> None:
+    """As a task of Flink, which hears nothing of it. On our broker: the reference server does not release."""
+    with Broker() as broker, ShuffleWriter(broker.shuffle_address, partition, 2) as writer:
+        for index in range(2):
+            writer.push(index, b"data")
+        assert not writer.discards
+        with InputGate([(broker.shuffle_address, partition, index) for index in range(2)]) as gate:
+            gate.poll()
+        while not writer.discards:
+            writer.push(0, b"for nobody")
+        assert writer.try_push(1, bytes(32768)) and writer.has_room(1, 32768)

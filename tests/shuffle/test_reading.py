@@ -1,5 +1,7 @@
 """What a reader asks for and gets: every message of Flink's client, in all three generations, over real sockets."""
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from tests.shuffle.harness import (
     Client,
     Served,
     new_id,
+    serving,
     wait_for,
 )
 
@@ -87,8 +90,8 @@ def test_the_backlog_is_not_announced_to_one_that_began_with_credit(server: Serv
     reader.request(partition, credit=1)
     reader.sync()
     writer.push(b"1", b"2", b"3")
-    writer.client.sync()
-    assert payloads(reader.sync()) == [b"1"]
+    assert payloads(reader.take(1)) == [b"1"]
+    assert reader.sync() == []
 
 
 @pytest.mark.parametrize("blocking", [BARRIER, 5, 6, 12])
@@ -284,7 +287,7 @@ def test_a_pipelined_partition_that_was_read_is_released(server: Served) -> None
 
 @pytest.mark.parametrize("how", ["cancel", "close", "connection"])
 def test_a_reader_that_goes_has_read_a_pipelined_partition(server: Served, how: str) -> None:
-    """As Flink: there is no second reader. The writer hears of it."""
+    """As Flink: there is no second reader. The writer hears of it, and whether somebody may miss something."""
     client = server.connect()
     writer = client.open(partition := new_id())
     writer.push(b"1", b"2", b"3")
@@ -298,8 +301,66 @@ def test_a_reader_that_goes_has_read_a_pipelined_partition(server: Served, how: 
         assert reader.closed() == []
     else:
         reader.reset()
-    assert client.writer_error().code == w.WriterErrorCode.RELEASED
+    wanted = w.WriterErrorCode.RELEASED if how == "connection" else w.WriterErrorCode.READERS_GONE
+    assert client.writer_error().code == wanted
     assert client.list(partition.hex()) == ()
+
+
+@pytest.mark.parametrize("how", ["cancel", "connection"])
+@pytest.mark.parametrize("retention_ms", [0, 1])
+def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, retention_ms: int) -> None:
+    """As Flink's producers do: what is pushed to its subpartition is dropped, and the others go on."""
+    with serving(
+        tmp_path,
+        shuffle_pipelined_bytes=100_000,
+        shuffle_memory_bytes=1 << 20,
+        shuffle_pipelined_retention_ms=retention_ms,
+    ) as server:
+        client = server.connect()
+        writer = client.open(partition := new_id(), 2)
+        writer.push(*[b"x" * 1000] * 30)
+        gone = server.connect()
+        receiver = gone.request(partition, 0, credit=1)
+        gone.take(1)
+        other = server.connect()
+        stays = other.request(partition, 1)
+        other.sync()
+        if how == "cancel":
+            gone.send(m.encode_cancel_partition_request(receiver))
+            gone.sync()
+        else:
+            gone.reset()
+        wait_for(lambda: server.partitions.find(partition).subpartitions[0].gone)  # type: ignore[union-attr]
+        if not retention_ms:
+            assert client.list(partition.hex())[0].bytes == 0
+        came = []
+
+        def read() -> None:
+            came.extend(other.read_to_end(stays))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        for number in range(2000):
+            writer.push_with_credit(b"y" * 1000, number % 2)
+        writer.end(1)
+        reading.join()
+        assert payloads(came) == [b"y" * 1000] * 1000 + [b"\0\0\0\x08\0", b"\0\0\0\0"]
+        writer.finish()
+        if how == "cancel":
+            client.wait_finished()
+        else:
+            assert client.writer_error().code == w.WriterErrorCode.RELEASED
+
+
+def test_finishing_does_not_repeat_an_end_of_data_that_was_read(server: Served) -> None:
+    client = server.connect()
+    writer = client.open(partition := new_id())
+    writer.push(b"\0\0\0\x08\0", data_type=END_OF_DATA)
+    reader = server.connect()
+    receiver = reader.request(partition)
+    reader.take(1)
+    writer.finish()
+    assert [buffer.data_type for buffer in reader.read_to_end(receiver)] == [END]
 
 
 def test_a_writer_that_finishes_after_all_was_read_has_finished(server: Served) -> None:

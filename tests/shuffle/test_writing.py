@@ -340,7 +340,7 @@ def test_a_reader_that_cancels_does_not_come_back(serve: Any) -> None:
     receiver = reader.request(partition, credit=1)
     reader.take(1)
     reader.send(m.encode_cancel_partition_request(receiver))
-    assert client.writer_error().code == WriterErrorCode.RELEASED
+    assert client.writer_error().code == WriterErrorCode.READERS_GONE
 
 
 def test_after_the_retention_a_lost_reader_has_read(serve: Any) -> None:
