@@ -61,10 +61,11 @@ def test_a_writer_learns_when_its_readers_have_worked_on_all_records(
     with writer, InputGate(channels) as gate:
         writer.push(0, b"data")
         writer.push_event(events.EndOfData())
-        in_thread(lambda: list(gate))
+        reading = in_thread(lambda: list(gate))
         assert [0, 1] == sorted(processed.get(timeout=20) for _ in range(2))
         writer.push_event(events.EndOfPartition())
         writer.commit()
+        reading.join()
 
 
 def test_no_thread_is_left_behind(address: str, partition: ResultPartitionID) -> None:
