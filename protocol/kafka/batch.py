@@ -36,6 +36,8 @@ _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT = 43
 
 
 class UnsupportedMagic(ProtocolError):
@@ -146,6 +148,15 @@ def stamp(view: memoryview | bytearray, pos: int, base_offset: int, leader_epoch
     """Writes the offset that the log gives to the batch at ``pos``; the checksum does not cover these bytes."""
     _OFFSET.pack_into(view, pos, base_offset)
     _EPOCH.pack_into(view, pos + 12, leader_epoch)
+
+
+def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
+    """Writes who sends the batch that ``view`` begins and ends with, as a client does, and renews its checksum."""
+    (attributes,) = _ATTRIBUTES.unpack_from(view, CRC_START)
+    attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
+    _ATTRIBUTES.pack_into(view, CRC_START, attributes)
+    _PRODUCER.pack_into(view, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    _CRC.pack_into(view, 17, crc32c(memoryview(view)[CRC_START:]))
 
 
 def set_log_append_time(view: memoryview | bytearray, pos: int, header: BatchHeader, timestamp_ms: int) -> None:

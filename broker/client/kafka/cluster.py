@@ -27,6 +27,7 @@ from broker.client.kafka.values import (
     ISOLATION_LEVELS,
     MAX_TIMESTAMP,
     READ_UNCOMMITTED,
+    Identity,
     OffsetAndMetadata,
     TopicMetadata,
     TopicPartition,
@@ -40,6 +41,8 @@ from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from broker.client.kafka.fetcher import Fetcher
+    from broker.client.kafka.producer import Producer
+    from broker.client.kafka.transaction import OpenTransaction
 
 T = TypeVar("T")
 
@@ -348,6 +351,43 @@ class Cluster:
             min_bytes=config.fetch_min_bytes if min_bytes is None else min_bytes,
         )
 
+    def producer(
+        self,
+        *,
+        acks: str | None = None,
+        idempotent: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int | None = None,
+    ) -> "Producer":
+        """Writes record batches. Defaults are the configuration's; with a transactional id, in transactions."""
+        from broker.client.kafka.producer import Producer
+
+        return Producer(
+            self,
+            acks=acks,
+            idempotent=idempotent,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+        )
+
+    def end_together(self, leader: "Producer", members: Collection[Identity], *, committed: bool = True) -> None:
+        """End the transactions of ``leader`` and ``members`` by one durable decision. See ``transaction.end_together``."""
+        from broker.client.kafka.transaction import end_together
+
+        end_together(self, [leader.hand_over(), *members], committed)
+
+    def list_transactions(self, prefix: str = "", ongoing: bool = True) -> "list[OpenTransaction]":
+        """The transactional ids that begin with ``prefix``, of all brokers; only those with an open transaction."""
+        from broker.client.kafka.transaction import list_transactions
+
+        return list_transactions(self, prefix, ongoing)
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Fence whoever writes under this id and abort what they have open."""
+        from broker.client.kafka.transaction import abort_transaction
+
+        abort_transaction(self, transactional_id)
+
     # Connections ----------------------------------------------------------------------------------------------------
 
     def retry(self, total_ms: float | None = None) -> Retry:
@@ -406,6 +446,12 @@ class Cluster:
             raise failures[0]
         raise UnreachableError(" ".join(str(failure) for failure in failures))
 
+    def every_broker(self) -> list[Connection]:
+        """To each broker of the cluster."""
+        if not self._brokers:
+            self.refresh([])
+        return [self.connection(address) for address in self._brokers.values()]
+
     def coordinator(self, kind: int, key: str) -> Connection:
         """To the broker that coordinates a group or a transactional id."""
         address = self._coordinators.get((kind, key))
@@ -424,10 +470,14 @@ class Cluster:
             self._coordinators.pop((kind, key), None)
             raise
 
+    def forget_coordinator(self, kind: int, key: str) -> None:
+        """It is another one now."""
+        self._coordinators.pop((kind, key), None)
+
     def check(self, code: int, what: str, kind: int, key: str) -> None:
         """Raise if a coordinator answered with an error."""
         if code in COORDINATOR_MOVED:
-            self._coordinators.pop((kind, key), None)
+            self.forget_coordinator(kind, key)
         if code in RETRIABLE:
             raise RetriableError(f"No answer for {what}: {code_name(code)}.", code)
         if code:

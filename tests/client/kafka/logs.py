@@ -1,6 +1,6 @@
 """Records in a broker's log and out of what was fetched, the slow and simple way."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from broker.client import Broker
 from protocol.kafka.batch import batches
@@ -14,6 +14,21 @@ def append(running: Broker, topic: str, values: Iterable[bytes], partition: int 
     log.append(memoryview(build_batch([(None, value, [], timestamp) for value in values])), now_ms=timestamp)
 
 
-def values(data: memoryview) -> list[tuple[int, bytes | None]]:
-    """Offset and value of every record."""
+def offsets_and_values(data: memoryview) -> list[tuple[int, bytes | None]]:
+    """Of every record."""
     return [(one.offset, one.value) for pos, _ in batches(data) for one in records(data, pos)]
+
+
+def values(data: memoryview, aborted: Sequence[tuple[int, int]] | None = None) -> list[bytes | None]:
+    """Of every record that is no marker and, if ``aborted`` tells, not aborted."""
+    waiting = sorted(aborted or (), key=lambda one: one[1])
+    aborting: set[int] = set()
+    found: list[bytes | None] = []
+    for pos, header in batches(data):
+        while waiting and waiting[0][1] <= header.base_offset:
+            aborting.add(waiting.pop(0)[0])
+        if header.is_control:
+            aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            found += [one.value for one in records(data, pos)]
+    return found

@@ -3,14 +3,14 @@ import pytest
 from broker.client import Broker
 from broker.client.kafka import Cluster, Fetched
 from broker.client.kafka.errors import OffsetOutOfRangeError, UnknownTopicError
-from tests.client.kafka.logs import append, values
+from tests.client.kafka.logs import append, offsets_and_values
 
 
 def read(cluster: Cluster, topic: str, start: int, end: int, **how: int) -> list[tuple[int, bytes | None]]:
     found: list[tuple[int, bytes | None]] = []
     with cluster.fetcher(topic, 0, start, end, **how) as fetcher:  # type: ignore[arg-type]
         for fetched in fetcher:
-            found += values(fetched.data)
+            found += offsets_and_values(fetched.data)
     return found
 
 
@@ -40,21 +40,21 @@ def test_the_end_of_the_log_is_an_answer_without_data(running: Broker, cluster: 
     append(running, topic, [b"a"])
     with cluster.fetcher(topic, 0, 0, max_wait_ms=20) as fetcher:
         first, second = (copied(next(fetcher)) for _ in range(2))
-        assert ([(0, b"a")], 1, 1, 0) == (values(first.data), *first[2:5])
+        assert ([(0, b"a")], 1, 1, 0) == (offsets_and_values(first.data), *first[2:5])
         assert (b"", 1) == (second.data, second.next_offset)
         append(running, topic, [b"b"])
         while not (more := copied(next(fetcher))).data:
             pass
-        assert [(1, b"b")] == values(more.data)
+        assert [(1, b"b")] == offsets_and_values(more.data)
 
 
 def test_seek_throws_away_what_was_asked_for(running: Broker, cluster: Cluster, topic: str) -> None:
     for number in range(4):
         append(running, topic, [b"%d" % number])
     with cluster.fetcher(topic, 0, 0, 4, max_bytes=1) as fetcher:
-        assert [(0, b"0")] == values(next(fetcher).data)
+        assert [(0, b"0")] == offsets_and_values(next(fetcher).data)
         fetcher.seek(3)
-        assert [(3, b"3")] == values(next(fetcher).data)
+        assert [(3, b"3")] == offsets_and_values(next(fetcher).data)
         assert [] == list(fetcher)
 
 

@@ -102,6 +102,21 @@ def test_a_format_from_the_future_is_refused() -> None:
     assert caught.type is ProtocolError
 
 
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1), st.booleans())
+def test_who_sends_a_batch_is_written_into_it(producer_id: int, epoch: int, sequence: int, transactional: bool) -> None:
+    records_sent: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]] = [(b"k", b"v", [], 7)]
+    data = build_batch(records_sent, attributes=0 if transactional else batch.TRANSACTIONAL)
+    batch.set_producer(data, producer_id, epoch, sequence, transactional)
+    as_built = build_batch(
+        records_sent,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=batch.TRANSACTIONAL if transactional else 0,
+    )
+    assert as_built == data
+
+
 @given(st.binary(max_size=100))
 def test_any_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
     try:

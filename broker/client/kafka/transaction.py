@@ -1,0 +1,252 @@
+"""What a transaction coordinator is asked for, one function a request; each asks again until it is answered.
+
+All of it is Kafka's classic protocol (partitions are added before they are written to, epochs stay as they are), which every
+broker serves, but ``end_together``: that is EndTxns, an API of this project's own broker. A request whose answer is lost can be
+sent once more, each of them.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from broker.client.kafka.cluster import GROUP, TRANSACTION, RetriableError, commit_fields
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import (
+    COORDINATOR_MOVED,
+    RETRIABLE,
+    BrokerAnswerError,
+    JointCommitUnsupportedError,
+    ProducerFencedError,
+    TransactionError,
+    UnsupportedVersionError,
+    code_name,
+)
+from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
+from broker.errors import ConfigError
+from protocol.errors import ProtocolError
+from protocol.kafka import end_txns
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.client.kafka.cluster import Cluster
+
+FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
+_NOT_ALLOWED = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
+
+# Longer than any broker allows would be refused; 15 min is Kafka's transaction.max.timeout.ms.
+LONGEST_TRANSACTION_MS = 900_000
+
+
+@attrs.frozen
+class OpenTransaction:
+    """``state`` in Kafka's words: Ongoing, PrepareCommit, CompleteAbort ..."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+def init_producer_id(cluster: "Cluster", transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
+    """Producer id and epoch. With a transactional id, whoever had it is fenced and what they had open is aborted."""
+
+    def ask() -> tuple[int, int]:
+        if transactional_id is None:
+            connection = cluster.any_connection()
+        else:
+            connection = cluster.coordinator(TRANSACTION, transactional_id)
+        version = connection.version(ApiKey.INIT_PRODUCER_ID, 0, 5)
+        fields: dict[str, Any] = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms}
+        if version >= 3:
+            fields |= {"producer_id": -1, "producer_epoch": -1}
+        answer = connection.ask(ApiKey.INIT_PRODUCER_ID, version, fields)
+        if answer.error_code == ErrorCode.invalid_transaction_timeout:
+            raise ConfigError(
+                f"transaction.timeout.ms is {timeout_ms}, which is more than the broker's transaction.max.timeout.ms."
+            )
+        _check(cluster, answer.error_code, transactional_id or "", "a producer id")
+        return answer.producer_id, answer.producer_epoch
+
+    return cluster.retrying(ask)
+
+
+def add_partitions(cluster: "Cluster", identity: Identity, partitions: Iterable[TopicPartition]) -> None:
+    """They become part of the producer's transaction, which begins if there is none."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+
+    def ask() -> None:
+        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        version = connection.version(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3)
+        fields = {
+            "v3_and_below_transactional_id": identity.transactional_id,
+            "v3_and_below_producer_id": identity.producer_id,
+            "v3_and_below_producer_epoch": identity.epoch,
+            "v3_and_below_topics": [{"name": topic, "partitions": indexes} for topic, indexes in topics.items()],
+        }
+        answer = connection.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, fields)
+        codes = {
+            (topic.name, one.partition_index): one.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for one in topic.results_by_partition
+        }
+        # One bad partition has the others not attempted: say what is wrong with that one.
+        for (topic, partition), code in sorted(codes.items(), key=lambda one: one[1] == _NOT_ATTEMPTED):
+            _check(cluster, code, identity.transactional_id, f"{topic}-{partition} in the transaction")
+
+    cluster.retrying(ask)
+
+
+_NOT_ATTEMPTED = ErrorCode.operation_not_attempted
+
+
+def commit_offsets(
+    cluster: "Cluster", identity: Identity, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+) -> None:
+    """The group's offsets become part of the transaction: committed with it, or not at all."""
+
+    def add() -> None:
+        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        version = connection.version(ApiKey.ADD_OFFSETS_TO_TXN, 0, 3)
+        answer = connection.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, _fields(identity) | {"group_id": group})
+        _check(cluster, answer.error_code, identity.transactional_id, f"the group {group!r} in the transaction")
+
+    def commit() -> None:
+        connection = cluster.coordinator(GROUP, group)
+        version = connection.version(ApiKey.TXN_OFFSET_COMMIT, 0, 3)
+        fields = _fields(identity) | {"group_id": group, "topics": commit_fields(offsets, version >= 2)}
+        if version >= 3:
+            fields |= {"generation_id": -1, "member_id": ""}
+        answer = connection.ask(ApiKey.TXN_OFFSET_COMMIT, version, fields)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                if one.error_code in COORDINATOR_MOVED:
+                    cluster.check(one.error_code, "offsets", GROUP, group)
+                what = f"the offsets of the group {group!r} in the transaction"
+                _check(cluster, one.error_code, identity.transactional_id, what)
+
+    cluster.retrying(add)
+    cluster.retrying(commit)
+
+
+def end(cluster: "Cluster", identity: Identity, committed: bool) -> None:
+    """Commit or abort. Asked once more, a transaction that was ended so before is no error."""
+
+    def ask() -> None:
+        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        version = connection.version(ApiKey.END_TXN, 0, 3)
+        answer = connection.ask(ApiKey.END_TXN, version, _fields(identity) | {"committed": committed})
+        _check(cluster, answer.error_code, identity.transactional_id, "the commit" if committed else "the abort")
+
+    cluster.retrying(ask)
+
+
+def can_end_together(cluster: "Cluster", transactional_id: str) -> bool:
+    """Whether the broker has EndTxns."""
+
+    def ask() -> bool:
+        least, most = cluster.coordinator(TRANSACTION, transactional_id).features.get(end_txns.FEATURE, (1, 0))
+        return least <= end_txns.FEATURE_LEVEL <= most
+
+    return cluster.retrying(ask)
+
+
+def end_together(cluster: "Cluster", members: Collection[Identity], committed: bool = True) -> None:
+    """End the transactions of all ``members`` by one durable decision; nothing is decided if one of them cannot be.
+
+    A member that has written nothing is fine. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
+    TimedOutError or LinkError it is not known whether it was decided; asking once more tells.
+    """
+    listed = [end_txns.Member(one.transactional_id, one.producer_id, one.epoch) for one in members]
+    if not listed:
+        return
+    first = listed[0].transactional_id
+
+    def ask() -> None:
+        connection = cluster.coordinator(TRANSACTION, first)
+        if end_txns.FEATURE not in connection.features:
+            raise JointCommitUnsupportedError(
+                f"The broker at {connection.where} cannot commit transactions of several producers as one"
+                f" (it lacks {end_txns.FEATURE})."
+            )
+        answer = _ask_end_txns(cluster, connection, listed, committed)
+        named = listed[answer.error_index].transactional_id if 0 <= answer.error_index < len(listed) else first
+        _check(cluster, answer.error, named, "the commit" if committed else "the abort", coordinator_of=first)
+
+    cluster.retrying(ask)
+
+
+def _ask_end_txns(
+    cluster: "Cluster", connection: Connection, members: Collection[end_txns.Member], committed: bool
+) -> end_txns.EndTxnsResponse:
+    correlation_id = connection.next_id()
+    deadline = connection.deadline(cluster.config.request_timeout_ms)
+    connection.send([end_txns.request(correlation_id, cluster.config.client_id, members, committed)], deadline)
+    frame = connection.receive(deadline, ApiKey.END_TXNS.name)
+    try:
+        answered, answer = end_txns.parse_response(frame)
+    except ProtocolError as error:
+        raise connection.unreadable(ApiKey.END_TXNS.name, error) from None
+    connection.check_id(answered, correlation_id)
+    return answer
+
+
+def list_transactions(cluster: "Cluster", prefix: str, ongoing: bool) -> list[OpenTransaction]:
+    """Of all brokers of the cluster. Raises UnsupportedVersionError before Kafka 3.0."""
+
+    def ask() -> list[OpenTransaction]:
+        found: list[OpenTransaction] = []
+        for connection in cluster.every_broker():
+            version = connection.version(ApiKey.LIST_TRANSACTIONS, 0, 1)
+            fields: dict[str, Any] = {"state_filters": ["Ongoing"] if ongoing else [], "producer_id_filters": []}
+            if version >= 1:
+                fields["duration_filter"] = -1
+            answer = connection.ask(ApiKey.LIST_TRANSACTIONS, version, fields)
+            _check(cluster, answer.error_code, prefix, "the list of transactions")
+            found += [
+                OpenTransaction(one.transactional_id, one.producer_id, one.transaction_state)
+                for one in answer.transaction_states
+                if one.transactional_id.startswith(prefix)
+            ]
+        return sorted(found, key=lambda one: one.transactional_id)
+
+    return cluster.retrying(ask)
+
+
+def abort_transaction(cluster: "Cluster", transactional_id: str) -> None:
+    """By taking the id: its producer is fenced first, then what it had open is aborted."""
+    init_producer_id(cluster, transactional_id, 1000)
+
+
+def _fields(identity: Identity) -> dict[str, Any]:
+    return {
+        "transactional_id": identity.transactional_id,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.epoch,
+    }
+
+
+def _check(cluster: "Cluster", code: int, transactional_id: str, what: str, coordinator_of: str | None = None) -> None:
+    if not code:
+        return
+    if code in COORDINATOR_MOVED:
+        cluster.forget_coordinator(TRANSACTION, coordinator_of or transactional_id)
+    if code in RETRIABLE:
+        raise RetriableError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)
+    if code in FENCED:
+        raise ProducerFencedError(
+            f"The broker refuses {what} of {transactional_id!r}: a newer producer has this id, or the"
+            f" transaction has taken longer than transaction.timeout.ms ({code_name(code)}).",
+            code,
+        )
+    if code in _NOT_ALLOWED:
+        raise TransactionError(
+            f"The broker refuses {what} of {transactional_id!r}: the transaction is in another state"
+            f" ({code_name(code)}).",
+            code,
+        )
+    if code == ErrorCode.unsupported_version:
+        raise UnsupportedVersionError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)
+    raise BrokerAnswerError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)

@@ -1,0 +1,231 @@
+import pytest
+
+from broker.client import Broker
+from broker.client.kafka import Cluster, Identity
+from broker.client.kafka.errors import (
+    KafkaClientError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TransactionError,
+    UnknownTopicError,
+)
+from broker.errors import ConfigError
+from protocol.kafka.records import build_batch
+from tests.client.kafka.conftest import config
+from tests.client.kafka.logs import values
+
+
+def batch(*records: bytes) -> tuple[bytearray, int]:
+    return build_batch([(None, record, [], 0) for record in records]), len(records)
+
+
+def everything(
+    cluster: Cluster, topic: str, partition: int = 0, isolation: str = "read_committed"
+) -> list[bytes | None]:
+    """Values in order. What is aborted is left out here as a consumer does it: by the producers that are listed."""
+    end = cluster.offsets({(topic, partition): -1}, isolation)[topic, partition]
+    assert end is not None
+    found: list[bytes | None] = []
+    with cluster.fetcher(topic, partition, 0, end, isolation=isolation) as fetcher:
+        for fetched in fetcher:
+            found += values(fetched.data, fetched.aborted)
+    return found
+
+
+@pytest.mark.parametrize("acks", ["all", "1"])
+def test_what_is_flushed_is_there_in_order(cluster: Cluster, topic: str, acks: str) -> None:
+    cluster.topics([topic])
+    with cluster.producer(acks=acks) as producer:
+        for number in range(30):
+            producer.send(topic, number % 2, *batch(b"%d" % number))
+        producer.flush()
+    assert [b"%d" % number for number in range(0, 30, 2)] == everything(cluster, topic, 0)
+    assert [b"%d" % number for number in range(1, 30, 2)] == everything(cluster, topic, 1)
+
+
+def test_without_acknowledgement_it_is_there_soon(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(acks="0") as producer:
+        producer.send(topic, 0, *batch(b"a"))
+        producer.flush()
+        with cluster.fetcher(topic, 0, 0, 1, max_wait_ms=10_000) as fetcher:
+            assert [b"a"] == values(next(fetcher).data)
+
+
+def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
+    records = [bytes([number]) * 700_000 for number in range(12)]
+    with cluster.producer() as producer:
+        for record in records:
+            producer.send(topic, 0, *batch(record))
+        producer.flush()
+    assert records == everything(cluster, topic)
+
+
+def test_a_batch_that_the_topic_does_not_take_is_one_clear_sentence(running: Broker, cluster: Cluster) -> None:
+    running.server.kafka.logs.create_topic("small", 1, {"max.message.bytes": "1000"})
+    with cluster.producer() as producer:
+        producer.send("small", 0, *batch(b"x" * 600, b"x" * 600))
+        with pytest.raises(
+            RecordTooLargeError, match=r"2 records and .* for small-0 is more than the topic takes"
+        ) as one:
+            producer.flush()
+        with pytest.raises(RecordTooLargeError) as again:
+            producer.send("small", 0, *batch(b"y"))
+        assert one.value is again.value
+
+
+def test_a_record_that_the_client_does_not_send_is_named(running: Broker, topic: str) -> None:
+    settings = config(running, max_request_size=1000, batch_size=1000)
+    too_large = pytest.raises(RecordTooLargeError, match=r"more than max.request.size=1000")
+    with Cluster(settings) as cluster, cluster.producer() as producer, too_large:
+        producer.send(topic, 0, *batch(b"x" * 1000))
+
+
+def test_a_topic_that_is_not_there_is_an_error(cluster: Cluster) -> None:
+    with cluster.producer() as producer, pytest.raises(UnknownTopicError, match="no topic 'nowhere'"):
+        producer.send("nowhere", 0, *batch(b"a"))
+
+
+def test_idempotence_needs_all_acknowledgements(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match=r"enable.idempotence=true needs acks=all, not acks=1"):
+        cluster.producer(acks="1", idempotent=True)
+    with pytest.raises(ConfigError, match=r"transactional.id needs acks=all"):
+        cluster.producer(acks="0", transactional_id="t")
+
+
+# Transactions -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_seen_when_it_is_committed(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(transactional_id=f"{topic}-writer") as producer:
+        producer.begin()
+        producer.send(topic, 0, *batch(b"a"))
+        producer.send(topic, 1, *batch(b"b"))
+        producer.flush()
+        assert [] == everything(cluster, topic)
+        assert [b"a"] == everything(cluster, topic, isolation="read_uncommitted")
+        producer.commit()
+        assert [b"a"] == everything(cluster, topic, 0)
+        assert [b"b"] == everything(cluster, topic, 1)
+
+
+def test_nothing_of_an_aborted_transaction_is_seen_and_the_next_one_is(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(transactional_id=f"{topic}-writer") as producer:
+        for number in range(6):
+            producer.begin()
+            producer.send(topic, 0, *batch(b"%d" % number))
+            if number % 2:
+                producer.abort()
+            else:
+                producer.commit()
+    assert [b"0", b"2", b"4"] == everything(cluster, topic)
+
+
+def test_offsets_are_committed_with_the_records_or_not_at_all(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(transactional_id=f"{topic}-writer") as producer:
+        for number in range(2):
+            producer.begin()
+            producer.commit_offsets(f"{topic}-group", {(topic, 0): 10 + number})
+            if number:
+                producer.abort()
+            else:
+                producer.commit()
+    assert {(topic, 0): 10} == {
+        key: one.offset for key, one in cluster.committed(f"{topic}-group", stable=True).items()
+    }
+
+
+def test_an_empty_transaction_is_no_error(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(transactional_id=f"{topic}-writer") as producer:
+        producer.begin()
+        producer.commit()
+        producer.begin()
+        producer.abort()
+
+
+def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> None:
+    with (
+        cluster.producer(transactional_id=f"{topic}-writer") as older,
+        cluster.producer(transactional_id=f"{topic}-writer") as newer,
+    ):
+        older.begin()
+        older.send(topic, 0, *batch(b"old"))
+        older.flush()
+        newer.begin()
+        newer.send(topic, 0, *batch(b"new"))
+        newer.commit()
+        with pytest.raises(ProducerFencedError, match=f"{topic}-writer"):
+            older.commit()
+    assert [b"new"] == everything(cluster, topic)
+
+
+def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
+    with cluster.producer(transactional_id=f"{topic}-writer") as producer:
+        for wrong in (producer.commit, producer.abort, lambda: producer.send(topic, 0, *batch(b"a"))):
+            with pytest.raises(TransactionError):
+                wrong()
+        producer.begin()
+        with pytest.raises(TransactionError, match="is open already"):
+            producer.begin()
+    with cluster.producer() as plain, pytest.raises(TransactionError, match="without a transactional id"):
+        plain.begin()
+
+
+def test_a_timeout_that_the_broker_does_not_allow_names_the_setting(cluster: Cluster, topic: str) -> None:
+    producer = cluster.producer(transactional_id=f"{topic}-writer", transaction_timeout_ms=2**31 - 1)
+    with pytest.raises(ConfigError, match=r"transaction.max.timeout.ms"):
+        producer.begin()
+
+
+# Several producers, one decision ----------------------------------------------------------------------------------------
+
+
+def members_of(cluster: Cluster, topic: str, count: int) -> list[Identity]:
+    """Producers that have each written a record and left their transactions open."""
+    members = []
+    for number in range(count):
+        with cluster.producer(transactional_id=f"{topic}-member-{number}") as producer:
+            producer.begin()
+            producer.send(topic, 0, *batch(b"%d" % number))
+            members.append(producer.hand_over())
+    return members
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_transactions_end_together(cluster: Cluster, topic: str, committed: bool) -> None:
+    members = members_of(cluster, topic, 3)
+    with cluster.producer(transactional_id=f"{topic}-leader") as leader:
+        leader.begin()
+        leader.commit_offsets(f"{topic}-group", {(topic, 0): 7})
+        cluster.end_together(leader, members, committed=committed)
+    assert ([b"0", b"1", b"2"] if committed else []) == everything(cluster, topic)
+    assert ({(topic, 0)} if committed else set()) == cluster.committed(f"{topic}-group", stable=True).keys()
+
+
+def test_one_fenced_member_keeps_all_from_being_committed(cluster: Cluster, topic: str) -> None:
+    members = members_of(cluster, topic, 3)
+    cluster.abort_transaction(members[1].transactional_id)
+    with cluster.producer(transactional_id=f"{topic}-leader") as leader:
+        leader.begin()
+        with pytest.raises(ProducerFencedError, match=f"{topic}-member-1"):
+            cluster.end_together(leader, members)
+    for name in {one.transactional_id for one in cluster.list_transactions(f"{topic}-member-")}:
+        cluster.abort_transaction(name)
+    assert [] == everything(cluster, topic)
+
+
+def test_open_transactions_are_found_by_the_beginning_of_their_name(cluster: Cluster, topic: str) -> None:
+    members = members_of(cluster, topic, 2)
+    listed = cluster.list_transactions(f"{topic}-member-")
+    expected = [(one.transactional_id, one.producer_id, "Ongoing") for one in members]
+    assert expected == [(one.transactional_id, one.producer_id, one.state) for one in listed]
+    for one in listed:
+        cluster.abort_transaction(one.transactional_id)
+    assert [] == cluster.list_transactions(f"{topic}-member-")
+
+
+def test_errors_go_through_pickle() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(RecordTooLargeError("too large", 10)))
+    assert (RecordTooLargeError, "too large", 10) == (type(error), str(error), error.code)
+    assert isinstance(error, KafkaClientError)
