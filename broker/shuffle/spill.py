@@ -70,6 +70,7 @@ class Spiller:
         self._wanted = Event()
         self._room = False
         self._next_stem = 0
+        self._directory_durable = False  # its name, where the data directory keeps it
         # Writers that were held back may go on; called on the spiller's thread.
         self.on_room: Callable[[], None] = lambda: None
         budget.on_room = self._room_came
@@ -238,6 +239,9 @@ class Spiller:
         if stored:
             try:
                 self._disk.sync_dir(self._directory)
+                if not self._directory_durable:
+                    self._disk.sync_dir(self._directory.rpartition("/")[0])
+                    self._directory_durable = True
             except OSError as error:
                 for each in stored:
                     each.error = error
