@@ -1,0 +1,49 @@
+"""Topics of a broker as sources and sinks of Spark, and a shuffle through the broker. Needs the extra ``spark``.
+
+    spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
+
+Where this package is installed, Spark finds the format by itself. Importing ``broker.spark`` also registers it with the active
+session, which is of use where it is only on the path.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.spark.data_source import BrokerDataSource
+    from broker.spark.lag import Lag, lag
+
+__all__ = ["BrokerDataSource", "Lag", "lag", "register"]
+
+# Imported at first use: Spark's workers import this package for whatever is in it.
+_WHERE = {"BrokerDataSource": "data_source", "Lag": "lag", "lag": "lag"}
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``format("broker")`` known to this session."""
+    from broker.spark.data_source import BrokerDataSource
+
+    spark.dataSource.register(BrokerDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _register_with_the_active_session() -> None:
+    """If there is one. A process that has not imported pyspark.sql has none, and neither has a worker."""
+    if "pyspark.sql.session" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        register(session)
+
+
+_register_with_the_active_session()

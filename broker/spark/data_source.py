@@ -1,0 +1,53 @@
+"""What Spark knows by the name ``broker``: sends each kind of use to the module that does it. Imports nothing heavy: Spark loads
+this whenever it looks for data sources, whichever a query wants.
+"""
+
+import sys
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+# The planning process for queries with filters that could be pushed down; there is one only while Spark's
+# spark.sql.python.filterPushdown.enabled is true. Nothing else tells a data source of that setting.
+_PUSHDOWN_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class BrokerDataSource(DataSource):
+    """Topics as tables and streams.
+
+    >>> spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
+
+    Columns and options are those of Spark's Kafka connector; docs/SPARK.md has them all, with what is more here.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "broker"
+
+    def schema(self) -> StructType:
+        from broker.spark.options import parse_columns
+        from broker.spark.table_schema import spark_schema
+
+        return spark_schema(parse_columns(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from broker.spark.options import SourceOptions
+        from broker.spark.source import BatchReader, NarrowingReader
+
+        options = SourceOptions.parse(self.options, streaming=False)
+        return (NarrowingReader if _filters_are_asked_for() else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from broker.spark.options import SourceOptions
+        from broker.spark.stream_source import StreamReader
+
+        return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+
+
+def _filters_are_asked_for() -> bool:
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_PLANNER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_PLANNER

@@ -1,0 +1,46 @@
+"""One Spark session for all tests of this folder: starting one takes longer than most of them together."""
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """local[2,3]: two tasks at a time, and three tries for each. Nothing of it is left on the disk."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
+    from broker.errors import ConfigError
+    from broker.spark import java
+
+    try:
+        java.provide()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    from pyspark.sql import SparkSession
+
+    # Spark's workers are whatever `python3` is on the path, if they are not told.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    directory = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2,3]")
+        .appName("tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
