@@ -1,23 +1,28 @@
 """The thread that sends buffers which are not full when they have waited for their buffer timeout: one for the process.
 
 It runs while any RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is passed
-over until its next turn.
+over until its next turn. One whose flush fails is told and not called again; the others go on. Should the thread itself
+fail, all are told.
 """
 
 import heapq
 from collections.abc import Callable
 
+from broker.client.errors import LocalTransportError
 from broker.runtime.clock import Clock, SystemClock
 from broker.runtime.threads import Event, Lock, SystemThreads, ThreadHandle
 
 
 class Registration:
-    """``flush`` is called every ``interval_s``, until ``cancel``."""
+    """``flush`` is called every ``interval_s``, until it is cancelled; ``failed`` when that is over for another reason."""
 
-    __slots__ = ("cancelled", "deadline", "flush", "interval_s")
+    __slots__ = ("cancelled", "deadline", "failed", "flush", "interval_s")
 
-    def __init__(self, flush: Callable[[], None], interval_s: float, deadline: float) -> None:
+    def __init__(
+        self, flush: Callable[[], None], interval_s: float, deadline: float, failed: Callable[[Exception], None]
+    ) -> None:
         self.flush = flush
+        self.failed = failed
         self.interval_s = interval_s
         self.deadline = deadline
         self.cancelled = False
@@ -35,8 +40,8 @@ class Flusher:
         self._registered: list[Registration] = []
         self._news = Event()
 
-    def add(self, flush: Callable[[], None], interval_s: float) -> Registration:
-        registration = Registration(flush, interval_s, self._clock.monotonic() + interval_s)
+    def add(self, flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
+        registration = Registration(flush, interval_s, self._clock.monotonic() + interval_s, failed)
         with self._lock:
             heapq.heappush(self._registered, registration)
         self._news.set()
@@ -52,10 +57,16 @@ class Flusher:
                 first = heapq.heappop(registered)
                 if not first.cancelled:
                     due.append(first)
+        working = []
         for registration in due:
-            registration.flush()
+            try:
+                registration.flush()
+            except Exception as error:  # the seam: it is of one writer, and the others have a right to theirs
+                registration.failed(error)
+            else:
+                working.append(registration)
         with self._lock:
-            for registration in due:
+            for registration in working:
                 registration.deadline = now + registration.interval_s
                 heapq.heappush(self._registered, registration)
             until = self._registered[0].deadline - self._clock.monotonic() if self._registered else None
@@ -66,6 +77,16 @@ class Flusher:
 
     def wakeup(self) -> None:
         self._news.set()
+
+    def crashed(self, error: BaseException) -> None:
+        """The thread is no more: nothing is flushed."""
+        wrapped = LocalTransportError(f"the flusher's thread has failed: {error!r}")
+        wrapped.__cause__ = error
+        with self._lock:
+            registered, self._registered = self._registered, []
+        for registration in registered:
+            if not registration.cancelled:
+                registration.failed(wrapped)
 
 
 class _Shared:
@@ -79,15 +100,15 @@ class _Shared:
 _shared = _Shared()
 
 
-def register(flush: Callable[[], None], interval_s: float) -> Registration:
-    """On the process's flusher, whose thread is started for the first one."""
+def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
+    """On the process's flusher, whose thread is started for the first one. ``failed`` is called on that thread."""
     with _shared.lock:
         # After a fork the child has the flusher but not its thread.
         if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
             _shared.flusher, _shared.users = Flusher(SystemClock()), 0
-            _shared.thread = SystemThreads().spawn("shuffle-flusher", _shared.flusher, lambda error: None)
+            _shared.thread = SystemThreads().spawn("shuffle-flusher", _shared.flusher, _shared.flusher.crashed)
         _shared.users += 1
-        return _shared.flusher.add(flush, interval_s)
+        return _shared.flusher.add(flush, interval_s, failed)
 
 
 def unregister(registration: Registration) -> None:

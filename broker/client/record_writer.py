@@ -71,11 +71,14 @@ class RecordWriter(Generic[T]):
         # So that a union of subpartitions may switch after it; releases before 1.19 do not know the type.
         clear_end = DataType.DATA_BUFFER_WITH_CLEAR_END
         self._clear_end = clear_end if clear_end <= writer.generation.last_data_type else DataType.DATA_BUFFER
+        self._failed: Exception | None = None  # on the flusher's thread, and nobody has been told yet
         self._registration: flusher.Registration | None = None
         if writer.on_buffer_size is None:
             writer.on_buffer_size = self._resize
         if flush_interval_ms:
-            self._registration = flusher.register(self._flush_what_can_be, flush_interval_ms / 1000)
+            self._registration = flusher.register(
+                self._flush_what_can_be, flush_interval_ms / 1000, self._flusher_failed
+            )
 
     def write(self, value: T) -> None:
         """To the subpartition that the selector says (all, for a broadcast). Waits while the broker holds us back."""
@@ -85,8 +88,8 @@ class RecordWriter(Generic[T]):
             return
         index = self._select(value)
         with self._lock:
-            if self._closed:
-                raise ShuffleClosedError("the record writer is closed")
+            if self._closed or self._failed is not None:
+                self._refuse()
             full = self._encoders[index].add(record)
             if full:
                 self._push(index, full)
@@ -120,8 +123,10 @@ class RecordWriter(Generic[T]):
                 self._writer.push_event(event, index, priority=priority)
 
     def flush(self) -> None:
-        """Push what waits in buffers that are not full."""
+        """Push what waits in buffers that are not full. Raises what went wrong when it was to be done in time."""
         with self._lock:
+            if self._failed is not None:
+                raise self._failed
             for index in range(len(self._encoders)):
                 self._flush(index)
             self._dirty = False
@@ -150,14 +155,19 @@ class RecordWriter(Generic[T]):
     # -- with the lock held ---------------------------------------------------------------------------------------
 
     def _add(self, index: int, record: Any) -> None:
-        if self._closed:
-            raise ShuffleClosedError("the record writer is closed")
+        if self._closed or self._failed is not None:
+            self._refuse()
         full = self._encoders[index].add(record)
         if full:
             self._push(index, full)
         self._dirty = True
         if self._always_flush:
             self._flush(index)
+
+    def _refuse(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        raise ShuffleClosedError("the record writer is closed")
 
     def _write_all(self, record: Any) -> None:
         with self._lock:
@@ -200,6 +210,10 @@ class RecordWriter(Generic[T]):
             pass  # whoever writes or closes next is told
         finally:
             self._lock.release()
+
+    def _flusher_failed(self, error: Exception) -> None:
+        """On the flusher's thread, for the last time. Whoever writes, flushes or closes next is told."""
+        self._failed = error
 
     def _resize(self, subpartition: int, size: int) -> None:
         """A reader asks for other buffers; on the I/O thread. Takes effect with the next record."""

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from broker.client import InputGate, LocalExchange, RecordWriter, ShuffleWriter, broadcast, custom
 from broker.client.errors import LocalTransportError, ShuffleClosedError
+from broker.client.flusher import Flusher
 from broker.client.local_channel import LocalWriter
+from broker.runtime.clock import SystemClock
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import PartitionType
 from tests.client.reference_server import ReferenceServer
+from tests.shuffle.harness import wait_for
 
 PARTITION = ResultPartitionID.of(b"records of a set")
 
@@ -175,6 +179,44 @@ def test_a_stream_that_ends_inside_a_record_is_an_error(exchange: LocalExchange)
         writer.push(0, b"\0\0\0\5ab")
     with InputGate([(exchange, PARTITION, 0)]) as gate, pytest.raises(LocalTransportError, match="too early"):
         list(gate.records())
+
+
+def test_what_goes_wrong_on_the_flusher_s_thread_is_told_to_its_writer_alone(
+    exchange: LocalExchange, writer: LocalWriter
+) -> None:
+    class Broken(LocalWriter):
+        def has_room(self, subpartition: int, size: int) -> bool:
+            raise MemoryError("no room to look for room")
+
+    broken = Broken(exchange, PARTITION.with_attempt(1), 1, PartitionType.PIPELINED, "2.0")
+    out = broken.records(flush_interval_ms=1)
+    with broken, writer.records(flush_interval_ms=1) as healthy:
+        out.write(b"never")
+        wait_for(lambda: out._failed is not None)
+        for use in (lambda: out.write(b"more"), lambda: out.write_to(0, b"more"), out.flush, out.close):
+            with pytest.raises(MemoryError, match="no room"):
+                use()
+        healthy.write(b"in time")
+        wait_for(lambda: any(writer._partition.stored))
+        broken.fail("it is broken")
+
+
+def test_a_flusher_that_fails_tells_all_its_writers() -> None:
+    class Unwell(SystemClock):
+        def monotonic(self) -> float:
+            if told:
+                raise OSError("no time")
+            return super().monotonic()
+
+    told: list[Exception] = []
+    flusher = Flusher(Unwell())
+    for _ in range(2):
+        flusher.add(lambda: None, 10.0, told.append)
+    told.append(OSError())
+    with pytest.raises(OSError, match="no time") as raised:
+        flusher.step(0)
+    flusher.crashed(raised.value)
+    assert ["the flusher's thread has failed: OSError('no time')"] * 2 == [str(error) for error in told[1:]]
 
 
 def test_no_flusher_is_left_when_nobody_needs_one(exchange: LocalExchange) -> None:
