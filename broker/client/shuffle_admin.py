@@ -7,14 +7,16 @@ from broker.client import io_loop
 from broker.client.connection import CONNECT_TIMEOUT_S, Address, Connection, parse_address
 from broker.client.errors import RemoteTransportError, ShuffleClosedError, ShuffleTimeoutError, writer_refused
 from broker.client.input_gate import PartitionLike, partition_id
-from broker.runtime.threads import Condition
+from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
 from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.writer_frames import (
     PartitionInfo,
     PartitionList,
     PartitionReleased,
+    PartitionState,
     WriterError,
     encode_list_partitions,
     encode_release_partition,
@@ -57,6 +59,20 @@ class ShuffleAdmin:
         number = self._number()
         frame = encode_release_partition(number, partition_id(partition))
         return self._ask(number, frame, PartitionReleased).existed
+
+    def finished_attempt(self, partition: PartitionLike, patience: float = 10.0) -> ResultPartitionID | None:
+        """The attempt at this partition that has finished, whichever it is. Waits ``patience`` s for one: an attempt is
+        refused for another that has begun to finish, and that may still be on its way to the disk.
+        """
+        prefix = partition_id(partition).producer_key.hex()
+        deadline = self._loop.now() + patience
+        while True:
+            for found in self.partitions(prefix):
+                if found.state is PartitionState.FINISHED:
+                    return found.partition
+            if self._loop.now() >= deadline:
+                return None
+            Event().wait(0.1)
 
     def _number(self) -> int:
         with self._changed:
