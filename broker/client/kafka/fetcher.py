@@ -39,7 +39,7 @@ _MAX_FETCH_BYTES = 1 << 30
 
 
 class Fetcher:
-    """``for fetched in fetcher``. Ends when all before ``end`` has been given out; without an end, never.
+    """``for fetched in fetcher``. Ends, and closes, when all before ``end`` has been given out; without an end, never.
 
     At the end of the log an answer without data is given out after ``max_wait_ms``, so that whoever reads can stop waiting.
     Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or what kept it from reading.
@@ -81,6 +81,7 @@ class Fetcher:
     def __next__(self) -> Fetched:
         while True:
             if self.end is not None and self.next_offset >= self.end:
+                self._drop()
                 raise StopIteration
             try:
                 fetched = self._fetch()

@@ -39,9 +39,8 @@ class CuttingProxy:
 
     def cut_all(self) -> None:
         """End every connection that there is."""
-        for one in self._sockets:
+        for one in list(self._sockets):
             _end(one)
-        self._sockets.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -56,6 +55,8 @@ class CuttingProxy:
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive()
+        for one in self._sockets:
+            one.close()
 
     def _run(self, function: object, *arguments: object) -> None:
         thread = threading.Thread(target=function, args=arguments, name="proxy")  # type: ignore[arg-type]

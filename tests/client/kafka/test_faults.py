@@ -1,0 +1,106 @@
+"""Connections that break after any number of bytes, in either direction: nothing is lost, nothing comes twice, order is kept."""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.client import Broker
+from broker.client.kafka import LATEST, ClientConfig, Cluster
+from protocol.kafka.records import build_batch
+from tests.client.kafka.logs import append, values
+from tests.client.kafka.proxy import Cut, CuttingProxy
+
+_names = itertools.count()
+
+
+class Broken(NamedTuple):
+    running: Broker
+    proxy: CuttingProxy
+    config: ClientConfig
+    direct: ClientConfig
+
+    def topic(self) -> str:
+        name = f"topic-{next(_names)}"
+        self.running.server.kafka.logs.create_topic(name, 2, {})
+        return name
+
+    def read(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        with Cluster(self.direct) as cluster:
+            end = cluster.offsets({(topic, partition): LATEST}, "read_committed")[topic, partition]
+            fetcher = cluster.fetcher(topic, partition, 0, end, isolation="read_committed")
+            return [value for fetched in fetcher for value in values(fetched.data, fetched.aborted)]
+
+
+@pytest.fixture(scope="module")
+def broken() -> Iterator[Broken]:
+    with CuttingProxy() as proxy:
+        listeners = (f"kafka://127.0.0.1:0?advertised={proxy.address}", "kafka://127.0.0.1:0?name=direct")
+        with Broker(listeners=listeners) as running:
+            addresses = running.server.listeners
+            proxy.forward_to(addresses["kafka"])
+            patient = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 5, "request.timeout.ms": 5000}
+            config = ClientConfig.from_properties({"bootstrap.servers": proxy.address} | patient)
+            direct = ClientConfig.from_properties({"bootstrap.servers": addresses["direct"]})
+            yield Broken(running, proxy, config, direct)
+
+
+BYTES = st.one_of(st.integers(0, 400), st.integers(0, 4000))
+CUTS = st.lists(st.builds(Cut, st.none() | BYTES, st.none() | BYTES), max_size=6)
+on_one_broker = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+
+
+@on_one_broker
+@given(cuts=CUTS, sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 900)), min_size=1, max_size=12))
+def test_an_idempotent_producer_writes_each_record_once(
+    broken: Broken, cuts: list[Cut], sizes: list[tuple[int, int]]
+) -> None:
+    topic = broken.topic()
+    expected: list[list[bytes]] = [[], []]
+    with Cluster(broken.config) as cluster:
+        broken.proxy.cut(cuts)
+        with cluster.producer() as producer:
+            for number, (partition, size) in enumerate(sizes):
+                value = b"%d:" % number + b"x" * size
+                producer.send(topic, partition, build_batch([(None, value, [], 0)]), 1)
+                expected[partition].append(value)
+            producer.flush()
+    assert expected == [broken.read(topic, 0), broken.read(topic, 1)]
+
+
+@on_one_broker
+@given(cuts=CUTS, ends=st.lists(st.booleans(), min_size=1, max_size=4))
+def test_a_transaction_is_whole_or_not_there(broken: Broken, cuts: list[Cut], ends: list[bool]) -> None:
+    topic = broken.topic()
+    expected = []
+    with Cluster(broken.config) as cluster:
+        broken.proxy.cut(cuts)
+        with cluster.producer(transactional_id=topic) as producer:
+            for number, commit in enumerate(ends):
+                producer.begin()
+                for part in range(3):
+                    value = b"%d.%d" % (number, part)
+                    producer.send(topic, 0, build_batch([(None, value, [], 0)]), 1)
+                    expected += [value] if commit else []
+                producer.commit_offsets(topic, {(topic, 0): number})
+                if commit:
+                    producer.commit()
+                else:
+                    producer.abort()
+    assert expected == broken.read(topic)
+
+
+@on_one_broker
+@given(cuts=CUTS, sizes=st.lists(st.integers(1, 900), min_size=1, max_size=12), max_bytes=st.integers(1, 4000))
+def test_a_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes: list[int], max_bytes: int) -> None:
+    topic = broken.topic()
+    expected = [b"%d:" % number + b"x" * size for number, size in enumerate(sizes)]
+    for value in expected:
+        append(broken.running, topic, [value])
+    broken.proxy.cut(cuts)
+    with Cluster(broken.config) as cluster:
+        fetcher = cluster.fetcher(topic, 0, 0, len(expected), max_bytes=max_bytes)
+        assert expected == [value for fetched in fetcher for value in values(fetched.data)]
