@@ -19,14 +19,11 @@ def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
     if total <= most:
         return dict(lags)
     shares = {where: max(1, most * lag // total) for where, lag in lags.items()}
-    # What rounding left over goes to those that it took most from.
-    left = most - sum(shares.values())
-    for where in sorted(lags, key=lambda one: (-(most * lags[one] % total), one)):
-        if left <= 0:
-            break
-        if shares[where] < lags[where]:
-            shares[where] += 1
-            left -= 1
+    # What rounding down left over goes to those that it took most from.
+    left = max(0, most - sum(shares.values()))
+    rounded_down = [where for where, lag in lags.items() if most * lag >= total]
+    for where in sorted(rounded_down, key=lambda one: (-(most * lags[one] % total), one))[:left]:
+        shares[where] += 1
     return shares
 
 

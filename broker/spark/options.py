@@ -251,7 +251,7 @@ def _start(options: _Given, streaming: bool) -> tuple[Position, int | None]:
         position = positions.parse_timestamps("startingOffsetsByTimestamp", text)
     else:
         text = options.text("startingOffsets") or default
-        position = positions.parse_offsets("startingOffsets", text, none_yet=0 if streaming else LATEST)
+        position = positions.parse_offsets("startingOffsets", text, forbidden=None if streaming else LATEST)
     # "The last ten minutes" of a silent partition are nothing; a fixed time that it never reached may be a slip.
     relative = isinstance(position, positions.Ago)
     return position, LATEST if strategy == "latest" or (relative and strategy is None) else None
@@ -271,7 +271,7 @@ def _end(options: _Given, streaming: bool) -> Position:
         return positions.parse_timestamp(given[0], text)
     if given[0] == "endingOffsetsByTimestamp":
         return positions.parse_timestamps(given[0], text)
-    return positions.parse_offsets(given[0], text, none_yet=EARLIEST)
+    return positions.parse_offsets(given[0], text, forbidden=EARLIEST)
 
 
 def _limits(options: _Given, streaming: bool) -> Limits:

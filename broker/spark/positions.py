@@ -87,8 +87,8 @@ def parse_duration_ms(name: str, text: str) -> int:
     return int(match[1]) * unit
 
 
-def parse_offsets(name: str, text: str, *, none_yet: int) -> Position:
-    """Of startingOffsets and endingOffsets. ``none_yet``: EARLIEST or LATEST, what is not allowed here, or 0."""
+def parse_offsets(name: str, text: str, *, forbidden: int | None) -> Position:
+    """Of startingOffsets and endingOffsets. ``forbidden``: EARLIEST or LATEST, or None."""
     text = text.strip()
     position: Position
     if text.lower() in ("earliest", "latest"):
@@ -106,9 +106,9 @@ def parse_offsets(name: str, text: str, *, none_yet: int) -> Position:
             f"{name} must be earliest, latest, offsets by partition such as "
             f'{{"topic": {{"0": 23}}}}, "-100 offsets" or "-10 minutes", not {text!r}.'
         )
-    if none_yet in at:
+    if forbidden is not None and forbidden in at:
         raise ConfigError(
-            f"{name} of a batch read cannot be {'latest (-1)' if none_yet == LATEST else 'earliest (-2)'}: "
+            f"{name} of a batch read cannot be {'latest (-1)' if forbidden == LATEST else 'earliest (-2)'}: "
             f"nothing would be read."
         )
     return position
