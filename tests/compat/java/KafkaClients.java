@@ -261,7 +261,7 @@ public class KafkaClients {
             read(consumer, 2);
             consumer.commitSync();
             var described = admin.describeConsumerGroups(List.of(topic)).all().get().get(topic);
-            check(GroupState.STABLE, described.groupState());
+            check("Stable", described.state().toString());
             check(1, described.members().size());
             expect(GroupNotEmptyException.class, admin.deleteConsumerGroups(List.of(topic)).all());
         }
@@ -269,7 +269,7 @@ public class KafkaClients {
         check(2L, admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get().get(partition).offset());
         admin.alterConsumerGroupOffsets(topic, Map.of(partition, new OffsetAndMetadata(1))).all().get();
         check(1L, admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get().get(partition).offset());
-        check(true, admin.listGroups().all().get().stream().anyMatch(one -> one.groupId().equals(topic)));
+        check(true, admin.listConsumerGroups().all().get().stream().anyMatch(one -> one.groupId().equals(topic)));
         admin.deleteConsumerGroups(List.of(topic)).all().get();
         check(Map.of(), admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get());
     }

