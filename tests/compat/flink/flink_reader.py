@@ -1,0 +1,141 @@
+"""Flink's own network stack as its tasks use it, in a JVM, reading from a broker (java/ReadPartitions.java)."""
+
+import json
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from tests.compat.flink import jars
+
+_SOURCE = Path(__file__).parent / "java" / "ReadPartitions.java"
+_MAIN = "org.apache.flink.runtime.io.network.partition.consumer.ReadPartitions"
+_STOP_S = 10.0
+_RECORD = struct.Struct(">ii")
+
+
+def record(stream: int, content: bytes) -> bytes:
+    """As ReadPartitions reads it; ``stream``: the subpartition, say."""
+    return _RECORD.pack(stream, len(content)) + content
+
+
+class Sum(NamedTuple):
+    """Of the records of one stream: how many, and the CRC-32 of their sizes and contents."""
+
+    count: int
+    crc: int
+
+    @classmethod
+    def of(cls, contents: Iterable[bytes]) -> "Sum":
+        count = crc = 0
+        for content in contents:
+            count += 1
+            crc = zlib.crc32(content, zlib.crc32(len(content).to_bytes(4, "big"), crc))
+        return cls(count, crc)
+
+
+class Channel(NamedTuple):
+    """What came through one input channel. ``floating``: the most floating buffers it ever had to spare."""
+
+    buffers: int
+    bytes: int
+    streams: dict[int, Sum]
+    events: list[str]
+    floating: int
+    backlog: int
+
+
+class Result(NamedTuple):
+    """``error``: what the gate threw, and its causes; ``finished``: every EndOfPartition has come."""
+
+    channels: list[Channel]
+    finished: bool
+    error: list[str]
+
+
+class Gate:
+    """A SingleInputGate with a RemoteInputChannel for each partition (before 2.0: and subpartition)."""
+
+    def __init__(self, reader: "FlinkReader", number: str) -> None:
+        self._reader = reader
+        self._number = number
+
+    def start(self, most: int = 1 << 40, delay_us: int = 0) -> "Gate":
+        """Begin to read, until the end or for ``most`` buffers, with a pause after each."""
+        self._reader.ask("read", self._number, str(most), str(delay_us))
+        return self
+
+    def result(self) -> Result:
+        """When that has ended."""
+        found = self._reader.ask("result", self._number)
+        channels = []
+        for channel in found["channels"]:
+            streams = {int(stream): Sum(*both) for stream, both in channel.pop("streams").items()}
+            channels.append(Channel(streams=streams, **channel))
+        return Result(channels, found["finished"], found["error"])
+
+    def read(self) -> Result:
+        return self.start().result()
+
+    def announce_buffer_size(self, size: int) -> None:
+        self._reader.ask("announce", self._number, str(size))
+
+    def send_task_event(self) -> None:
+        """A TerminationEvent."""
+        self._reader.ask("event", self._number)
+
+    def close(self) -> None:
+        self._reader.ask("close", self._number)
+
+
+class FlinkReader:
+    def __init__(self, release: str) -> None:
+        self.release = release
+        command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", jars.classpath(release, _SOURCE), _MAIN]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+        )
+
+    def __enter__(self) -> "FlinkReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process as process:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(_STOP_S)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """A new environment, with these of Flink's ``taskmanager.network`` settings."""
+        self.ask("environment", *(f"taskmanager.network.{name}={value}" for name, value in settings.items()))
+
+    def gate(self, address: str, *partitions: bytes, first: int = 0, last: int | None = None, kind: str) -> Gate:
+        port = address.rsplit(":", 1)[1]
+        words = (kind, str(first), str(first if last is None else last), port, *(each.hex() for each in partitions))
+        return Gate(self, str(self.ask("gate", *words)))
+
+    @property
+    def connections(self) -> int:
+        found: int = self.ask("state")["connections"]
+        return found
+
+    @property
+    def buffers_in_use(self) -> int:
+        found: int = self.ask("state")["buffers_in_use"]
+        return found
+
+    def ask(self, *words: str) -> Any:
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\t".join(words) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, "the JVM has ended"
+        answer = json.loads(line)
+        assert "ok" in answer, answer["error"]
+        return answer["ok"]
