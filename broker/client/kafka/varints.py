@@ -1,0 +1,124 @@
+"""Kafka's zig-zag varints, thousands at a time: read at given positions of a buffer, and written. Pure.
+
+Nearly all varints of a record batch have one or two bytes: a table of 65,536 entries answers those in a handful of numpy calls,
+and only the longer ones are put together byte by byte.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from protocol.errors import ProtocolError
+from protocol.wire import BytesLike
+
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+
+_WORD = 8
+
+
+def _table() -> npt.NDArray[np.int32]:
+    """By the two bytes at a varint's start (little-endian): value << 2 | bytes, or 0 where it has more than two."""
+    both = np.arange(1 << 16, dtype=np.int32)
+    first, second = both & 0xFF, both >> 8
+    raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
+    value = raw >> 1 ^ -(raw & 1)
+    size = np.where(first < 0x80, 1, np.where(second < 0x80, 2, 0))
+    table: npt.NDArray[np.int32] = np.where(size > 0, value << 2 | size, 0).astype(np.int32)
+    return table
+
+
+_TABLE = _table()
+_VARINT_BYTES, _VARLONG_BYTES = 5, 10
+# The most that the last of these bytes may hold: 4 of 32 bits, 1 of 64.
+_LAST_BYTE = {_VARINT_BYTES: 0x0F, _VARLONG_BYTES: 0x01}
+
+
+class Varints:
+    """Reads varints of ``data``. Positions are never negative; ProtocolError where a varint is not within the data."""
+
+    def __init__(self, data: BytesLike) -> None:
+        if len(data) < _WORD:
+            data = bytes(data) + bytes(_WORD)
+        self.bytes: U8 = np.frombuffer(data, np.uint8)
+        # The eight bytes at any position as one number: overlapping, so no more than a view.
+        self._words: U64 = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
+
+    def words(self, positions: I64) -> U64:
+        """Eight bytes from each position on, the first one lowest; zeros behind the end of the data."""
+        last = len(self._words) - 1
+        try:
+            if positions[-1] <= last:
+                return self._words[positions]
+        except IndexError:
+            raise ProtocolError("a record that ends too early") from None
+        words = self._words[np.minimum(positions, last)]
+        late = np.flatnonzero(positions > last)
+        beyond = np.minimum(positions[late] - last, _WORD - 1)
+        words[late] >>= (beyond * 8).astype(np.uint64)
+        return words
+
+    def read(self, positions: I64, words: U64, *, long: bool = False) -> tuple[I64, I64]:
+        """Values and sizes in bytes of the varints at ``positions``; ``words`` has at least their first two bytes.
+
+        ``long``: of 64 bits, else of 32.
+        """
+        entries = _TABLE.take(words.astype(np.uint16))
+        sizes = (entries & 3).astype(np.int64)
+        values = (entries >> 2).astype(np.int64)
+        if not entries.all():
+            longer = np.flatnonzero(entries == 0)
+            values[longer], sizes[longer] = self._read_long(
+                positions[longer], _VARLONG_BYTES if long else _VARINT_BYTES
+            )
+        return values, sizes
+
+    def _read_long(self, positions: I64, most: int) -> tuple[I64, I64]:
+        count, end = len(positions), len(self.bytes)
+        raw = np.zeros(count, np.uint64)
+        sizes = np.zeros(count, np.int64)
+        going = np.arange(count)
+        for size in range(1, most + 1):
+            at = positions[going] + (size - 1)
+            if int(at.max()) >= end:
+                raise ProtocolError("a varint that ends too early")
+            byte = self.bytes[at]
+            raw[going] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * (size - 1))
+            more = byte > 0x7F
+            sizes[going[~more]] = size
+            going = going[more]
+            if not len(going):
+                if size == most and byte.max() > _LAST_BYTE[most]:
+                    raise ProtocolError("a varint of too many bits")
+                return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), sizes
+        raise ProtocolError(f"a varint of more than {most} bytes")
+
+
+def zigzag(values: npt.NDArray[Any]) -> U64:
+    wide = values.astype(np.int64)
+    return (wide << 1 ^ wide >> 63).view(np.uint64)
+
+
+def sizes_of(raw: U64) -> I64:
+    """Bytes that each of the zig-zag values takes as a varint."""
+    sizes = np.ones(len(raw), np.int64)
+    bound = 0x80
+    largest = int(raw.max()) if len(raw) else 0
+    while bound <= largest:
+        sizes += raw >= np.uint64(bound)
+        bound <<= 7
+    return sizes
+
+
+def put(matrix: U8, column: int, raw: U64, width: int) -> int:
+    """Writes varints of up to ``width`` bytes into columns of ``matrix``, one row each; the next free column.
+
+    Bytes behind a shorter varint's end are left as they are: whoever flattens the rows leaves them out.
+    """
+    for i in range(width):
+        byte = (raw >> np.uint64(7 * i)).astype(np.uint8)
+        more = raw >= np.uint64(1 << 7 * (i + 1)) if i < width - 1 else None
+        matrix[:, column + i] = byte & 0x7F if more is None else np.where(more, byte | 0x80, byte & 0x7F)
+    return column + width
