@@ -1,0 +1,226 @@
+"""An exchange as the driver sees it: the map stage, who has won, the DataFrame of the result, and its end.
+
+>>> with exchange(df, "word", partitions=8, brokers=["10.0.0.7:9094"]) as words:
+...     words.mapInArrow(count, "word string, count long").write.parquet("counts")
+
+Life of an exchange:
+
+    state     event                                   next
+    writing   every map task has committed            written: losing attempts are released
+    writing   the job fails                           released
+    written   release, the end of the with block      released
+    written   the driver's process ends               released, if it still can
+    any       the time to live is over                gone, broker by broker
+
+What is written can be read again and again, by any number of actions, and does not depend on the executors that wrote it.
+"""
+
+import atexit
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, Union
+from weakref import WeakSet
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.classic.dataframe import DataFrame
+
+from broker.client import ResultPartitionID, ShuffleAdmin
+from broker.client.blocks import new_data_set
+from broker.client.connection import parse_address
+from broker.client.errors import ShuffleError
+from broker.spark.exchange_map import MapTask
+from broker.spark.exchange_plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
+from broker.spark.exchange_progress import shown
+from broker.spark.exchange_read import ExchangeSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+Key: TypeAlias = Union[str, "Column"]
+
+# As many subpartitions as the protocol allows.
+MAX_BUCKETS = 65536
+
+# Longer than most jobs, and short enough that a driver that died does not fill a disk over a weekend.
+_TTL_S = 12 * 3600.0
+
+# Of Spark's while the map stage is planned: batches of some MB, whatever a row has, and the offsets that the reduce side reads.
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+
+_registered: "WeakSet[SparkSession]" = WeakSet()
+
+
+class Exchanged(DataFrame):
+    """The rows of an exchange, in partitions by bucket. A DataFrame like any other, and a context manager that releases it.
+
+    ``exchange`` is its plan: which attempts have won, how many rows and bytes they wrote.
+    """
+
+    def __init__(self, df: "AnyDataFrame", plan: ExchangePlan) -> None:
+        super().__init__(df._jdf, df.sparkSession)
+        self.exchange = plan
+        # A driver that ends as it should leaves nothing behind, even if nobody has thought of `release`.
+        self._at_exit = partial(_release_quietly, plan.spec)
+        atexit.register(self._at_exit)
+
+    def release(self) -> None:
+        """Give back the brokers' space. The rows cannot be read any more, nor what was derived from them.
+
+        Twice is no error. Raises ExchangeError if a broker cannot be reached; its share goes when the time to live is over.
+        """
+        atexit.unregister(self._at_exit)
+        _release(self.exchange.spec)
+
+    def __enter__(self) -> "Exchanged":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        atexit.unregister(self._at_exit)
+        _release_quietly(self.exchange.spec)
+
+
+def exchange(
+    df: "AnyDataFrame",
+    keys: "Key | Sequence[Key]",
+    partitions: int | None = None,
+    *,
+    brokers: str | Sequence[str],
+    ttl: float = _TTL_S,
+    owner: str = "",
+    compression: str | None = None,
+    patience: float = 30.0,
+    progress: bool | None = None,
+) -> Exchanged:
+    """``df.repartition(partitions, *keys)`` through one broker or several: the same rows in the same partitions.
+
+    The map stage runs at once; it returns when all rows are on the brokers, durably. From then on the result does not depend
+    on ``df``, nor on the executors that ran it, and may be read any number of times.
+
+    ``partitions``: as many as ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
+    listeners, which all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker forgets what
+    nobody has released. ``owner``: in whose quota it counts. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
+    ``patience``: s for which a task tries to get a lost connection back. ``progress``: a bar on stderr; None: if that is a
+    terminal.
+
+    Raises ExchangeError (one sentence), ValueError, and what ``df`` raises.
+    """
+    spark = df.sparkSession
+    if not isinstance(df, DataFrame):
+        raise ExchangeError("An exchange needs a session of its own driver: Spark Connect has none.")
+    if df.isStreaming:
+        raise ExchangeError("A stream cannot be exchanged as a whole: do it for each batch, in foreachBatch.")
+    columns = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else list(keys)
+    if not columns:
+        raise ValueError("an exchange needs a key")
+    buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 200) if partitions is None else partitions
+    if not 1 <= buckets <= MAX_BUCKETS:
+        raise ValueError(f"{buckets} partitions: 1 to {MAX_BUCKETS} are possible")
+    if compression not in (None, "lz4", "zstd"):
+        raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
+    spec = ExchangeSpec(
+        new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
+    )
+    _require(spec)
+    # Spark's own placement, in the JVM. Columns by number: names need not be unique, nor mean the same to Arrow.
+    bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
+    tagged = df.select("*", bucket).toDF(*map(str, range(len(df.columns) + 1)))
+    committed = tagged.mapInArrow(MapTask(spec, df.schema).write, COMMIT_SCHEMA)
+    try:
+        with _settings(spark, _SETTINGS), shown(spark, "exchange", progress):
+            rows = committed.collect()
+        # Spark gives the result of one attempt of each task, the first that succeeded.
+        winners = tuple(map(Winner.of, rows))
+        plan = ExchangePlan(spec, winners)
+        _release_losers(plan)
+        if spark not in _registered:
+            spark.dataSource.register(ExchangeSource)
+            _registered.add(spark)
+        read = spark.read.format(ExchangeSource.name()).schema(df.schema).option("plan", plan.to_json()).load()
+        return Exchanged(read, plan)
+    except BaseException as error:
+        _release_quietly(spec)
+        sentence = said(str(error))
+        if sentence is None:
+            raise
+        raise ExchangeError(sentence) from error
+
+
+def said(text: str) -> str | None:
+    """The sentence of an ExchangeError in what Spark says about a task that has failed with it."""
+    _, found, rest = text.rpartition(f"{ExchangeError.__name__}: ")
+    return rest.splitlines()[0] if found else None
+
+
+def _addresses(brokers: str | Sequence[str]) -> tuple[str, ...]:
+    names = [brokers] if isinstance(brokers, str) else list(brokers)
+    if not names:
+        raise ValueError("an exchange needs a broker")
+    return tuple("{}:{}".format(*parse_address(name.strip())) for name in names)
+
+
+def _require(spec: ExchangeSpec) -> None:
+    """Find out before any work is done that a broker is not there."""
+    for address in spec.brokers:
+        try:
+            with ShuffleAdmin(address) as admin:
+                admin.partitions(spec.prefix)
+        except ShuffleError as error:
+            raise ExchangeError(
+                f"The exchange needs a broker at {address}: {error}."
+                " Start one with `broker serve --listener shuffle://HOST:PORT`."
+            ) from error
+
+
+def _release(spec: ExchangeSpec, but: frozenset[ResultPartitionID] = frozenset()) -> None:
+    """All that is on the brokers, of any attempt, but these partitions."""
+    failed: list[tuple[str, ShuffleError]] = []
+    for address in spec.brokers:
+        try:
+            with ShuffleAdmin(address) as admin:
+                for found in admin.partitions(spec.prefix):
+                    if found.partition not in but:
+                        admin.release(found.partition)
+        except ShuffleError as error:
+            failed.append((address, error))
+    if failed:
+        address, why = failed[0]
+        raise ExchangeError(f"The exchange could not be released on {address}: {why}.") from why
+
+
+def _release_quietly(spec: ExchangeSpec) -> None:
+    """What cannot be released now goes when its time to live is over."""
+    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an interpreter that ends starts no threads
+        _release(spec)
+
+
+def _release_losers(plan: ExchangePlan) -> None:
+    spec = plan.spec
+    winners = frozenset(spec.partition(winner.map_number, winner.attempt) for winner in plan.winners)
+    with suppress(ExchangeError):
+        _release(spec, but=winners)
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have the session's configuration so, for a while."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -1,0 +1,145 @@
+"""The map side of an exchange: a task that writes its buckets to a broker, in a Python worker of an executor.
+
+Its only output is one row, and that comes when the broker has all of it durably: so a task that Spark counts as done is done,
+whatever becomes of its executor.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from broker.client import ShuffleAdmin, ShuffleWriter
+from broker.client.blocks import push_block
+from broker.client.errors import AnotherAttemptWonError, ConnectionFailedError, QuotaExceededError, ShuffleError
+from broker.spark.exchange_plan import ExchangeError, ExchangeSpec, bits
+from broker.spark.exchange_split import Splitter
+
+# What may be on its way to the broker.
+_WINDOW_BYTES = 16 * 1024 * 1024
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """In which a Python data source has to give its batches to Spark."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+@frozen
+class MapTask:
+    """``write`` is what ``mapInArrow`` runs. ``schema``: of the rows, which have their bucket behind them."""
+
+    spec: ExchangeSpec
+    schema: StructType
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        # Another attempt may fare better with another broker.
+        broker = (context.partitionId() + context.attemptNumber()) % len(self.spec.brokers)
+        yield self.run(batches, context.partitionId(), context.taskAttemptId() % 2**31, broker)
+
+    def run(self, batches: Iterable[pa.RecordBatch], map_number: int, attempt: int, broker: int) -> pa.RecordBatch:
+        """Write everything; returns the commit row. Raises ExchangeError."""
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return _commit(map_number, attempt, -1, 0, 0, b"")
+        self._check(first.schema)
+        address = self.spec.brokers[broker]
+        try:
+            try:
+                rows, size, buckets = self._write(first, filled, map_number, attempt, address)
+            except AnotherAttemptWonError:
+                # It had finished, and Spark did not hear of it: its executor was lost, or it was a copy of a slow one.
+                attempt = self._winner(map_number, attempt, address)
+                rows, size, buckets = -1, -1, b"\xff" * -(-self.spec.buckets // 8)
+        except QuotaExceededError as error:
+            raise ExchangeError(
+                f"The broker at {address} has no room for more of the owner {self.spec.owner!r} (shuffle_quota_bytes):"
+                f" {error}. Release other exchanges, or raise the quota."
+            ) from error
+        except ConnectionFailedError as error:
+            raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
+        except ShuffleError as error:
+            raise ExchangeError(f"The exchange could not write to the broker at {address}: {error}.") from error
+        return _commit(map_number, attempt, broker, rows, size, buckets)
+
+    def _write(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], map_number: int, attempt: int, address: str
+    ) -> tuple[int, int, bytes]:
+        spec = self.spec
+        splitter = Splitter(spec.buckets, spec.compression)
+        size = 0
+        writer = ShuffleWriter(
+            address,
+            spec.partition(map_number, attempt),
+            spec.buckets,
+            "blocking",
+            ttl_ms=spec.ttl_ms,
+            owner=spec.owner,
+            window_bytes=_WINDOW_BYTES,
+            reconnect_timeout=spec.patience,
+        )
+        try:
+            writer.open()
+            try:
+                for blocks in _steps(splitter, first, rest):
+                    for bucket, block in blocks:
+                        push_block(writer, bucket, memoryview(block))
+                        size += block.size
+                # Not `finish`: the broker ends each subpartition itself, and thousands of events need not travel.
+                writer.commit()
+            except BaseException as error:
+                writer.fail(f"{type(error).__name__}: {error}")
+                raise
+        finally:
+            writer.close()
+        return int(splitter.counts.sum()), size, bits(splitter.counts)
+
+    def _winner(self, map_number: int, attempt: int, address: str) -> int:
+        with ShuffleAdmin(address) as admin:
+            winner = admin.finished_attempt(self.spec.partition(map_number, attempt))
+        if winner is None:
+            raise ExchangeError(f"Another attempt of map task {map_number} had finished, and is gone from {address}.")
+        return winner.attempt
+
+    def _check(self, found: pa.Schema) -> None:
+        """The reduce side reads with a schema of its own, so it has to be laid out like what comes here."""
+        wanted = arrow_schema(self.schema)
+        types = [layout(field.type) for field in found][:-1]
+        if types != [layout(field.type) for field in wanted]:
+            raise ExchangeError(f"Spark gives these rows as {found}, but would take them as {wanted}.")
+
+
+def _steps(
+    splitter: Splitter, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+) -> Iterator[Iterator[tuple[int, pa.Buffer]]]:
+    yield splitter.add(first)
+    for batch in rest:
+        yield splitter.add(batch)
+    yield splitter.finish()
+
+
+def _commit(map_number: int, attempt: int, broker: int, rows: int, size: int, buckets: bytes) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "map": pa.array([map_number], pa.int32()),
+            "attempt": pa.array([attempt], pa.int32()),
+            "broker": pa.array([broker], pa.int32()),
+            "rows": pa.array([rows], pa.int64()),
+            "bytes": pa.array([size], pa.int64()),
+            "buckets": pa.array([buckets], pa.binary()),
+        }
+    )
+
+
+def layout(kind: pa.DataType) -> object:
+    """How the values of a type lie in buffers: without names, time zones and what may be null."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp", kind.unit
+    if kind.num_fields:
+        return str(kind.id), [layout(kind.field(index).type) for index in range(kind.num_fields)]
+    return kind

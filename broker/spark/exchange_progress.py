@@ -1,0 +1,65 @@
+"""A bar on the terminal while the map stage of an exchange runs; nothing where there is no terminal.
+
+Spark is asked from rich's own refreshing thread, whenever it draws.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+_REFRESH_PER_SECOND = 2
+
+
+@contextmanager
+def shown(spark: SparkSession, what: str, wanted: bool | None, console: Console | None = None) -> Iterator[None]:
+    """``wanted``: None for whether stderr is a terminal."""
+    if not (sys.stderr.isatty() if wanted is None else wanted):
+        yield
+        return
+    context = spark.sparkContext
+    before = set(context.statusTracker().getActiveStageIds())
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _Tasks(spark, before),
+        TimeElapsedColumn(),
+        console=console or Console(stderr=True),
+        refresh_per_second=_REFRESH_PER_SECOND,
+    )
+    with progress:
+        task = progress.add_task(what, total=None)
+        yield
+        total = progress.tasks[0].total or 1
+        progress.update(task, total=total, completed=total)
+
+
+class _Tasks(ProgressColumn):
+    """How many tasks of the stages that have begun meanwhile are done; moves the bar, too."""
+
+    def __init__(self, spark: SparkSession, before: set[int]) -> None:
+        super().__init__()
+        self._tracker = spark.sparkContext.statusTracker()
+        self._before = before
+
+    def render(self, task: Task) -> Text:
+        if not task.finished:
+            try:
+                done, total = self._count()
+            except Exception:  # the context is being stopped: a bar is no reason to fail
+                done, total = 0, 0
+            if total:
+                task.completed, task.total = min(done, total), total
+        return Text("" if task.total is None else f"{int(task.completed)}/{int(task.total)} tasks")
+
+    def _count(self) -> tuple[int, int]:
+        done = total = 0
+        for stage in self._tracker.getActiveStageIds():
+            info = None if stage in self._before else self._tracker.getStageInfo(stage)
+            if info is not None:
+                done, total = done + info.numCompletedTasks, total + info.numTasks
+        return done, total

@@ -1,0 +1,97 @@
+"""From a map task's Arrow batches to blocks, one bucket each. Pure; no Python object per row.
+
+Batches are collected until there is enough for blocks of a good size, put in the order of their buckets by one stable sort
+and one ``take``, and cut. A block is one Arrow IPC record batch message without a schema: both ends have it. Compressed, it
+stands behind its size: an int64, little-endian.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+# What a block should have. A megabyte is what Spark reads fastest: below it calls count, above it caches overflow.
+BLOCK_BYTES = 1024 * 1024
+# Of a block this much at least, as long as that fits into _COLLECTED_MAX for all buckets together.
+_COLLECTED_PER_BUCKET = 512 * 1024
+_COLLECTED_MIN = 4 * 1024 * 1024
+_COLLECTED_MAX = 32 * 1024 * 1024
+
+
+# More than this in one block is not what a Splitter made.
+_BLOCK_MAX = 2**31 - 1
+_SIZE = struct.Struct("<q")
+
+
+class Codec:
+    """One block to bytes and back. ``compression``: lz4, zstd or None."""
+
+    def __init__(self, compression: str | None) -> None:
+        self._codec = None if compression is None else pa.Codec(compression)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        message = batch.serialize()
+        if self._codec is None:
+            return message
+        return pa.py_buffer(_SIZE.pack(message.size) + self._codec.compress(message, asbytes=True))
+
+    def decode(self, block: bytes | bytearray | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns point into ``block`` where it is not compressed. ValueError for what is no block."""
+        message = pa.py_buffer(block)
+        if self._codec is not None:
+            size = _SIZE.unpack_from(block)[0] if len(block) >= _SIZE.size else -1
+            if not 0 <= size <= _BLOCK_MAX:
+                raise ValueError(f"a compressed block of {size} bytes")
+            message = self._codec.decompress(message.slice(_SIZE.size), size)
+        return pa.ipc.read_record_batch(message, schema)
+
+
+class Splitter:
+    """``add`` batches whose last column is the bucket, an int32 from 0 to below ``buckets``; ``finish`` at the end.
+
+    Both give (bucket, block). ``counts`` has the rows of each bucket so far.
+    """
+
+    def __init__(self, buckets: int, compression: str | None = None, collect_bytes: int | None = None) -> None:
+        self.counts = np.zeros(buckets, np.int64)
+        self._buckets = buckets
+        # The narrowest type sorts fastest: from 16 bits down it is a radix sort.
+        self._sorted_as = np.uint8 if buckets <= 1 << 8 else np.uint16 if buckets <= 1 << 16 else np.uint32
+        self._codec = Codec(compression)
+        self._enough = collect_bytes or min(_COLLECTED_MAX, max(_COLLECTED_MIN, buckets * _COLLECTED_PER_BUCKET))
+        self._collected: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Buffer]]:
+        if not batch.num_rows:
+            return
+        self._collected.append(batch)
+        self._bytes += batch.get_total_buffer_size()
+        if self._bytes >= self._enough:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[tuple[int, pa.Buffer]]:
+        """What is collected."""
+        if not self._collected:
+            return
+        collected, self._collected = self._collected, []
+        size, self._bytes = self._bytes, 0
+        batch = collected[0] if len(collected) == 1 else pa.concat_batches(collected)
+        last = batch.num_columns - 1
+        buckets = batch.column(last).to_numpy().astype(self._sorted_as)
+        counts = np.bincount(buckets, minlength=self._buckets)
+        self.counts += counts
+        batch = batch.select(list(range(last)))
+        if self._buckets > 1:
+            batch = batch.take(pa.array(np.argsort(buckets, kind="stable")))
+        rows = max(1, batch.num_rows * BLOCK_BYTES // max(size, 1))
+        ends = np.cumsum(counts)
+        for bucket in np.flatnonzero(counts).tolist():
+            start, end = int(ends[bucket] - counts[bucket]), int(ends[bucket])
+            # Equal pieces, not full ones and a small rest.
+            pieces = -(-(end - start) // rows)
+            for piece in range(pieces):
+                first = start + (end - start) * piece // pieces
+                beyond = start + (end - start) * (piece + 1) // pieces
+                yield bucket, self._codec.encode(batch.slice(first, beyond - first))

@@ -1,0 +1,147 @@
+"""What a shuffle costs through the broker and through Spark itself:
+``python -m tests.bench.bench_exchange [--rows N] [--size BYTES] [--partitions N] [--repeat N]``.
+
+The same rows (a random long and SIZE random bytes, from Parquet files), the same placement, the same sink that does nothing.
+The two take turns; the best wall time of each counts, and the CPU of the best run: of Spark with its Python workers, and of
+the broker.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from broker.spark.exchange_driver import exchange
+from tests.bench.process import BrokerProcess
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_FILES = 4
+
+
+class Shuffle(BrokerProcess):
+    listener = "shuffle://127.0.0.1:0"
+
+
+class Run(NamedTuple):
+    wall: float
+    spark: float  # CPU, s
+    broker: float
+
+    def __str__(self) -> str:
+        return f"{self.wall:6.2f} s, CPU {self.spark:5.2f} s Spark {self.broker:5.2f} s broker"
+
+
+def write_rows(path: str, rows: int, size: int) -> None:
+    random = np.random.default_rng(7)
+    count = rows // _FILES
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    for number in range(_FILES):
+        value = pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(random.bytes(count * size))]
+        )
+        table = pa.table({"key": random.integers(0, 1 << 60, count), "value": value})
+        pq.write_table(table, f"{path}/{number}.parquet", compression="none", use_dictionary=False)
+
+
+def cpu_below(pid: int, without: int) -> float:
+    """Of a process and all below it, those that have ended and were waited for included."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            parents[int(entry)] = int(fields[1])
+            used[int(entry)] = sum(map(int, fields[11:15])) / _TICK
+
+    def below(one: int) -> bool:
+        while one > 1 and one != without:
+            if one == pid:
+                return True
+            one = parents.get(one, 0)
+        return False
+
+    return sum(seconds for one, seconds in used.items() if below(one))
+
+
+def measured(broker: Shuffle, run: Callable[[], None]) -> Run:
+    spark, served, began = cpu_below(os.getpid(), broker.pid), broker.cpu_s(), time.perf_counter()
+    run()
+    wall = time.perf_counter() - began
+    return Run(wall, cpu_below(os.getpid(), broker.pid) - spark, broker.cpu_s() - served)
+
+
+def consume(df: DataFrame) -> None:
+    df.write.format("noop").mode("overwrite").save()
+
+
+def compare(spark: SparkSession, broker: Shuffle, directory: str, rows: int, size: int, n: int, repeat: int) -> None:
+    path = f"{directory}/{rows}-{size}"
+    os.mkdir(path)
+    write_rows(path, rows, size)
+    df = spark.read.parquet(path)
+
+    def native() -> None:
+        consume(df.repartition(n, "key"))
+
+    def through_broker() -> None:
+        with exchange(df, "key", n, brokers=broker.address) as exchanged:
+            consume(exchanged)
+
+    runs: dict[str, list[Run]] = {"native": [], "exchange": []}
+    for turn in range(repeat + 1):
+        for name, run in (("native", native), ("exchange", through_broker)):
+            result = measured(broker, run)
+            if turn:  # the first is for the JVM to warm up
+                runs[name].append(result)
+    best = {name: min(results) for name, results in runs.items()}
+    mb = rows * (size + 8) / 1e6
+    print(f"{rows} rows of {size + 8} B, {n} partitions, best of {repeat}:")
+    for name, result in best.items():
+        print(f"  {name:9} {mb / result.wall:7.0f} MB/s {result}")
+    wall = best["native"].wall / best["exchange"].wall
+    least = {name: min(run.spark + run.broker for run in results) for name, results in runs.items()}
+    print(
+        f"  exchange is {wall:.2f}x native; least CPU {least['native']:.2f} and {least['exchange']:.2f} s", flush=True
+    )
+    shutil.rmtree(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=0, help="default: what makes 400 MB")
+    parser.add_argument("--size", type=int, nargs="+", default=[100, 1000], help="bytes of a row's value")
+    parser.add_argument("--partitions", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the broker")
+    options = parser.parse_args()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory(prefix="bench-exchange-") as directory, Shuffle(*options.set) as broker:
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        settings = ["spark.driver.memory=1g", f"spark.local.dir={directory}", "spark.ui.showConsoleProgress=false"]
+        for setting in settings + options.conf:
+            name, _, value = setting.partition("=")
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        for size in options.size:
+            rows = options.rows or 400_000_000 // (size + 8) // _FILES * _FILES
+            compare(spark, broker, directory, rows, size, options.partitions, options.repeat)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
