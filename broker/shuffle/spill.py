@@ -238,10 +238,7 @@ class Spiller:
         stored = [each for each in finishing if each.error is None and not each.gone]
         if stored:
             try:
-                self._disk.sync_dir(self._directory)
-                if not self._directory_durable:
-                    self._disk.sync_dir(self._directory.rpartition("/")[0])
-                    self._directory_durable = True
+                self._sync_names()
             except OSError as error:
                 for each in stored:
                     each.error = error
@@ -301,7 +298,11 @@ class Spiller:
                 partition = index.partition(named, named.get().size(), budget)
                 if partition.id in self._partitions:
                     raise ValueError("there is another one of this partition")
-            except (OSError, ValueError) as error:
+            except OSError as error:  # perhaps the disk's mood: not served now, and kept for another start
+                log.warning("partition_unreadable", file=name, error=str(error))
+                kept |= {stem + _INDEX, stem + _DATA}
+                continue
+            except ValueError as error:
                 log.warning("partition_unreadable", file=name, error=str(error))
                 continue
             partition.named_file = named
@@ -314,6 +315,15 @@ class Spiller:
         for name in names:
             if name not in kept:
                 self._remove_file(f"{self._directory}/{name}")
+        # A broker that was killed may have renamed an index and not come to make that durable, and its writer is told now.
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        """Make durable which files there are, and the directory's own name."""
+        self._disk.sync_dir(self._directory)
+        if not self._directory_durable:
+            self._disk.sync_dir(self._directory.rpartition("/")[0] or "/")
+            self._directory_durable = True
 
     def _read_index(self, stem: str) -> SpillIndex:
         file: File = self._disk.open(f"{self._directory}/{stem}{_INDEX}", read_only=True)
