@@ -181,3 +181,33 @@ def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn(
     bench.queue.send()
     assert bench.queue.get(first.id) is None
     assert [bytes(part[-16:]) for part in bench.parts] == [first.id, second.id]
+
+
+@pytest.mark.parametrize("end", ["fail", "release"])
+def test_a_receiver_that_never_gave_credit_hears_of_the_end_and_its_connection_goes_on(end: str) -> None:
+    """Its place is behind what has been forgotten, and it is asked for its backlog all the same."""
+    bench = Bench(1)
+    bench.push(0, b"x")
+    receiver = bench.request(0, 0)
+    bench.parts.clear()
+    getattr(bench.partition, end)(*(["in vain"] if end == "fail" else []))
+    assert bench.queue.get(receiver.id) is None
+    assert len(bench.parts) == 1
+
+
+def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> None:
+    """A union takes nothing of the others before; were its writer held back for those, both would wait for ever."""
+    told: list[Any] = []
+    partition = ResultPartition(
+        ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, 2, Budget(2**30, -1, -1), unsent_max=1
+    )
+    partition.call_writer = told.append
+    view = View(partition, IndexSet(0, 1), Credit(10), lambda: None)
+    partition.append(0, 0, DataType.DATA_BUFFER, False, memoryview(b"the beginning of a record"))
+    assert len(view.take(1, 1000)) == 1
+    partition.append(1, 0, DataType.DATA_BUFFER, False, memoryview(b"of the other"))
+    assert not partition.held_back
+    partition.append(0, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"its end"))
+    assert partition.held_back
+    assert len(view.take(10, 1000)) == 2
+    assert len(told) == 1, "the writer is told that it may go on"
