@@ -8,6 +8,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
@@ -46,6 +48,16 @@ class BrokerDataSource(DataSource):
         from broker.spark.stream_source import StreamReader
 
         return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from broker.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from broker.spark.stream_sink import stream_writer
+
+        return stream_writer(self.options, schema)
 
 
 def _filters_are_asked_for() -> bool:

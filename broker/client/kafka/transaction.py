@@ -24,6 +24,7 @@ from broker.client.kafka.errors import (
 )
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
+from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
 from protocol.kafka import end_txns
 from protocol.kafka.api_keys import ApiKey
@@ -218,6 +219,11 @@ def list_transactions(cluster: "Cluster", prefix: str, ongoing: bool) -> list[Op
 def abort_transaction(cluster: "Cluster", transactional_id: str) -> None:
     """By taking the id: its producer is fenced first, then what it had open is aborted."""
     init_producer_id(cluster, transactional_id, 1000)
+
+
+def new_name() -> str:
+    """A part of a transactional id that nobody else has."""
+    return SystemEntropy.uuid().hex
 
 
 def _fields(identity: Identity) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""What the sink was told: its options and the columns of what is written. Pure; every ConfigError is one sentence.
+
+Names and meanings are those of Spark's Kafka connector, so that a query changes the name of its format and nothing else;
+``deliveryGuarantee`` is ours.
+"""
+
+from collections.abc import Mapping
+
+import attrs
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
+
+from broker.client.kafka.config import ClientConfig
+from broker.client.kafka.transaction import LONGEST_TRANSACTION_MS
+from broker.errors import ConfigError
+from broker.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, check_names, client_config
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+
+
+@attrs.frozen
+class SinkOptions:
+    """``topic`` None: the rows say it. ``client`` has the producer's settings as well."""
+
+    client: ClientConfig
+    topic: str | None
+    guarantee: str
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, default_guarantee: str) -> "SinkOptions":
+        check_names(given, SINK_OPTIONS, also=SOURCE_OPTIONS)
+        named = {name.lower(): str(value).strip() for name, value in given.items()}
+        guarantee = (named.get("deliveryguarantee") or default_guarantee).lower().replace("_", "-")
+        if guarantee not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+            raise ConfigError(f"deliveryGuarantee must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {guarantee!r}.")
+        if "kafka.transactional.id" in named:
+            raise ConfigError(
+                f"Leave out kafka.transactional.id: with deliveryGuarantee={EXACTLY_ONCE} each task has one of its own."
+            )
+        client = client_config(given)
+        if "kafka.transaction.timeout.ms" not in named:
+            # A task's transaction waits for all other tasks of its batch.
+            client = attrs.evolve(client, transaction_timeout_ms=LONGEST_TRANSACTION_MS)
+        if guarantee == EXACTLY_ONCE and (client.acks != "all" or client.enable_idempotence is False):
+            raise ConfigError(
+                f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.acks=all and idempotence: leave both as they are,"
+                f" or set deliveryGuarantee={AT_LEAST_ONCE}."
+            )
+        return cls(client, named.get("topic") or None, guarantee)
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.guarantee == EXACTLY_ONCE
+
+
+@attrs.frozen
+class SinkColumns:
+    """Where each is in a row; None: not there. Other columns are not written, as with Spark's own Kafka sink."""
+
+    value: int
+    key: int | None = None
+    headers: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+
+    @classmethod
+    def of(cls, schema: StructType, topic: str | None) -> "SinkColumns":
+        """Raises ConfigError. ``topic`` is the option, which goes before the column."""
+        where: dict[str, int] = {}
+        for index, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name not in _ALLOWED:
+                continue
+            if name in where:
+                raise ConfigError(f"There are two columns {name!r}: leave one out.")
+            if not _is_one_of(field.dataType, name):
+                raise ConfigError(
+                    f"The column {name!r} must be {_ALLOWED[name]}, not {field.dataType.simpleString()}: cast it."
+                )
+            where[name] = index
+        if "value" not in where:
+            found = ", ".join(schema.fieldNames()) or "none"
+            raise ConfigError(f"There must be a column 'value' to write; the columns are: {found}.")
+        if topic is not None:
+            where.pop("topic", None)
+        elif "topic" not in where:
+            raise ConfigError("Say where to write: set the option topic, or add a column 'topic'.")
+        return cls(**where)
+
+
+_ALLOWED = {
+    "key": "string or binary",
+    "value": "string or binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "topic": "string",
+    "partition": "int",
+}
+
+
+def _is_one_of(kind: DataType, column: str) -> bool:
+    if column in ("key", "value"):
+        return isinstance(kind, (StringType, BinaryType))
+    if column == "topic":
+        return isinstance(kind, StringType)
+    if column == "partition":
+        return isinstance(kind, IntegerType)
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return [field.name for field in fields] == ["key", "value"] and (
+        isinstance(fields[0].dataType, StringType) and isinstance(fields[1].dataType, BinaryType)
+    )
