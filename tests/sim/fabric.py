@@ -205,9 +205,9 @@ class ClientSocket:
             wire.up.write(bytes(data[:size]))
         return size
 
-    def recv(self) -> bytes:
-        """What is there."""
-        available = self.wire.down.available
+    def recv(self, most: int = 1 << 62) -> bytes:
+        """What is there, at most so many bytes."""
+        available = min(most, self.wire.down.available)
         return self.wire.down.take(available) if available else b""
 
     def shut_down_writing(self) -> None:

@@ -307,6 +307,10 @@ class History:
             self.groups[name] = GroupHistory(self.world, name)
         return self.groups[name]
 
+    def promised(self) -> None:
+        """By an answer that has just been heard."""
+        self.on_promise()
+
     def crashed(self, *, power: bool) -> None:
         for group in self.groups.values():
             group.crashed()

@@ -43,11 +43,14 @@ class Host:
         self.medium.root.sync(self.medium.root.position)
         self.tables = Tables()
         self.settings = settings
+        self.listeners = [f"kafka://127.0.0.1:{PORT}"]
+        self.small: dict[str, Any] = {}  # settings below what an operator may choose: bounds are where bugs live
         self.state = "down"
         self.start_at: float | None = world.now
         self.starts_failed = 0
         self.stops = 0
         self.catalogue_error = 0.0
+        self.failed_lately = False  # the machine, since the broker was last started
         self.sync_failed = False  # an fsync may have failed since the machine was last switched on
         self._server: BrokerServer | None = None
         self._main: Thread | None = None
@@ -72,8 +75,11 @@ class Host:
         process = self.world.boot()
         self.world.note(f"start {process.number}")
         self.start_at = None
+        self.failed_lately = self.faulty
         self.state = "starting"
-        config = BrokerConfig(listeners=[f"kafka://127.0.0.1:{PORT}"], data_dir="/data", **self.settings)
+        config = BrokerConfig(listeners=self.listeners, data_dir="/data", **self.settings)
+        for name, value in self.small.items():
+            object.__setattr__(config, name, value)
         runtime = sim_runtime(process, self.fabric, self.medium)
         self._server = BrokerServer(config, runtime, self._open_catalogue)
         self._do(process, self._server.start)
@@ -112,7 +118,7 @@ class Host:
                 self.state = "up"
                 return False
             self.world.note(f"start fails: {error}")
-            if not isinstance(error, (BrokerError, OSError)) or not self.faulty:
+            if not isinstance(error, (BrokerError, OSError)) or not self.failed_lately:
                 raise Violation(f"the broker does not start: {_trace(error)}")
             self.starts_failed += 1
             self._gone(power=False)

@@ -59,7 +59,3 @@ def leftovers(server: Any) -> dict[str, Any]:
         "requests": sum(len(plane.channel) for plane in sockets.planes),
         "watchers": sum(len(log._watchers) for log in server.kafka.logs.partitions.values()),
     }
-
-
-def left_nothing(server: Any) -> bool:
-    return not any(leftovers(server).values())

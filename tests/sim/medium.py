@@ -187,7 +187,7 @@ class Medium:
             return False
         return any(data in what.durable for what in entry.durable.values() if isinstance(what, Inode))
 
-    def unsynced(self, suffix: str) -> bool:
+    def unsynced(self, suffix: str | tuple[str, ...]) -> bool:
         """Is there anything in such a file that a power loss may take?"""
         return any(inode.unsynced for path, inode in self.walk() if path.endswith(suffix))
 

@@ -17,6 +17,11 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.shuffle import view
+from broker.shuffle.credit import Credit
+from broker.shuffle.partitions import Partitions
+from broker.shuffle.request_queue import RequestQueue
+from broker.shuffle.result_partition import ResultPartition
 from broker.storage import recovery
 from broker.storage.flusher import Flusher
 from broker.storage.log import Log
@@ -138,6 +143,78 @@ def _without_bound(_: Any) -> Any:
     return property(lambda self: 2**60, lambda self, value: None)
 
 
+def _credit_off_by_one(right: Any) -> Any:
+    def take(self: Credit, data_type: int) -> bool:
+        self.credits += 1
+        taken = right(self, data_type)
+        self.credits -= 1
+        return bool(taken)
+
+    return take
+
+
+def _not_queued_while_unwritable(right: Any) -> Any:
+    def look(self: RequestQueue, receiver: Any) -> None:
+        if self._connection.writable:
+            right(self, receiver)
+
+    return look
+
+
+def _released_twice(right: Any) -> Any:
+    def release(self: ResultPartition) -> None:
+        memory, disk = self.memory, self.disk
+        right(self)
+        self.budget.give_back(self.owner, memory, disk)
+
+    return release
+
+
+def _resend_stored(right: Any) -> Any:
+    def append(self: ResultPartition, subpartition: int, sequence: int, *args: Any) -> Any:
+        part = self.subpartitions[subpartition]
+        return right(self, subpartition, sequence if part.ended else max(sequence, part.next_sequence), *args)
+
+    return append
+
+
+def _spill_offset(right: Any) -> Any:
+    def with_spilled(taken: list[Any], file: Any) -> Any:
+        beside = [
+            (one[0], one[1], one[2] + 1 if isinstance(one[2], int) and one[1].size else one[2], *one[3:])
+            for one in taken
+        ]
+        return right(beside, file)
+
+    return with_spilled
+
+
+def _every_attempt_wins(right: Any) -> Any:
+    def finish(self: Partitions, partition: ResultPartition, done: Any) -> None:
+        def stored(error: OSError | None) -> None:
+            if error is None and partition.finish():
+                done(None)
+            else:
+                right(self, partition, done)
+
+        if partition.pipelined:
+            right(self, partition, done)
+        else:
+            partition.end_subpartitions()
+            self._spiller.finish(partition, stored)
+
+    return finish
+
+
+def _never_blocked(right: Any) -> Any:
+    def take(self: Credit, data_type: int) -> bool:
+        taken = right(self, data_type)
+        self.blocked = False
+        return bool(taken)
+
+    return take
+
+
 _ALL = [
     Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
     Bug(
@@ -176,5 +253,19 @@ _ALL = [
         _without_bound,
     ),
     Bug("connection_not_counted_out", "a closed connection is still counted", ConnectionQuotas, "close", _uncounted),
+    Bug("credit_off_by_one", "one buffer more than there is credit for", Credit, "take", _credit_off_by_one),
+    Bug("resumption_not_waited_for", "a blocking event does not block", Credit, "take", _never_blocked),
+    Bug(
+        "credit_while_unwritable",
+        "credit that comes while the connection takes nothing is noted and nobody goes on with it",
+        RequestQueue,
+        "look",
+        _not_queued_while_unwritable,
+    ),
+    Bug("writer_held_back", "a writer that was held back is not told of room", ResultPartition, "room", _uncounted),
+    Bug("released_twice", "a partition's memory is given back twice", ResultPartition, "release", _released_twice),
+    Bug("resend_stored", "a buffer that is sent again is there twice", ResultPartition, "append", _resend_stored),
+    Bug("spill_offset", "spilled buffers are read beside their place", view, "_with_spilled", _spill_offset),
+    Bug("every_attempt_wins", "an attempt that comes second wins, too", Partitions, "finish", _every_attempt_wins),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

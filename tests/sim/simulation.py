@@ -18,12 +18,14 @@ from tests.sim.clients.member import Member
 from tests.sim.clients.offsets import Keeper
 from tests.sim.clients.producer import IdempotentProducer, Producer
 from tests.sim.clients.reader import Reader
+from tests.sim.clients.stream import StreamClient
 from tests.sim.clients.vandal import Vandal
 from tests.sim.disk import DiskFaults
 from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
+from tests.sim.shuffle_scene import ShuffleScene
 from tests.sim.storm import Storm, Weather, draw_weather
 from tests.sim.world import Chaos, Violation, World
 
@@ -34,6 +36,8 @@ _QUIET_STEPS = 40_000
 _LEAVING_STEPS = 5_000
 # What no client asks more of at a time; and at least one batch comes whatever it asks.
 _FETCH_BYTES = 100_000
+# Who takes part: the clients of a topic always, and these.
+CASTS = ("groups", "shuffle", "shuffle", "all")
 _MAIN_TOPIC = "main"
 _SIDE_TOPIC = "side"
 
@@ -70,7 +74,7 @@ def draw_settings(rng: Any, largest_batch: int) -> dict[str, Any]:
         "socket_listen_backlog_size": rng.choice((1, 5, 100)),
         # Who waits for request memory counts as idle.
         "connections_max_idle_ms": rng.choice((700 if memory > 1_000_000 else 10_000, 5_000, 600_000)),
-        "max_connections": rng.choice((14, 1000)),
+        "max_connections": rng.choice((24, 1000)),
         "max_connection_creation_rate": rng.choice((20, 2**31 - 1)),
         "log_segment_bytes": segment,
         "log_index_interval_bytes": rng.choice((0, 200, 4096)),
@@ -116,7 +120,11 @@ class Simulation:
         self.restart_wanted = False
         self.resize_wanted = 0
         self._machine_failed = False  # in this life of the broker
+        self.cast = rng.choice(CASTS)
         self._populate(rng)
+        self.shuffle: ShuffleScene | None = None
+        if self.cast in ("shuffle", "all"):
+            self._populate_shuffle(rng)
         for name, group in self.history.groups.items():
             group.stored = partial(self._stored_offset, name)
         self.storm = Storm(self, self.weather)
@@ -151,7 +159,7 @@ class Simulation:
                 size_most=large,
                 pace_s=rng.choice((0.02, 0.2, 0.8)),
             )
-            for n in range(2)
+            for n in range(1 if self.cast == "shuffle" else 2)
         ]
         self.producers.append(
             Producer(
@@ -177,17 +185,33 @@ class Simulation:
         if deletes is not None:
             for producer in self.producers:
                 producer.trimmed = _SIDE_TOPIC
-        self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2)]
+        grouped = self.cast in ("groups", "all")
+        self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2 if grouped else 1)]
         self.members = [
             Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
-            for n in range(rng.randrange(1, 4))
+            for n in range(rng.randrange(1, 4) if grouped else 0)
         ]
-        self.keeper = Keeper("keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=20)
-        self.clients: list[Client] = [self.admin, *self.producers, *self.readers, *self.members, self.keeper]
+        self.keepers = [Keeper("keeper", *common, group="kept", topic=_MAIN_TOPIC, commits=20)] if grouped else []
+        self.clients: list[Client | StreamClient] = [
+            self.admin,
+            *self.producers,
+            *self.readers,
+            *self.members,
+            *self.keepers,
+        ]
         self.vandals = (
             [Vandal("vandal", self.world, self.host.fabric, [_MAIN_TOPIC, _SIDE_TOPIC])] if rng.random() < 0.4 else []
         )
         self.world.actors.extend([*self.clients, *self.vandals])
+
+    def _populate_shuffle(self, rng: Any) -> None:
+        scene = self.shuffle = ShuffleScene(self.world, self.host, rng)
+        scene.work.machine_failed = lambda: self.host.faulty or self._machine_failed
+        scene.work.hurried = self.history.hurried
+        scene.work.on_promise = self.history.promised
+        self.clients += scene.clients
+        self.vandals += scene.vandals
+        self.world.actors.extend([*scene.clients, *scene.vandals])
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
         row = self.host.tables.offsets.get((group, topic, partition))
@@ -208,7 +232,7 @@ class Simulation:
         lives = self.world.lives
 
         def crash() -> None:
-            if power and not self.host.medium.unsynced(".log"):
+            if power and not self.host.medium.unsynced((".log", ".data", ".index")):
                 return  # the next promise, then
             self.history.on_promise = lambda: None
             if self.host.state == "up" and self.world.lives == lives:
@@ -292,8 +316,9 @@ class Simulation:
             self._until(lambda: self.careful.done, limit)
 
     @property
-    def _workers(self) -> list[Client]:
-        return [self.admin, *self.producers, *self.members, self.keeper]
+    def _workers(self) -> list[Client | StreamClient]:
+        readers = set(self.readers)
+        return [client for client in self.clients if client not in readers]
 
     def _until(self, condition: Any, limit: int) -> None:
         while not condition():
@@ -320,7 +345,7 @@ class Simulation:
                 raise Violation("nothing will ever happen again")
             world.now = max(world.now, host.start_at or world.now)
         if host.faulty:
-            self._machine_failed = True
+            self._machine_failed = host.failed_lately = True
             if host.medium.faults.sync_error:
                 host.sync_failed = True
         if host.look():
@@ -345,10 +370,14 @@ class Simulation:
             if server.crash is not None:
                 raise Violation(f"a thread crashed: {server.crash!r}")
             invariants.check(server, self._largest_response)
+            if self.shuffle is not None:
+                self.shuffle.check(server)
 
     def _idle(self) -> None:
         if self.host.server is not None:
             invariants.check_wakeups(self.world, self.host.server)
+            if self.shuffle is not None:
+                self.shuffle.check_idle(self.host.server)
 
     @property
     def scarce_memory(self) -> bool:
@@ -388,14 +417,17 @@ class Simulation:
 
     def _leave(self) -> None:
         """Everybody goes; nothing is left."""
+        if self.shuffle is not None:
+            self.shuffle.steward.clean_up()
+            self._until(lambda: self.shuffle.steward.done, self.world.steps + _LEAVING_STEPS)  # type: ignore[union-attr]
         for client in self.clients:
             client.close()
         server = self.host.server
         assert server is not None
         limit = self.world.steps + _LEAVING_STEPS
-        while not invariants.left_nothing(server):
+        while any(self._leftovers(server).values()):
             if self.world.steps > limit:
-                raise Violation(f"clients are gone, and this is not: {invariants.leftovers(server)}")
+                raise Violation(f"clients are gone, and this is not: {self._leftovers(server)}")
             self._turn()
         del server
         self.host.stop()
@@ -409,6 +441,10 @@ class Simulation:
         if cycles:
             raise Violation(f"locks in both orders: {cycles}")
         self._check()
+
+    def _leftovers(self, server: Any) -> dict[str, Any]:
+        found = invariants.leftovers(server)
+        return found if self.shuffle is None else found | self.shuffle.leftovers(server)
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False) -> Result:

@@ -52,6 +52,10 @@ class Writer(StreamClient):
     def done(self) -> bool:
         return self.attempt is None and (self._rival or all(job.read for job in self._jobs))
 
+    @property
+    def wanted(self) -> bool:
+        return self.attempt is not None or any(not job.read for job in self._jobs)
+
     # -- what to do ---------------------------------------------------------------------------------------------------------
 
     def connected(self) -> None:
@@ -72,7 +76,8 @@ class Writer(StreamClient):
         if attempt is None:
             attempt = self._take_work()
             if attempt is None:
-                self.idle(0.1 + rng.random() * 0.2)
+                # A rival must not come when the race is over.
+                self.idle((0.01 if self._rival else 0.2) * (1 + rng.random()))
                 return
         self.idle(rng.random() * self._pace_s)
         if attempt.abandoned:
@@ -92,7 +97,11 @@ class Writer(StreamClient):
                 continue
             active = [attempt for attempt in job.attempts if attempt.writer]
             if self._rival:
-                if active and not any(attempt.writer == self.name for attempt in job.attempts) and len(job.attempts) < 4:
+                if (
+                    active
+                    and not any(attempt.writer == self.name for attempt in job.attempts)
+                    and len(job.attempts) < 4
+                ):
                     break
             elif job.readable() is None if job.pipelined else True:
                 break
@@ -129,9 +138,7 @@ class Writer(StreamClient):
             attempt.sent[index] = max(attempt.sent[index], sequence + 1)
             buffer = attempt.script[index][sequence]
             self.send(
-                encode_push_buffer(
-                    self._handle, index, sequence, buffer.data_type, buffer.compressed, buffer.payload
-                )
+                encode_push_buffer(self._handle, index, sequence, buffer.data_type, buffer.compressed, buffer.payload)
             )
 
     def _wait(self) -> None:
@@ -174,6 +181,7 @@ class Writer(StreamClient):
 
     def _drop(self) -> None:
         assert self.attempt is not None
+        self.world.note(f"{self.name} is through with {self.attempt}")
         self.attempt.writer = ""
         self.attempt.wires.pop("writer", None)
         self.attempt = None
@@ -236,7 +244,9 @@ class Writer(StreamClient):
                 raise Violation(f"{self.name}: {attempt} goes on at {next_sequences}, acknowledged are {attempt.acked}")
             job.give_up(attempt, "the broker has forgotten it")  # it took too long to come back
             return
-        self._next = [number if self.rng.random() < 0.6 else self.rng.randrange(number + 1) for number in next_sequences]
+        self._next = [
+            number if self.rng.random() < 0.6 else self.rng.randrange(number + 1) for number in next_sequences
+        ]
         self.idle(0.0)
 
     def _acknowledged(self, attempt: Attempt, next_sequences: tuple[tuple[int, int], ...]) -> None:

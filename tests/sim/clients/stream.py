@@ -1,0 +1,178 @@
+"""A simulated client of the shuffle protocol: one connection, frames out, messages in, no request and answer."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
+from protocol.shuffle.errors import ErrorResponse
+from protocol.shuffle.generation import Generation
+from tests.sim.fabric import ClientSocket
+from tests.sim.world import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.jobs import ShuffleWork
+    from tests.sim.world import World
+
+SHUFFLE_PORT = 9094
+# What a broker that is up must do within this time (s), when faults are over, for somebody whom nothing keeps from going on.
+PATIENCE_S = 60.0
+_LARGEST_BUFFER = 64 * 1024
+
+
+class StreamClient:
+    """The base of writers and readers. Subclasses say what to send (``act``) and what to make of what comes (``received``)."""
+
+    def __init__(self, name: str, world: "World", fabric: Any, work: "ShuffleWork", generation: Generation) -> None:
+        self.name = name
+        self.world = world
+        self.fabric = fabric
+        self.work = work
+        self.generation = generation
+        self.rng = world.rng(name)
+        self.socket: ClientSocket | None = None
+        self.paused_until = 0.0
+        self.quiet = False
+        self.quiet_since = math.inf
+        self.closed = False
+        self.read_most = self.rng.choice((100, 2_000, 1 << 20, 1 << 20))  # bytes at a time
+        self.read_gap_s = self.rng.choice((0.0, 0.0, 0.01, 0.1))  # a slow reader: the broker's end fills up
+        self._decoder = ClientDecoder(generation, _LARGEST_BUFFER)
+        self._outbox = bytearray()
+        self._connect_at = 0.0
+        self._read_at = 0.0
+        self._act_at = 0.0
+
+    # -- for subclasses ---------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Called when ``idle`` is over: ``send`` something, or be ``idle`` again."""
+        raise NotImplementedError
+
+    def received(self, message: ServerMessage) -> None:
+        raise NotImplementedError
+
+    def connected(self) -> None:
+        """A new connection, of which nothing has been sent yet."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    @property
+    def wanted(self) -> bool:
+        """It needs a connection."""
+        return not self.done
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def send(self, *frames: bytes) -> None:
+        for frame in frames:
+            self._outbox += frame
+
+    def idle(self, seconds: float) -> None:
+        self._act_at = self.world.now + seconds
+
+    @property
+    def life(self) -> int:
+        assert self.socket is not None
+        return self.socket.wire.life
+
+    # -- Actor --------------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        now = self.world.now
+        if self.closed or now < self.paused_until:
+            return False
+        socket = self.socket
+        if socket is None:
+            return now >= self._connect_at and self.wanted
+        return (
+            (now >= self._read_at and socket.readable)
+            or (bool(self._outbox) and socket.room > 0)
+            or now >= self._act_at
+        )
+
+    def deadline(self) -> float | None:
+        if self.closed:
+            return None
+        now = self.world.now
+        if now < self.paused_until:
+            return self.paused_until
+        if self.socket is None:
+            return self._connect_at if self.wanted else None
+        moments = [self._act_at]
+        if self.socket.readable:
+            moments.append(self._read_at)
+        moment = min(moments)
+        return None if moment == math.inf else moment
+
+    def step(self) -> None:
+        if self.socket is None:
+            self._connect()
+            return
+        now = self.world.now
+        if now >= self._read_at and self.socket.readable:
+            self._receive()
+            if self.socket is None:
+                return
+        if now >= self._act_at:
+            self._act_at = math.inf
+            self.act()
+        if self._outbox and self.socket is not None:
+            del self._outbox[: self.socket.send(self._outbox)]
+
+    # -- the connection -----------------------------------------------------------------------------------------------------
+
+    def be_quiet(self) -> None:
+        """Faults are over."""
+        self.quiet = True
+        self.quiet_since = self.world.now
+        self.paused_until = 0.0
+
+    def close(self) -> None:
+        """For good."""
+        self.disconnect()
+        self.closed = True
+
+    def disconnect(self, *, rudely: bool = False) -> None:
+        """From our side."""
+        if self.socket is not None:
+            if rudely:
+                self.socket.reset()
+            else:
+                self.socket.close()
+            self._gone()
+
+    def _connect(self) -> None:
+        self.socket = self.fabric.connect(SHUFFLE_PORT, host=f"10.0.1.{1 + self.rng.randrange(3)}")
+        if self.socket is None:
+            self._connect_at = self.world.now + 0.05 + self.rng.random() * 0.5
+            return
+        self.world.note(f"{self.name} connects as {self.socket.wire.number}")
+        self._decoder = ClientDecoder(self.generation, _LARGEST_BUFFER)
+        self._outbox.clear()
+        self._act_at = self._read_at = 0.0
+        self.connected()
+
+    def _gone(self) -> None:
+        self.socket = None
+        self._connect_at = self.world.now + self.rng.random() * 0.2
+        self.lost()
+
+    def _receive(self) -> None:
+        socket = self.socket
+        assert socket is not None
+        if self.read_gap_s and not self.quiet:
+            self._read_at = self.world.now + self.rng.random() * self.read_gap_s
+        data = socket.recv(self.read_most)
+        for message in self._decoder.feed(data):
+            if isinstance(message, ErrorResponse) and message.is_fatal:
+                raise Violation(f"{self.name}: {message.class_name}: {message.message}")
+            self.received(message)
+            if self.socket is not socket:
+                return
+        if socket.lost:
+            self.world.note(f"{self.name} loses {socket.wire.number}")
+            socket.close()
+            self._gone()
