@@ -104,21 +104,47 @@ def zigzag(values: npt.NDArray[Any]) -> U64:
 def sizes_of(raw: U64) -> I64:
     """Bytes that each of the zig-zag values takes as a varint."""
     sizes = np.ones(len(raw), np.int64)
-    bound = 0x80
     largest = int(raw.max()) if len(raw) else 0
-    while bound <= largest:
-        sizes += raw >= np.uint64(bound)
-        bound <<= 7
+    for bits in range(7, 64, 7):
+        if largest >> bits == 0:
+            break
+        sizes += raw >= np.uint64(1 << bits)
     return sizes
 
 
-def put(matrix: U8, column: int, raw: U64, width: int) -> int:
-    """Writes varints of up to ``width`` bytes into columns of ``matrix``, one row each; the next free column.
+class Rows:
+    """Rows of bytes, as many columns of varints and single bytes as are added; ``flat`` is all of them in a row."""
 
-    Bytes behind a shorter varint's end are left as they are: whoever flattens the rows leaves them out.
-    """
-    for i in range(width):
-        byte = (raw >> np.uint64(7 * i)).astype(np.uint8)
-        more = raw >= np.uint64(1 << 7 * (i + 1)) if i < width - 1 else None
-        matrix[:, column + i] = byte & 0x7F if more is None else np.where(more, byte | 0x80, byte & 0x7F)
-    return column + width
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._columns: list[U8] = []
+        self._used: list[npt.NDArray[np.bool_] | None] = []  # None: in every row
+        self.sizes: I64 = np.zeros(count, np.int64)
+
+    def byte(self, value: int) -> None:
+        self._columns.append(np.full(self._count, value, np.uint8))
+        self._used.append(None)
+        self.sizes += 1
+
+    def varint(self, raw: U64, sizes: I64) -> None:
+        """``raw`` is zig-zag already, ``sizes`` is ``sizes_of(raw)``."""
+        width = int(sizes.max())
+        for i in range(width):
+            column = (raw >> np.uint64(7 * i)).astype(np.uint8) & np.uint8(0x7F)
+            if i < width - 1:
+                column |= (sizes > i + 1).view(np.uint8) << np.uint8(7)
+            self._columns.append(column)
+            self._used.append(sizes > i if i else None)
+        self.sizes += sizes
+
+    def flat(self) -> U8:
+        matrix = np.empty((self._count, len(self._columns)), np.uint8)
+        for i, column in enumerate(self._columns):
+            matrix[:, i] = column
+        if all(used is None for used in self._used):
+            return matrix.reshape(-1)
+        keep = np.ones(matrix.shape, np.bool_)
+        for i, used in enumerate(self._used):
+            if used is not None:
+                keep[:, i] = used
+        return matrix[keep]
