@@ -6,10 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
+from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
+from broker.client import Broker
+from broker.client.kafka import Cluster
 from broker.client.kafka.batch_builder import Built, build, partitions_for, stamp
 from broker.client.kafka.errors import KafkaClientError
 from protocol.kafka.batch import HEADER_SIZE, check_crc, read_header
@@ -219,3 +222,34 @@ def test_the_layout_is_kafkas() -> None:
     (built,) = build(pa.array([b"value"]), pa.array([b"key"]), now_ms=7)
     assert struct.pack(">q", 7) == built.data[27:35]
     assert b"\x1c\x00\x00\x00\x06key\x0avalue\x00" == built.data[HEADER_SIZE:]
+
+
+# -- real clients -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_real_consumer_reads_what_was_built(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+    rows: list[Row] = [
+        (b"key" * (i % 3) or None, b"v" * i, [("h", b"x"), ("n", None)][: i % 3], NOW + i) for i in range(200)
+    ]
+    with cluster.producer() as producer:
+        for one in build(**columns(rows, pa.binary()), now_ms=NOW, compression=codec, max_batch_bytes=5000):
+            producer.send(topic, 0, one.data, one.count)
+        producer.flush()
+    assert expected(rows) == consumed(running, topic, len(rows))
+
+
+def consumed(running: Broker, topic: str, count: int) -> list[Record]:
+    """By librdkafka."""
+    consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "any"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        found: list[Record] = []
+        while len(found) < count:
+            for message in consumer.consume(count - len(found), 10):
+                assert not message.error()
+                headers = list(message.headers() or ())
+                found.append(Record(message.offset(), message.timestamp()[1], message.key(), message.value(), headers))
+        return found
+    finally:
+        consumer.close()

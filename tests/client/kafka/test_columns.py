@@ -5,9 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.client import Broker
+from broker.client.kafka import Cluster
 from broker.client.kafka.columns import COLUMNS, Decoder, schema
 from broker.client.kafka.errors import CorruptRecordError
 from protocol.checksum import crc32c
@@ -74,7 +77,7 @@ def expected_rows(data: bytes) -> list[Row]:
             "offset": record.offset,
             "timestamp": microseconds(record.timestamp),
             "timestampType": int(header.is_log_append_time),
-            "headers": [{"key": name, "value": value} for name, value in record.headers],
+            "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
         }
         for pos, header in batches(data)
         for record in records(data, pos)
@@ -401,3 +404,35 @@ def test_a_wrong_number_of_records_is_an_error(count: int) -> None:
     struct.pack_into(">i", batch, 57, count)
     struct.pack_into(">i", batch, 23, max(0, count - 1))
     assert message_of(resealed(batch))
+
+
+# -- real clients -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_a_real_producer_writes_is_read(running: Broker, cluster: Cluster, topic: str, codec: str) -> None:
+    producer = Producer({"bootstrap.servers": running.bootstrap_servers, "compression.type": codec, "linger.ms": 20})
+    for i in range(2000):
+        headers: list[tuple[str, str | bytes | None]] = [("h", b"%d" % i), ("n", None)]
+        producer.produce(
+            topic, b"v" * (i % 300), b"key" * (i % 3) or None, 0, timestamp=1 + i, headers=headers[: i % 3]
+        )
+    assert 0 == producer.flush(30)
+    wanted = Decoder(topic, 0, 0, 2000, columns=ALL)
+    found: list[Row] = []
+    with cluster.fetcher(topic, 0, 0, 2000) as fetcher:
+        for fetched in fetcher:
+            found += rows(wanted.decode(fetched.data, fetched.aborted))
+    assert found == [
+        {
+            "key": b"key" * (i % 3) or None,
+            "value": b"v" * (i % 300),
+            "topic": topic,
+            "partition": 0,
+            "offset": i,
+            "timestamp": (1 + i) * 1000,
+            "timestampType": 0,
+            "headers": [{"key": "h", "value": b"%d" % i}, {"key": "n", "value": None}][: i % 3],
+        }
+        for i in range(2000)
+    ]
