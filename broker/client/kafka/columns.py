@@ -203,8 +203,11 @@ class Decoder:
         items = pa.StructArray.from_arrays(
             [_text(self._binary(data, headers.names)), values], fields=list(_TYPES["headers"].value_type)
         )
+        # A record without headers has null, as in Spark's Kafka connector.
+        some = headers.counts > 0
+        valid = None if some.all() else _bitmap(some)
         lists = pa.Array.from_buffers(
-            _TYPES["headers"], len(headers.counts), [None, pa.py_buffer(ends)], 0, children=[items]
+            _TYPES["headers"], len(headers.counts), [valid, pa.py_buffer(ends)], children=[items]
         )
         return lists if rows is None else lists.take(pa.array(rows))
 

@@ -432,7 +432,7 @@ def test_what_a_real_producer_writes_is_read(running: Broker, cluster: Cluster, 
             "offset": i,
             "timestamp": (1 + i) * 1000,
             "timestampType": 0,
-            "headers": [{"key": "h", "value": b"%d" % i}, {"key": "n", "value": None}][: i % 3],
+            "headers": [{"key": "h", "value": b"%d" % i}, {"key": "n", "value": None}][: i % 3] or None,
         }
         for i in range(2000)
     ]
