@@ -1,6 +1,6 @@
 """The coordinator around the groups: which group, which errors before a group is asked, time, the catalogue, restarts."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -16,16 +16,16 @@ def test_a_group_without_a_name_is_refused(office: Office) -> None:
     assert office.groups.leave("", [("a", None)]) == (ErrorCode.invalid_group_id, [])
 
 
-def test_the_operator_bounds_the_session_timeout(tmp_path: Path) -> None:
-    office = Office(tmp_path, group_min_session_timeout_ms=5_000, group_max_session_timeout_ms=9_000)
+def test_the_operator_bounds_the_session_timeout(new_office: Callable[..., Office]) -> None:
+    office = new_office(group_min_session_timeout_ms=5_000, group_max_session_timeout_ms=9_000)
     assert office.join("g", session_timeout_ms=4_999).error == ErrorCode.invalid_session_timeout
     assert office.join("g", session_timeout_ms=9_001).error == ErrorCode.invalid_session_timeout
     assert office.join("g", session_timeout_ms=5_000).error == ErrorCode.member_id_required
     assert office.join("g", session_timeout_ms=9_000).error == ErrorCode.member_id_required
 
 
-def test_the_operator_bounds_the_size_of_a_group(tmp_path: Path) -> None:
-    office = Office(tmp_path, group_max_size=1)
+def test_the_operator_bounds_the_size_of_a_group(new_office: Callable[..., Office]) -> None:
+    office = new_office(group_max_size=1)
     office.stable("g")
     assert office.join("g").error == ErrorCode.group_max_size_reached
 

@@ -1,6 +1,6 @@
 """Committed offsets: when they count, who may delete them, and when they are forgotten."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -75,8 +75,8 @@ def test_a_commit_that_is_not_durable_does_not_count_and_says_so(office: Office)
     assert office.committed("g") == {ORDERS_0: 9}
 
 
-def test_metadata_has_a_longest_length(tmp_path: Path) -> None:
-    office = Office(tmp_path, offset_metadata_max_bytes=4)
+def test_metadata_has_a_longest_length(new_office: Callable[..., Office]) -> None:
+    office = new_office(offset_metadata_max_bytes=4)
     fits, too_long = (
         office.commit("g", {ORDERS_0: 1}, metadata="1234"),
         office.commit("g", {ORDERS_1: 1}, metadata="12345"),
@@ -86,8 +86,8 @@ def test_metadata_has_a_longest_length(tmp_path: Path) -> None:
     assert office.stored("g") == {ORDERS_0: 1}
 
 
-def test_of_one_commit_what_fits_counts_and_the_rest_does_not(tmp_path: Path) -> None:
-    office = Office(tmp_path, offset_metadata_max_bytes=4)
+def test_of_one_commit_what_fits_counts_and_the_rest_does_not(new_office: Callable[..., Office]) -> None:
+    office = new_office(offset_metadata_max_bytes=4)
     rows = {ORDERS_0: CommittedOffset(1, -1, "1234", 0), ORDERS_1: CommittedOffset(1, -1, "12345", 0)}
     answer = CommitAnswer()
     office.groups.offsets.commit("g", NOBODY, rows, answer)
@@ -249,9 +249,9 @@ def test_after_a_crash_offsets_of_topics_that_are_gone_are_dropped(office: Offic
 
 
 @pytest.fixture
-def week(tmp_path: Path) -> Office:
+def week(new_office: Callable[..., Office]) -> Office:
     """Offsets are kept for seven days."""
-    return Office(tmp_path, offsets_retention_minutes=7 * 24 * 60)
+    return new_office(offsets_retention_minutes=7 * 24 * 60)
 
 
 def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(week: Office) -> None:
