@@ -163,10 +163,13 @@ class Partitions:
                 done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
         with self._lock:
-            if self._by_id.get(partition.id) is not partition:  # a claim of its would never be taken back
-                done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
-                return
-            winner = self._winners.setdefault(partition.id.producer_key, partition.id)
+            known = self._by_id.get(partition.id) is partition
+            winner = self._winners.get(partition.id.producer_key)
+            if known and winner is None:  # a claim of one that is gone would never be taken back
+                winner = self._winners[partition.id.producer_key] = partition.id
+        if winner is None:
+            done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+            return
         if winner != partition.id:
             self._release(partition)
             done(Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished"))
