@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from broker.spark.data_source import BrokerDataSource
-    from broker.spark.lag import Lag, lag
+    from broker.spark.progress import Lag, lag
 
 __all__ = ["BrokerDataSource", "Lag", "lag", "register"]
 
 # Imported at first use: Spark's workers import this package for whatever is in it.
-_WHERE = {"BrokerDataSource": "data_source", "Lag": "lag", "lag": "lag"}
+_WHERE = {"BrokerDataSource": "data_source", "Lag": "progress", "lag": "progress"}
 
 
 def register(spark: "SparkSession") -> None:

@@ -103,10 +103,11 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
         """Raises ConfigError. Keys in any case."""
         options = _Given(given)
+        client = client_config(given)
         check_names(options.names(), SOURCE_OPTIONS, also=SINK_OPTIONS)
         start, late_start = _start(options, streaming)
         return cls(
-            client=client_config(given),
+            client=client,
             subscription=_subscription(options),
             start=start,
             end=_end(options, streaming),
@@ -145,6 +146,11 @@ def client_config(given: Mapping[str, str]) -> ClientConfig:
     for name, reason in _REFUSED.items():
         if name in properties:
             raise ConfigError(f"Leave out kafka.{name}: {reason}.")
+    if not given:
+        raise ConfigError(
+            "No option has come here: Spark does not pass on what CREATE TABLE says in OPTIONS, so use CREATE TEMPORARY VIEW, "
+            "or say it in each query: SELECT * FROM t WITH (`kafka.bootstrap.servers` = 'localhost:9092', subscribe = 't')."
+        )
     if not (properties.get("bootstrap.servers") or "").strip():
         raise ConfigError("Set the option kafka.bootstrap.servers to the address of a broker, such as localhost:9092.")
     try:

@@ -15,7 +15,7 @@ from broker.client.kafka.errors import OffsetOutOfRangeError, TopicRecreatedErro
 from broker.client.kafka.fetcher import Fetcher
 from broker.client.kafka.values import READ_COMMITTED, Fetched
 from broker.spark.partitions import Slice
-from broker.spark.resolve import Loss, loss, name, records
+from broker.spark.resolve import Loss, name, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,22 +26,22 @@ def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, Slice):
         return
     wanted, settings = partition.range, partition.settings
-    report = loss(settings.fail_on_data_loss)
+    loss = Loss(settings.fail_on_data_loss)
     with Cluster(settings.client) as cluster:
         known = cluster.topics([wanted.topic]).get(wanted.topic)
         if known is None or wanted.partition not in known.partitions:
-            report(
+            loss.report(
                 f"{wanted.topic}-{wanted.partition} was deleted before {records(wanted.start, wanted.end)} were read."
             )
             return
         if wanted.topic_id and known.topic_id and known.topic_id.hex != wanted.topic_id:
-            report(f"The topic {wanted.topic!r} was deleted and created again before {wanted} was read.")
+            loss.report(f"The topic {wanted.topic!r} was deleted and created again before {wanted} was read.")
             return
         with cluster.fetcher(wanted.topic, wanted.partition, wanted.start, wanted.end) as fetcher:
-            yield from _records_of(fetcher, partition, cluster, report)
+            yield from _records_of(fetcher, partition, cluster, loss)
 
 
-def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, report: Loss) -> "Iterator[pa.RecordBatch]":
+def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> "Iterator[pa.RecordBatch]":
     wanted = task.range
     decoder = _decoder(task, wanted.start)
     deadline: float | None = None
@@ -49,14 +49,14 @@ def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, report: Loss) -
         try:
             fetched = next(fetcher, None)
         except OffsetOutOfRangeError as error:
-            following = _after_gap(error, decoder.next_offset, task, report)
+            following = _after_gap(error, decoder.next_offset, task, loss)
             if following is None:
                 return
             decoder = _decoder(task, following)
             fetcher.seek(following)
             continue
         except (TopicRecreatedError, UnknownTopicError) as error:
-            report(str(error))
+            loss.report(str(error))
             return
         if fetched is None:
             return
@@ -68,7 +68,7 @@ def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, report: Loss) -
         now = cluster.clock.monotonic()
         deadline = deadline or now + task.settings.poll_timeout_ms / 1000
         if now >= deadline:
-            report(
+            loss.report(
                 f"{name((wanted.topic, wanted.partition))} ends at {_end(fetched, task)}, before offset {wanted.end} that was"
                 f" there when the read was planned, and nothing came within {task.settings.poll_timeout_ms} ms."
             )
@@ -79,16 +79,16 @@ def _decoder(task: Slice, start: int) -> Decoder:
     return Decoder(task.range.topic, task.range.partition, start, task.range.end, columns=task.settings.columns)
 
 
-def _after_gap(error: OffsetOutOfRangeError, position: int, task: Slice, report: Loss) -> int | None:
+def _after_gap(error: OffsetOutOfRangeError, position: int, task: Slice, loss: Loss) -> int | None:
     """Where to go on after records that are gone; None: nothing is left to read."""
     where = name((task.range.topic, task.range.partition))
     if position < error.log_start:
         gone = min(error.log_start, task.range.end)
-        report(
+        loss.report(
             f"Before they were read, {records(position, gone)} of {where} were deleted: it begins at {error.log_start} now."
         )
         return gone if gone < task.range.end else None
-    report(f"{where} ends at {error.end} now, before {records(position, task.range.end)} were read.")
+    loss.report(f"{where} ends at {error.end} now, before {records(position, task.range.end)} were read.")
     return None
 
 

@@ -1,11 +1,13 @@
 """What the options mean in this cluster now: which partitions, and from which offset to which. On the driver; asks the cluster.
 
-Every function that may find records gone is told what to do then: ``loss`` raises or logs (``failOnDataLoss``).
+Every function that may find records gone is told by a ``Loss`` what to do then.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+
+import attrs
 
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.values import EARLIEST, LATEST, TopicMetadata, TopicPartition
@@ -20,16 +22,17 @@ _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_
 
 _log = logging.getLogger(__name__)
 
-Loss = Callable[[str], None]
 
+@attrs.frozen
+class Loss:
+    """What to do about records that are gone: fail, or say so and go on."""
 
-def loss(fail: bool) -> Loss:
-    def report(sentence: str) -> None:
-        if fail:
+    fails: bool
+
+    def report(self, sentence: str) -> None:
+        if self.fails:
             raise DataLossError(f"{sentence} To go on with what there is, set failOnDataLoss to false.")
         _log.warning("%s The query goes on with what there is.", sentence)
-
-    return report
 
 
 def name(where: TopicPartition) -> str:
@@ -86,11 +89,17 @@ def require_all(found: Found, options: SourceOptions) -> None:
 class Ends:
     """First and next offsets of partitions, asked for when needed and then kept. LATEST honours the isolation level."""
 
-    def __init__(self, cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Iterable[TopicPartition],
+        latest: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """``latest``: instead of asking."""
         self._cluster, self._partitions = cluster, list(partitions)
-        self._known: dict[int, dict[TopicPartition, int]] = {}
+        self._known: dict[int, Mapping[TopicPartition, int]] = {} if latest is None else {LATEST: latest}
 
-    def at(self, edge: int) -> dict[TopicPartition, int]:
+    def at(self, edge: int) -> Mapping[TopicPartition, int]:
         if edge not in self._known:
             self._known[edge] = known_offsets(self._cluster, dict.fromkeys(self._partitions, edge))
         return self._known[edge]
@@ -122,7 +131,7 @@ def first_offsets(
         return ends.at(LATEST)[where]
 
     at = _offsets(ends, partitions, options.start, "startingOffsets", now_ms, none_that_late)
-    return _within(ends, at, options.start, "startingOffsets", loss(options.fail_on_data_loss))
+    return _within(ends, at, options.start, "startingOffsets", Loss(options.fail_on_data_loss))
 
 
 def last_offsets(
@@ -130,7 +139,7 @@ def last_offsets(
 ) -> dict[TopicPartition, int]:
     """Where a batch read ends in each (exclusive)."""
     at = _offsets(ends, partitions, options.end, "endingOffsets", now_ms, lambda where, _: ends.at(LATEST)[where])
-    return _within(ends, at, options.end, "endingOffsets", loss(options.fail_on_data_loss))
+    return _within(ends, at, options.end, "endingOffsets", Loss(options.fail_on_data_loss))
 
 
 def _offsets(
@@ -170,7 +179,7 @@ def _must_match(option: str, given: Mapping[TopicPartition, int], partitions: li
 
 
 def _within(
-    ends: Ends, at: dict[TopicPartition, int], position: Position, option: str, report: Loss
+    ends: Ends, at: dict[TopicPartition, int], position: Position, option: str, loss: Loss
 ) -> dict[TopicPartition, int]:
     """Offsets that a user wrote must exist."""
     if not isinstance(position, Offsets):
@@ -178,6 +187,6 @@ def _within(
     for where, offset in at.items():
         first, last = ends.at(EARLIEST)[where], ends.at(LATEST)[where]
         if not first <= offset <= last:
-            report(f"{option} has {offset} for {name(where)}, which goes from {first} to {last} (exclusive).")
+            loss.report(f"{option} has {offset} for {name(where)}, which goes from {first} to {last} (exclusive).")
             at[where] = min(max(first, offset), last)
     return at

@@ -7,7 +7,7 @@ restart.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -42,12 +42,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._settings = settings_of(options, schema)
-        self._report = resolve.loss(options.fail_on_data_loss)
+        self._loss = Loss(options.fail_on_data_loss)
         self._opened: Cluster | None = None
         self._sizes = RecordSizes()
         self._newest: StreamOffset | None = None  # as last seen, without limits
         self._pinned: StreamOffset | None = None  # where the trigger availableNow ends
         self._last_batch_s: float | None = None
+        self._committed: dict[str, Any] | None = None  # to the group
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
@@ -62,9 +63,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         found = self._discover(required=True)
-        ends = resolve.Ends(self._cluster, found.partitions)
+        # With the trigger availableNow, what has come since it was prepared does not exist.
+        latest = self._pinned.at if self._pinned else None
+        partitions = [where for where in found.partitions if latest is None or where in latest]
+        ends = resolve.Ends(self._cluster, partitions, latest)
         now_ms = self._cluster.clock.time_ms()
-        return found.offset(resolve.first_offsets(ends, found.partitions, self._options, now_ms)).to_json()
+        first = resolve.first_offsets(ends, partitions, self._options, now_ms)
+        if latest is not None:
+            first = {where: min(offset, latest[where]) for where, offset in first.items()}
+        return found.offset(first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Says only whether there are limits: Spark can express one at a time, ``latestOffset`` goes by the options."""
@@ -83,8 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         newest = self._newest = self._pinned or self._look()
-        begun = self._there(_going_on(StreamOffset.from_json(start), newest, self._report), newest)
+        begun = self._there(_going_on(StreamOffset.from_json(start), newest, self._loss.report), newest)
         lags = {where: newest.at[where] - offset for where, offset in begun.items()}
+        # What comes before `start` is done. Spark says so itself with the next batch, so of the last one it never does.
+        self.commit(start)
         # Spark asks for all there is, whatever the options say, where the trigger is to come only once.
         taken = lags if isinstance(limit, ReadAllAvailable) else self._limited(begun, lags)
         if any(taken.values()):
@@ -109,10 +118,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has its own checkpoint; the group is for tools that watch groups, so a failure is no reason to stop."""
         group = self._options.commit_group
-        if group is None:
+        if group is None or end == self._committed:
             return
         try:
             self._cluster.commit(group, StreamOffset.from_json(end).at)
+            self._committed = end
         except KafkaClientError as error:
             _log.warning("the offsets of the query were not committed to the group %r: %s", group, error)
 
@@ -142,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for where, offset in first.items():
             if begun[where] < offset:
                 gone = resolve.records(begun[where], offset)
-                self._report(f"Before they were read, {gone} of {resolve.name(where)} were deleted.")
+                self._loss.report(f"Before they were read, {gone} of {resolve.name(where)} were deleted.")
         return {where: min(max(offset, first[where]), newest.at[where]) for where, offset in begun.items()}
 
     def _limited(
@@ -163,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
 
-def _going_on(begun: StreamOffset, until: StreamOffset, report: Loss) -> dict[TopicPartition, int]:
+def _going_on(begun: StreamOffset, until: StreamOffset, report: Callable[[str], None]) -> dict[TopicPartition, int]:
     """Where to go on in each partition of ``until``, coming from ``begun``. Reports what was lost between the two.
 
     What is not in ``begun`` is new and read from its beginning; so is a partition of a topic that was made again. One that ends

@@ -2,13 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark.topics import Topics
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from broker.client import Broker
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +48,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(session_broker: "Broker") -> Topics:
+    return Topics(session_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def read(spark: "SparkSession", topics: Topics) -> "Callable[..., DataFrame]":
+    """``read(subscribe=...)``: a batch read of the session's broker."""
+    return lambda **options: _with_options(spark.read, topics, options).load()
+
+
+@pytest.fixture
+def stream(spark: "SparkSession", topics: Topics) -> "Callable[..., DataFrame]":
+    """``stream(subscribe=...)``: the same as a stream."""
+    return lambda **options: _with_options(spark.readStream, topics, options).load()
+
+
+def _with_options(reader: Any, topics: Topics, options: dict[str, Any]) -> Any:
+    return reader.format("broker").options(**{"kafka.bootstrap.servers": topics.bootstrap_servers} | options)

@@ -107,6 +107,7 @@ def test_security_goes_to_the_client() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        ({}, "No option has come here: Spark does not pass on what CREATE TABLE says in OPTIONS"),
         ({"subscribe": "orders"}, "Set the option kafka.bootstrap.servers to the address of a broker"),
         (SERVERS, "Give exactly one of subscribe, subscribePattern and assign, not none."),
         (

@@ -3,7 +3,7 @@
 import json
 from types import SimpleNamespace
 
-from broker.spark.lag import Lag, lag
+from broker.spark.progress import Lag, lag
 
 PROGRESS = {
     "sources": [

@@ -1,0 +1,63 @@
+"""Topics for tests, made and filled by a client that is not ours."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+_names = itertools.count()
+
+
+class Topics:
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._settings: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._admin = AdminClient(self._settings)
+
+    def make(self, partitions: int = 2, name: str | None = None) -> str:
+        """A topic of this name, or of one that no other test has."""
+        name = name or f"topic-{next(_names)}"
+        self._done(self._admin.create_topics([NewTopic(name, partitions)]))
+        return name
+
+    def fill(self, partitions: int, each: int, start_ms: int = 1000) -> str:
+        """A topic with ``each`` records in each partition: ``<partition>:<offset>``, at 1000, 1001, ... ms."""
+        name = self.make(partitions)
+        for partition in range(partitions):
+            self.put(name, partition, range(each), start_ms)
+        return name
+
+    def put(self, name: str, partition: int, numbers: Iterable[int], start_ms: int = 1000) -> None:
+        self.send(name, partition, [(f"k{n}".encode(), f"{partition}:{n}".encode(), start_ms + n, []) for n in numbers])
+
+    def send(self, name: str, partition: int, records: Sequence[tuple[Any, Any, int, list[Any]]], **more: Any) -> None:
+        """Key, value, timestamp in ms, headers."""
+        producer = Producer(self._settings | {"linger.ms": 5} | more)
+        for key, value, timestamp_ms, headers in records:
+            producer.produce(name, value, key, partition, timestamp=timestamp_ms, headers=headers)
+        assert 0 == producer.flush(30)
+
+    def send_and_abort(self, name: str, partition: int, values: Sequence[bytes]) -> None:
+        producer = Producer(self._settings | {"transactional.id": f"aborts-{name}"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(name, value, partition=partition)
+        producer.flush(30)
+        producer.abort_transaction(30)
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._done(self._admin.create_partitions([NewPartitions(name, partitions)]))
+
+    def delete(self, name: str) -> None:
+        self._done(self._admin.delete_topics([name]))
+
+    def delete_before(self, name: str, partition: int, offset: int) -> None:
+        self._done(self._admin.delete_records([TopicPartition(name, partition, offset)]))
+
+    @staticmethod
+    def _done(futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            future.result(30)
