@@ -1,5 +1,8 @@
 """What all result partitions together may use: memory, disk, and each owner's share.
 
+Where each buffer is must be known as well, of those on disk, too: that index is in memory, and what it takes is not there for
+payloads. When it takes all, writers wait as they do for a full disk: until a partition is released.
+
 Touched by processors and the spiller, under one lock that is held for an addition.
 """
 
@@ -7,6 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from broker.runtime.threads import Lock
+
+# What a buffer takes in memory beside its payload: a Python object's head and its place in a list; or, in a file, its offset,
+# size and kind (13 bytes) and the room that lists have to grow.
+IN_MEMORY_BYTES = 64
+IN_FILE_BYTES = 16
 
 
 class Budget:
@@ -17,9 +25,9 @@ class Budget:
         self.owner_max = owner_max
         # Called when somebody who found it full might find room now; from any thread, perhaps with a partition's lock held.
         self.on_room: Callable[[], None] = lambda: None
-        self.memory = 0
+        self.memory = 0  # of payloads
         self.disk = 0
-        self._scarce_from = memory_max // 2
+        self.index = 0
         self._memory_wanted = False
         self._disk_wanted = False
         self._lock = Lock()
@@ -31,7 +39,7 @@ class Budget:
     @property
     def memory_scarce(self) -> bool:
         """The spiller should make room."""
-        return self.memory > self._scarce_from
+        return self.memory * 2 > self.memory_max - self.index
 
     @property
     def disk_full(self) -> bool:
@@ -44,17 +52,20 @@ class Budget:
         """
         # Marked, then looked at again: room that came in between was announced to nobody. Only `on_room` takes a mark away,
         # whoever else finds room: the one who set it still waits.
-        if self.memory >= self.memory_max:
+        if self.memory + self.index >= self.memory_max:
             self._memory_wanted = True
-            if self.memory >= self.memory_max:
+            if self.memory + self.index >= self.memory_max:
                 return True
         if to_disk and self.disk_full:
             self._disk_wanted = True
             return self.disk_full
         return False
 
-    def take(self, owner: str, size: int, obliged: bool = False) -> bool:
-        """Count a buffer in, in memory; False (and not counted) if its owner has as much as it may. ``obliged``: even then."""
+    def take(self, owner: str, size: int, obliged: bool = False, index: int = 0) -> bool:
+        """Count a buffer in, in memory; False (and not counted) if its owner has as much as it may. ``obliged``: even then.
+
+        ``index``, here and below: bytes of it that come, or go.
+        """
         with self._lock:
             if self.owner_max >= 0:
                 owned = self._owners[owner] + size
@@ -62,27 +73,32 @@ class Budget:
                     return False
                 self._owners[owner] = owned
             self.memory += size
+            self.index += index
             return True
 
-    def spilled(self, size: int) -> None:
+    def spilled(self, size: int, index: int = 0) -> None:
         """From memory to disk."""
         with self._lock:
             self.memory -= size
+            self.index -= index
             self.disk += size
         self._look_for_room()
 
-    def loaded(self, owner: str, size: int) -> None:
+    def loaded(self, owner: str, size: int, index: int = 0) -> None:
         """Found on disk at the start."""
         with self._lock:
             self.disk += size
+            self.index += index
             if self.owner_max >= 0:
                 self._owners[owner] += size
 
-    def give_back(self, owner: str, memory: int, disk: int) -> None:
+    def give_back(self, owner: str, memory: int, disk: int, index: int = 0) -> None:
         with self._lock:
             self.memory -= memory
             self.disk -= disk
+            self.index -= index
             assert self.memory >= 0 <= self.disk
+            assert self.index >= 0
             if self.owner_max >= 0:
                 self._owners[owner] -= memory + disk
                 if self._owners[owner] <= 0:
@@ -91,7 +107,7 @@ class Budget:
 
     def _look_for_room(self) -> None:
         # With a distance to the mark, so that writers are not told for each buffer.
-        if self._memory_wanted and self.memory * 4 <= self.memory_max * 3:
+        if self._memory_wanted and self.memory * 4 <= (self.memory_max - self.index) * 3:
             self._memory_wanted = False
             self.on_room()
         if self._disk_wanted and not self.disk_full:

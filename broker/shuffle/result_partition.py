@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.runtime.threads import Lock
-from broker.shuffle.budget import Budget
-from broker.shuffle.stored import SpillFile, StoredBuffer
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.stored import SpillFile
+from broker.shuffle.subpartition import Subpartition
 from broker.storage.files import CachedFile
-from protocol.shuffle.data_type import IS_BUFFER, DataType
+from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionState, PartitionType
 
@@ -43,50 +44,6 @@ class AfterTheEnd(Exception):
 
 class OverQuota(Exception):
     """The owner has as much as it may."""
-
-
-class Subpartition:
-    """Buffers in the order of their sequence numbers; ``buffers[0]`` has the number ``first``."""
-
-    __slots__ = ("buffers", "cursor", "data_ended", "data_total", "ended", "first", "forsaken", "incomplete", "lost")
-
-    def __init__(self) -> None:
-        self.buffers: list[StoredBuffer | None] = []  # None: sent, and let go of
-        self.first = 0
-        self.data_total = 0  # data buffers ever
-        self.data_ended = False  # EndOfData has come
-        self.ended = False  # the last one is EndOfPartition
-        self.cursor: Cursor | None = None  # a pipelined one's reader
-        self.incomplete = False  # a reader has had buffers that are not kept any more
-        self.lost = False  # its reader's connection was lost; another may begin again
-        self.forsaken = False  # its reader was lost before the end, and nobody can begin again
-
-    @property
-    def gone(self) -> bool:
-        """A pipelined one that nobody reads any more, nor ever can."""
-        return self.incomplete and self.cursor is None
-
-    @property
-    def next_sequence(self) -> int:
-        return self.first + len(self.buffers)
-
-    def at(self, position: int) -> StoredBuffer | None:
-        """None if it has not come yet."""
-        index = position - self.first
-        return self.buffers[index] if index < len(self.buffers) else None
-
-    def let_go(self, start: int, end: int) -> None:
-        """Forget the buffers from ``start`` to before ``end``; all before them have been forgotten already."""
-        first, last = start - self.first, end - self.first
-        buffers = self.buffers
-        if last == first + 1:
-            buffers[first] = None
-        else:
-            buffers[first:last] = [None] * (last - first)
-        # Cutting the list costs its length: do it when half of it is gone.
-        if last > 64 and last * 2 > len(buffers):
-            del buffers[:last]
-            self.first = end
 
 
 class ResultPartition:
@@ -122,14 +79,14 @@ class ResultPartition:
         self.memory = 0  # bytes held in memory
         self.disk = 0  # bytes held in `file`
         self.in_memory = 0  # buffers held in memory
-        self.spilled_unsent = 0  # buffers in `file` that no reader has been sent
+        self.in_file = 0  # buffers held in `file`
         self.file: SpillFile | None = None
         self.file_end = 0
         self.named_file: CachedFile | None = (
             None  # a blocking one's: `file`, and still known when that has been let go of
         )
         self.finishing = False
-        self.unspilled: list[StoredBuffer] = []  # in memory, in the order of their coming
+        self.spill_next = 0  # the subpartition whose turn it is
         self.cursors: list[Cursor] = []  # of all readers
         # The writer's connection, while it has one: has work done with the connection's writers, on their processor.
         self.call_writer: Callable[[Callable[[Writers], None]], None] | None = None
@@ -148,7 +105,7 @@ class ResultPartition:
         """
         part = self.subpartitions[subpartition]
         with self.lock:
-            expected = part.first + len(part.buffers)
+            expected = part.first + len(part.kinds)
             if sequence != expected:
                 if sequence < expected:
                     return expected
@@ -159,10 +116,9 @@ class ResultPartition:
             if part.ended:
                 raise AfterTheEnd(f"subpartition {subpartition} has ended before {sequence}")
             if part.incomplete and part.cursor is None:
-                self._note(part, data_type)
-                part.first += 1
+                part.pass_over(data_type)
                 return expected + 1
-            self._keep(part, subpartition, data_type, compressed, bytes(payload))
+            self._keep(part, data_type, compressed, bytes(payload))
             cursor = part.cursor
             told = cursor is not None and cursor.wants_data()
         if told:
@@ -173,33 +129,18 @@ class ResultPartition:
     def _keep(
         self,
         part: Subpartition,
-        index: int,
         data_type: DataType,
         compressed: bool,
         payload: bytes,
         obliged: bool = False,
     ) -> None:
         size = len(payload)
-        if not self.budget.take(self.owner, size, obliged):
+        if not self.budget.take(self.owner, size, obliged, IN_MEMORY_BYTES):
             raise OverQuota(f"{self.owner or 'nobody'} has {self.budget.owned(self.owner)} bytes")
-        buffer = StoredBuffer(index, data_type, compressed, payload, size, part.data_total)
-        part.buffers.append(buffer)
-        self._note(part, data_type)
+        part.append(data_type, compressed, payload)
         self.memory += size
         self.unsent += size + _BUFFER_OVERHEAD
         self.in_memory += 1
-        self.unspilled.append(buffer)
-        if len(self.unspilled) > 1024 + 2 * self.in_memory:  # most of them have been sent meanwhile
-            self.unspilled = [kept for kept in self.unspilled if kept.in_memory]
-
-    @staticmethod
-    def _note(part: Subpartition, data_type: DataType) -> None:
-        if IS_BUFFER[data_type]:
-            part.data_total += 1
-        elif data_type is DataType.END_OF_DATA:
-            part.data_ended = True
-        elif data_type is DataType.END_OF_PARTITION:
-            part.ended = True
 
     def end_subpartitions(self) -> None:
         """A writer that finishes without having ended a subpartition: end it, or its readers would wait for ever.
@@ -208,12 +149,12 @@ class ResultPartition:
         """
         told = []
         with self.lock:
-            for index, part in enumerate(self.subpartitions):
+            for part in self.subpartitions:
                 if part.ended or part.gone or self.state is not OPEN:
                     continue
                 if not part.data_ended:
-                    self._keep(part, index, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
-                self._keep(part, index, DataType.END_OF_PARTITION, False, _END_OF_PARTITION, obliged=True)
+                    self._keep(part, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
+                self._keep(part, DataType.END_OF_PARTITION, False, _END_OF_PARTITION, obliged=True)
                 if part.cursor is not None and part.cursor.wants_data():
                     told.append(part.cursor)
         for cursor in told:
@@ -253,11 +194,9 @@ class ResultPartition:
     def _drop(self) -> "list[Cursor]":
         """With the lock held: forget the data. Returns who has to be told."""
         for part in self.subpartitions:
-            part.first += len(part.buffers)
-            part.buffers = []
-        self.unspilled = []
-        self.budget.give_back(self.owner, self.memory, self.disk)
-        self.memory = self.disk = self.unsent = self.in_memory = self.spilled_unsent = 0
+            part.clear()
+        self.budget.give_back(self.owner, self.memory, self.disk, self.index_bytes)
+        self.memory = self.disk = self.unsent = self.in_memory = self.in_file = 0
         self.file = None  # regions that are being sent keep it open
         cursors, self.cursors = self.cursors, []
         return cursors
@@ -269,14 +208,16 @@ class ResultPartition:
         """A request for it can be served now."""
         return self.pipelined or self.state is not OPEN
 
-    def sent(self, part: Subpartition, buffers: list[StoredBuffer], position: int) -> None:
-        """With the lock held: ``buffers``, the first of them at ``position``, have been taken out of a pipelined subpartition."""
-        self.unsent -= sum(buffer.size for buffer in buffers) + len(buffers) * _BUFFER_OVERHEAD
-        if self.retains:
-            return
-        part.let_go(position, position + len(buffers))
-        part.incomplete = True
-        self._forget(buffers)
+    def sent(self, part: Subpartition, end: int, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
+        """With the lock held: what comes before ``end`` has been taken out of a pipelined subpartition by its reader.
+
+        How many of them were in memory and in the file, and their bytes.
+        """
+        self.unsent -= memory + in_file_bytes + (in_memory + in_file) * _BUFFER_OVERHEAD
+        if not self.retains:
+            part.incomplete = True
+            part.let_go(end)
+            self._forget(memory, in_memory, in_file)
 
     def abandon(self, part: Subpartition, position: int, lost: bool) -> None:
         """With the lock held: nobody reads on from ``position`` in a pipelined subpartition.
@@ -285,39 +226,33 @@ class ResultPartition:
         """
         part.incomplete = True
         part.forsaken = lost
-        unsent = part.buffers[position - part.first :]
-        self.unsent -= sum(buffer.size for buffer in unsent if buffer is not None) + len(unsent) * _BUFFER_OVERHEAD
-        kept = [buffer for buffer in part.buffers if buffer is not None]
-        part.first += len(part.buffers)
-        part.buffers = []
-        self._forget(kept)
+        end = part.next_sequence
+        begin = max(position, part.let_go_before)
+        self.unsent -= part.bytes_between(begin, end) + (end - begin) * _BUFFER_OVERHEAD
+        kept = part.let_go_before
+        in_file = max(0, part.memory_from - kept)
+        memory = part.bytes_between(kept + in_file, end)
+        part.clear()
+        self._forget(memory, end - kept - in_file, in_file)
 
-    def _forget(self, buffers: list[StoredBuffer]) -> None:
-        """With the lock held: of a pipelined partition, and no subpartition has them any more."""
-        memory = on_disk = 0
-        for buffer in buffers:
-            if type(buffer.payload) is bytes:
-                memory += buffer.size
-            else:
-                on_disk += 1
-            buffer.payload = None  # the spiller passes over it
+    def _forget(self, memory: int, in_memory: int, in_file: int) -> None:
+        """With the lock held: buffers of a pipelined partition that no subpartition has any more; ``memory``: bytes."""
         disk = 0
-        if on_disk:
-            self.spilled_unsent -= on_disk
-            if not self.spilled_unsent:  # nothing in the file is wanted any more; what is being sent keeps it open
+        if in_file:
+            self.in_file -= in_file
+            if not self.in_file:  # nothing in the file is wanted any more; what is being sent keeps it open
                 disk, self.disk = self.disk, 0
                 self.file_end = 0
                 self.file = None
         self.memory -= memory
-        self.in_memory -= len(buffers) - on_disk
-        self.budget.give_back(self.owner, memory, disk)
+        self.in_memory -= in_memory
+        self.budget.give_back(self.owner, memory, disk, in_memory * IN_MEMORY_BYTES + in_file * IN_FILE_BYTES)
 
     def unread(self, part: Subpartition, position: int) -> None:
         """With the lock held: a reader that had been sent what comes before ``position`` was lost; another will begin again."""
         part.lost = True
-        for buffer in part.buffers[: position - part.first]:
-            assert buffer is not None
-            self.unsent += buffer.size + _BUFFER_OVERHEAD
+        begin = part.let_go_before
+        self.unsent += part.bytes_between(begin, position) + (position - begin) * _BUFFER_OVERHEAD
 
     def give_up_lost(self) -> bool:
         """Nobody has come in place of lost readers. True if nobody is left who could read: it can be released."""
@@ -325,7 +260,7 @@ class ResultPartition:
             for part in self.subpartitions:
                 if part.lost:
                     part.lost = False
-                    self.abandon(part, part.first, lost=True)
+                    self.abandon(part, part.let_go_before, lost=True)
             return self.read_by_all
 
     @property
@@ -393,9 +328,12 @@ class ResultPartition:
     @property
     def buffers(self) -> int:
         """Those that are kept."""
-        if self.pipelined and not self.retains:
-            return self.in_memory + self.spilled_unsent
-        return sum(len(part.buffers) for part in self.subpartitions)
+        return self.in_memory + self.in_file
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept of each buffer beside its payload."""
+        return self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
 
 
 def _room(writers: "Writers") -> None:

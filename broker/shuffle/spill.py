@@ -16,10 +16,11 @@ from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.threads import Event, Lock
-from broker.shuffle.budget import Budget
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill_index import SpillIndex
-from broker.shuffle.stored import NamelessFile, StoredBuffer
+from broker.shuffle.stored import NamelessFile
+from broker.shuffle.subpartition import Subpartition
 from broker.storage.files import CachedFile, OpenFiles
 from protocol.shuffle.writer_frames import PartitionType
 
@@ -38,6 +39,8 @@ _DATA = ".data"
 _INDEX = ".index"
 
 Done = Callable[[OSError | None], None]
+# Of one subpartition: the sequence number of the first buffer, and payloads from there on.
+_Run = tuple[Subpartition, int, list[bytes]]
 
 
 @attrs.define(eq=False)
@@ -161,54 +164,37 @@ class Spiller:
         return spilled
 
     def _spill(self, partition: ResultPartition) -> int:
-        """Move one piece of a partition's memory to its file; returns bytes. 0: there is nothing to move."""
+        """Move one piece of a partition's memory to its file; returns how many buffers. 0: there is nothing to move."""
         with partition.lock:
             if partition.state not in (OPEN, FINISHED):
                 return 0
-            batch: list[tuple[StoredBuffer, bytes]] = []
-            size = taken = 0
-            for buffer in partition.unspilled:
-                taken += 1
-                payload = buffer.payload
-                if type(payload) is bytes and payload:
-                    batch.append((buffer, payload))
-                    size += buffer.size
-                    if size >= _PIECE_BYTES:
-                        break
-            del partition.unspilled[:taken]
+            batch, count, size = _oldest(partition)
             file, offset = partition.file, partition.file_end
-        if not batch:
+        if not count:
             return 0
-        pieces = sorted(batch, key=_subpartition)  # stable: the order within each stays
-        try:
-            if file is None:
-                file = self._create(partition)
-            file.get().pwrite(_joined([payload for _, payload in pieces]), offset)
-        except OSError:
-            with partition.lock:
-                if partition.state in (OPEN, FINISHED):
-                    partition.unspilled[:0] = [buffer for buffer, _ in batch if buffer.in_memory]
-            raise
-        moved = 0
+        if file is None:
+            file = self._create(partition)
+        file.get().pwrite(_joined([payload for _, _, payloads in batch for payload in payloads]), offset)
+        moved = kept = 0
         with partition.lock:
             if partition.state not in (OPEN, FINISHED):
-                return size
+                return count
             partition.file = file
             partition.file_end = offset + size
-            for buffer, payload in pieces:
-                if buffer.payload is payload:  # else it was sent meanwhile
-                    buffer.payload = offset
-                    moved += len(payload)
-                    partition.in_memory -= 1
-                    partition.spilled_unsent += 1
-                offset += len(payload)
+            for part, start, payloads in batch:
+                wanted, wanted_bytes = part.spilled(start, payloads, offset)  # others were sent meanwhile
+                kept += wanted
+                moved += wanted_bytes
+                offset += sum(map(len, payloads))
+            partition.in_memory -= kept
+            partition.in_file += kept
             partition.memory -= moved
             partition.disk += moved
-            if not partition.spilled_unsent:
+            if not partition.in_file:
                 partition.file, partition.file_end = None, 0
             # Before somebody gives back what was moved.
-            self._budget.spilled(moved)
-        return size
+            self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES))
+        return count
 
     def _create(self, partition: ResultPartition) -> NamelessFile | CachedFile:
         self._disk.makedirs(self._directory)
@@ -298,15 +284,15 @@ class Spiller:
                 partition = index.partition(named, named.get().size(), budget)
                 if partition.id in self._partitions:
                     raise ValueError("there is another one of this partition")
+            except (FileNotFoundError, ValueError) as error:
+                log.warning("partition_unreadable", file=name, error=str(error))
+                continue
             except OSError as error:  # perhaps the disk's mood: not served now, and kept for another start
                 log.warning("partition_unreadable", file=name, error=str(error))
                 kept |= {stem + _INDEX, stem + _DATA}
                 continue
-            except ValueError as error:
-                log.warning("partition_unreadable", file=name, error=str(error))
-                continue
             partition.named_file = named
-            budget.loaded(partition.owner, partition.disk)
+            budget.loaded(partition.owner, partition.disk, partition.index_bytes)
             kept |= {stem + _INDEX, stem + _DATA}
             self._partitions[partition.id] = partition
             ttl = ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000
@@ -353,8 +339,27 @@ class Spiller:
             log.warning("file_not_removed", file=path, error=str(error))
 
 
-def _subpartition(entry: tuple[StoredBuffer, bytes]) -> int:
-    return entry[0].subpartition
+def _oldest(partition: ResultPartition) -> tuple[list[_Run], int, int]:
+    """With the lock held: what to move next, at most a piece; its buffers, its bytes.
+
+    The subpartitions have their turns, and each gives the oldest that it has in memory: they lie together in the file and are
+    read together.
+    """
+    parts, found = partition.subpartitions, []
+    count = size = 0
+    for turn in range(len(parts)):
+        part = parts[(partition.spill_next + turn) % len(parts)]
+        if not part.payloads:
+            continue
+        start, payloads = part.oldest_in_memory(_PIECE_BYTES - size)
+        if payloads:
+            found.append((part, start, payloads))
+            count += len(payloads)
+            size += sum(map(len, payloads))
+            if size >= _PIECE_BYTES:
+                partition.spill_next = (partition.spill_next + turn + 1) % len(parts)
+                break
+    return found, count, size
 
 
 def _joined(payloads: list[bytes]) -> list[bytes]:

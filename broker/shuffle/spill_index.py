@@ -12,7 +12,8 @@ import attrs
 
 from broker.shuffle.budget import Budget
 from broker.shuffle.result_partition import FINISHED, ResultPartition
-from broker.shuffle.stored import SpillFile, StoredBuffer
+from broker.shuffle.stored import SpillFile
+from broker.shuffle.subpartition import COMPRESSED
 from protocol.checksum import crc32c
 from protocol.shuffle.data_type import DATA_TYPES
 from protocol.shuffle.ids import ResultPartitionID
@@ -44,11 +45,10 @@ class SpillIndex:
         """With the partition's lock held, when all of it is spilled."""
         entries: list[Entry] = []
         for index, part in enumerate(partition.subpartitions):
-            for buffer in part.buffers:
-                assert buffer is not None, "a blocking partition keeps all its buffers"
-                offset = buffer.payload if type(buffer.payload) is int else 0
-                assert offset or not buffer.size or type(buffer.payload) is int, "a buffer that was not spilled"
-                entries.append((index, buffer.data_type, buffer.compressed, offset, buffer.size))
+            assert not part.first, "a blocking partition keeps all its buffers"
+            assert part.memory_from == part.next_sequence, "a buffer that was not spilled"
+            for kind, offset, size in zip(part.kinds, part.offsets, part.sizes, strict=True):
+                entries.append((index, kind & ~COMPRESSED, bool(kind & COMPRESSED), offset, size))
         count = len(partition.subpartitions)
         return cls(partition.id, partition.ttl_ms, finished_ms, count, partition.owner, entries)
 
@@ -86,13 +86,9 @@ class SpillIndex:
             if offset + length > size:
                 raise ValueError("the data is shorter than its index says")
             part = partition.subpartitions[subpartition]
-            payload: bytes | int = offset if length else b""
-            buffer = StoredBuffer(
-                subpartition, DATA_TYPES[data_type], bool(compressed), payload, length, part.data_total
-            )
-            part.buffers.append(buffer)
-            part.data_total += buffer.is_data
+            part.load(DATA_TYPES[data_type], bool(compressed), offset, length)
             partition.disk += length
+            partition.in_file += 1
         for part in partition.subpartitions:
             part.ended = True
         partition.file = file

@@ -1,9 +1,8 @@
-"""A buffer as the broker keeps it: its payload, untouched, in memory or in a file."""
+"""The files that spilled buffers lie in."""
 
 from typing import Protocol
 
 from broker.runtime.disk import File
-from protocol.shuffle.data_type import IS_BUFFER, DataType
 
 
 class SpillFile(Protocol):
@@ -23,36 +22,3 @@ class NamelessFile:
 
     def get(self) -> File:
         return self._file
-
-
-class StoredBuffer:
-    """``payload``: the bytes; or their offset in the partition's file; None when it was sent and let go of.
-
-    ``data_before``: how many data buffers of its subpartition came before it; what makes a backlog cheap to tell.
-    """
-
-    __slots__ = ("compressed", "data_before", "data_type", "payload", "size", "subpartition")
-
-    def __init__(
-        self,
-        subpartition: int,
-        data_type: DataType,
-        compressed: bool,
-        payload: bytes | int,
-        size: int,
-        data_before: int,
-    ) -> None:
-        self.subpartition = subpartition
-        self.data_type = data_type
-        self.compressed = compressed
-        self.payload: bytes | int | None = payload
-        self.size = size
-        self.data_before = data_before
-
-    @property
-    def in_memory(self) -> bool:
-        return type(self.payload) is bytes
-
-    @property
-    def is_data(self) -> bool:
-        return IS_BUFFER[self.data_type]

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from broker.runtime.disk import FileRegion
 from broker.shuffle.credit import Credit
-from broker.shuffle.result_partition import FAILED, RELEASED, ResultPartition, Subpartition
-from broker.shuffle.stored import SpillFile, StoredBuffer
-from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_PARTIAL_RECORD, DataType
+from broker.shuffle.result_partition import FAILED, RELEASED, ResultPartition
+from broker.shuffle.stored import SpillFile
+from broker.shuffle.subpartition import COMPRESSED, Subpartition
+from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
 
@@ -27,8 +28,8 @@ _END_OF_PARTITION = DataType.END_OF_PARTITION
 Taken = tuple[int, int, bool, "bytes | memoryview | FileRegion", int, int]
 
 
-# What a view found to send: payload in memory or its offset in the file, type, backlog.
-_Found = tuple["Cursor", StoredBuffer, "bytes | int", int, int]
+# The same, while the payload of a spilled one is its offset in the file.
+_Found = tuple[int, int, bool, "bytes | int", int, int]
 
 
 class PartitionFailed(Exception):
@@ -42,13 +43,14 @@ class PartitionGone(Exception):
 class Cursor:
     """A view's place in one subpartition. Guarded by the partition's lock, but for ``view``."""
 
-    __slots__ = ("index", "part", "position", "ready", "view")
+    __slots__ = ("data_taken", "index", "part", "position", "ready", "view")
 
     def __init__(self, view: "View", part: Subpartition, index: int) -> None:
         self.view = view
         self.part = part
         self.index = index
         self.position = part.first
+        self.data_taken = 0  # data buffers before `position`: who reads at all reads from the beginning
         self.ready = False  # has something: is in the view's row, or is its current one
 
     def wants_data(self) -> bool:
@@ -73,6 +75,7 @@ class View:
     """
 
     __slots__ = (
+        "_file",
         "_on_data",
         "_types",
         "_unended",
@@ -102,6 +105,7 @@ class View:
         self.current: Cursor | None = None  # in the middle of a record, where there are several
         self.idle = True  # nothing to send for want of data: to be told
         self.more = False
+        self._file: SpillFile | None = None  # what was taken just now lies there
         self._on_data = on_data
         self._types = AS_KNOWN_BY[generation]
         self._unended = indices.size
@@ -115,7 +119,7 @@ class View:
                 if partition.pipelined:
                     cursor.part.cursor = cursor
                     cursor.part.lost = False
-                if cursor.part.buffers:
+                if cursor.part.kinds:
                     cursor.ready = True
                     self.row.append(cursor)
             self.idle = not self.row
@@ -145,21 +149,19 @@ class View:
                 if state is FAILED:
                     raise PartitionFailed(partition.failure)
                 raise PartitionGone
-            file = partition.file
             # As many turns as it takes: each is a run of one cursor's buffers.
             while more and most > 0 and room > 0:
                 before = len(taken)
                 more, room = self._take_run(taken, most, room)
                 most -= len(taken) - before
             self.more = more
+            file = self._file
             starved = partition.starved
         if starved:
             partition.room()
         if file is None:
-            return [
-                (cursor.index, data_type, buffer.compressed, payload, buffer.size, backlog)  # type: ignore[misc]
-                for cursor, buffer, payload, data_type, backlog in taken
-            ]
+            return taken  # type: ignore[return-value]
+        self._file = None
         return _with_spilled(taken, file)
 
     def _take_run(self, taken: list[_Found], most: int, room: int) -> tuple[bool, int]:
@@ -171,48 +173,62 @@ class View:
                 return False, room
             cursor = self.row[0]
         part, types, credit = cursor.part, self._types, self.credit
-        buffers, data_total = part.buffers, part.data_total
+        kinds, payloads, number = part.kinds, part.payloads, cursor.index
+        position, memory_from = cursor.position, part.memory_from
+        waiting = part.data_total - cursor.data_taken  # data buffers, this one included
         alone = len(self.cursors) == 1
-        begin = index = cursor.position - part.first
-        end = len(buffers)
-        others = -1
+        if not alone:
+            waiting += sum(self._waiting(other) for other in self.cursors if other is not cursor)
+        begin = position
+        index, end = position - part.first, len(kinds)
+        data = memory = in_file_bytes = 0
         more = partial = False
-        run = []
         while index < end:
-            buffer = buffers[index]
-            assert buffer is not None, "a buffer was sent twice"
-            payload = buffer.payload
-            assert payload is not None, "a buffer was sent twice"
-            kind = buffer.data_type
+            kind = kinds[index]
+            compressed = kind >= COMPRESSED
+            if compressed:
+                kind -= COMPRESSED
             data_type = types[kind]
             if most <= 0 or room <= 0:
                 more = credit.may_send(data_type)
                 break
             if not credit.take(data_type):
                 break
+            payload: bytes | int | None
+            if position >= memory_from:
+                payload = payloads[position - memory_from]
+                assert payload is not None, "a buffer was sent twice"
+                size = len(payload)
+                memory += size
+            else:
+                payload, size = part.offsets[index], part.sizes[index]
+                in_file_bytes += size
             index += 1
+            position += 1
             most -= 1
-            room -= buffer.size + 64
-            backlog = data_total - buffer.data_before - buffer.is_data
-            if not alone:
-                if others < 0:
-                    others = sum(self._waiting(other) for other in self.cursors if other is not cursor)
-                backlog += others
-            if IS_BLOCKING_UPSTREAM[data_type]:
-                backlog = 0
-            run.append(buffer)
-            taken.append((cursor, buffer, payload, data_type, backlog))
-            if kind is _END_OF_PARTITION:
-                self._unended -= 1
+            room -= size + 64
+            if IS_BUFFER[data_type]:
+                data += 1
+                waiting -= 1
+                taken.append((number, data_type, compressed, payload, size, waiting))
+            else:
+                blocks = IS_BLOCKING_UPSTREAM[data_type]
+                taken.append((number, data_type, compressed, payload, size, 0 if blocks else waiting))
+                if kind == _END_OF_PARTITION:
+                    self._unended -= 1
             partial = IS_PARTIAL_RECORD[kind]
             if not alone and not partial:
                 more = True
                 break
-        if run:
-            position = cursor.position
-            cursor.position = position + len(run)
-            if self.partition.pipelined:
-                self.partition.sent(part, run, position)
+        if position != begin:
+            cursor.position = position
+            cursor.data_taken += data
+            partition = self.partition
+            in_file = min(memory_from, position) - begin if memory_from > begin else 0
+            if in_file:
+                self._file = partition.file
+            if partition.pipelined:
+                partition.sent(part, position, memory, position - begin - in_file, in_file, in_file_bytes)
             if alone:
                 if index == end:
                     self.row.clear()
@@ -220,7 +236,7 @@ class View:
                     self.idle = True
             else:
                 more = self._go_on(cursor, partial, index < end, more)
-        elif begin == end:  # the rest of a record has not come yet
+        elif index == end:  # the rest of a record has not come yet
             self.idle = True
         return more, room
 
@@ -246,8 +262,8 @@ class View:
 
     @staticmethod
     def _waiting(cursor: Cursor) -> int:
-        buffer = cursor.part.at(cursor.position)
-        return 0 if buffer is None else cursor.part.data_total - buffer.data_before
+        part = cursor.part
+        return part.data_total - cursor.data_taken if cursor.position < part.next_sequence else 0
 
     def backlog(self) -> int:
         """Data buffers that wait for credit; 0 while blocked, and of a partition whose data is gone."""
@@ -281,8 +297,7 @@ def _with_spilled(taken: list[_Found], file: SpillFile) -> list[Taken]:
     opened = file.get()
     result: list[Taken] = []
     run, run_start, run_end = memoryview(b""), 0, 0
-    for position, (cursor, buffer, payload, data_type, backlog) in enumerate(taken):
-        size = buffer.size
+    for position, (subpartition, data_type, compressed, payload, size, backlog) in enumerate(taken):
         where: bytes | memoryview | FileRegion
         if type(payload) is bytes:
             where = payload
@@ -297,17 +312,17 @@ def _with_spilled(taken: list[_Found], file: SpillFile) -> list[Taken]:
                     if len(run) < run_end - run_start:
                         raise OSError(f"{opened.path} ends before byte {run_end}")
                 where = run[payload - run_start : payload - run_start + size]
-        result.append((cursor.index, data_type, buffer.compressed, where, size, backlog))
+        result.append((subpartition, data_type, compressed, where, size, backlog))
     return result
 
 
 def _end_of_run(taken: list[_Found], position: int) -> int:
     """Where in the file the small buffers end that lie there one after another, beginning with ``taken[position]``."""
-    start = end = taken[position][2]
+    start = end = taken[position][3]
     assert type(start) is int
     assert type(end) is int
-    for _, buffer, payload, _, _ in taken[position:]:
-        if payload != end or buffer.size >= _SENDFILE_BYTES or end + buffer.size - start > _READ_BYTES:
+    for _, _, _, payload, size, _ in taken[position:]:
+        if payload != end or size >= _SENDFILE_BYTES or end + size - start > _READ_BYTES:
             break
-        end += buffer.size
+        end += size
     return end

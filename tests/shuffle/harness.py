@@ -377,7 +377,7 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
     assert crashes == []
     if not leave:
         budget = served.partitions.budget
-        assert (budget.memory, budget.disk, dict(budget._owners)) == (0, 0, {})
+        assert (budget.memory, budget.disk, budget.index, dict(budget._owners)) == (0, 0, 0, {})
         assert served.files == []
         assert served.partitions._waiting == {}
         assert served.partitions._winners == {}

@@ -69,3 +69,23 @@ def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> N
             waiting.add(number)
     budget.give_back("", budget.memory, budget.disk)
     assert waiting == set()
+
+
+def test_what_the_index_takes_is_not_there_for_payloads() -> None:
+    budget = Budget(100, -1, -1)
+    calls = called(budget)
+    budget.take("", 26, index=48)
+    assert not budget.full(to_disk=False)
+    assert not budget.memory_scarce
+    budget.take("", 1, index=24)
+    assert budget.memory_scarce  # 28 bytes are left for payloads
+    budget.take("", 1, index=0)
+    assert budget.full(to_disk=False)
+    budget.spilled(28, index=12)
+    assert calls == [True]
+    assert not budget.memory_scarce
+    assert (budget.memory, budget.disk, budget.index) == (0, 28, 60)
+    budget.take("", 0, index=40)
+    assert budget.full(to_disk=False)
+    budget.give_back("", 0, 28, index=60)
+    assert calls == [True, True]

@@ -33,7 +33,7 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.messages import BacklogAnnouncement
 from protocol.shuffle.writer_frames import PartitionType
-from tests.shuffle.test_view import FakeFile
+from tests.shuffle.test_view import FakeFile, spill
 
 V2_0 = Generation.V2_0
 HIGH_WATER = 400
@@ -263,17 +263,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
             file = FakeFile() if partition.file is None else partition.file
             assert isinstance(file, FakeFile)
             for part in partition.subpartitions:
-                for buffer in part.buffers:
-                    if buffer is not None and type(buffer.payload) is bytes and buffer.size:
-                        payload, buffer.payload = buffer.payload, len(file.data)
-                        file.data += payload
-                        partition.memory -= buffer.size
-                        partition.disk += buffer.size
-                        partition.in_memory -= 1
-                        partition.spilled_unsent += 1
-                        self.budget.spilled(buffer.size)
-            if partition.spilled_unsent:
-                partition.file = file
+                spill(partition, part, file)
 
     @invariant()
     def nobody_starves(self) -> None:
@@ -290,10 +280,12 @@ class RequestQueueMachine(RuleBasedStateMachine):
         assert self.budget.memory == sum(partition.memory for partition in self.partitions) >= 0
         for number in range(2):
             partition = self.partitions[number]
-            kept = [b for part in partition.subpartitions for b in part.buffers if b is not None]
-            assert partition.memory == sum(b.size for b in kept if b.in_memory)
-            assert partition.in_memory == sum(b.in_memory for b in kept)
+            kept = [part.at(position) for part in partition.subpartitions for position in part.kept]
+            held = [buffer.payload for buffer in kept if buffer is not None and type(buffer.payload) is bytes]
+            assert partition.memory == sum(map(len, held))
+            assert (partition.in_memory, partition.in_file) == (len(held), len(kept) - len(held))
             assert partition.buffers == len(kept)
+        assert self.budget.index == sum(partition.index_bytes for partition in self.partitions)
 
     def teardown(self) -> None:
         if not hasattr(self, "connection"):

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
-from broker.shuffle.budget import Budget
+from broker.shuffle.budget import IN_FILE_BYTES, Budget
 from broker.shuffle.result_partition import ResultPartition
 from broker.shuffle.spill import Spiller
 from broker.shuffle.spill_index import SpillIndex
@@ -234,9 +234,11 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
 
     def sent(count: int) -> None:
         with partition.lock:
-            position = next(n for n in range(3) if part.at(n) is not None)
-            run = [part.at(position + n) for n in range(count)]
-            partition.sent(part, run, position)  # type: ignore[arg-type]
+            start = part.let_go_before
+            in_file = min(count, max(0, part.memory_from - start))
+            size = part.bytes_between(start, start + count)
+            from_file = part.bytes_between(start, start + in_file)
+            partition.sent(part, start + count, size - from_file, count - in_file, in_file, from_file)
 
     disk.meanwhile = lambda: sent(2)
     setup.spiller.step(0)
@@ -361,4 +363,28 @@ def test_the_data_the_index_and_its_name_are_durable_before_the_writer_is_told(t
         setup.spiller.finish(partition, lambda error: disk.log.append(("told", str(error))))
     setup.spiller.step(0)
     steps = [("write", "data"), ("sync", "data"), ("write", "index.tmp"), ("sync", "index.tmp"), ("rename", "index")]
-    assert disk.log == [step for step in steps for _ in range(2)] + [("sync", "directory")] + [("told", "None")] * 2
+    assert disk.log == [step for step in steps for _ in range(2)] + [("sync", "directory")] * 2 + [("told", "None")] * 2
+
+
+def test_writers_wait_when_knowing_where_everything_is_takes_all_memory(tmp_path: Path) -> None:
+    """16 bytes for each spilled buffer; more memory than that is not used, however small the buffers are."""
+    most = (1 << 20) // IN_FILE_BYTES
+    with serving(tmp_path, shuffle_memory_bytes=1 << 20) as server:
+        first = server.store(*[b"x"] * (most // 2))
+        client = server.connect()
+        writer = client.open(new_id(), kind=BLOCKING)
+
+        def write() -> None:
+            for _ in range(most * 6 // 10):
+                writer.push_with_credit(b"y")
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        budget = server.partitions.budget
+        wait_for(lambda: budget.memory + budget.index >= 1 << 20)
+        writing.join(0.3)
+        assert writing.is_alive()
+        assert budget.memory + budget.index < 1.1 * (1 << 20)
+        assert server.connect().release(first)
+        writing.join()
+        client.finish(writer)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from broker.runtime.disk import FileRegion
-from broker.shuffle.budget import Budget
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
 from broker.shuffle.credit import Credit
 from broker.shuffle.request_queue import Receiver, RequestQueue
 from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.subpartition import Subpartition
 from broker.shuffle.view import View
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
@@ -32,6 +33,21 @@ class FakeFile:
     def pread(self, size: int, offset: int) -> bytes:
         self.reads.append((size, offset))
         return bytes(self.data[offset : offset + size])
+
+
+def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> None:
+    """As the spiller does it."""
+    start, payloads = part.oldest_in_memory(1 << 60)
+    if not payloads:
+        return
+    count, size = part.spilled(start, payloads, len(file.data))
+    file.data += b"".join(payloads)
+    partition.in_memory -= count
+    partition.in_file += count
+    partition.memory -= size
+    partition.disk += size
+    partition.budget.spilled(size, count * (IN_MEMORY_BYTES - IN_FILE_BYTES))
+    partition.file = file
 
 
 class Bench:
@@ -79,17 +95,7 @@ class Bench:
 
     def spill(self, file: FakeFile) -> None:
         for part in self.partition.subpartitions:
-            for buffer in part.buffers:
-                assert buffer is not None
-                assert type(buffer.payload) is bytes
-                payload, buffer.payload = buffer.payload, len(file.data)
-                file.data += payload
-                self.partition.spilled_unsent += 1
-                self.partition.in_memory -= 1
-                self.partition.memory -= buffer.size
-                self.partition.disk += buffer.size
-                self.budget.spilled(buffer.size)
-        self.partition.file = file
+            spill(self.partition, part, file)
 
 
 def test_those_who_have_something_take_turns_of_one_buffer() -> None:
