@@ -13,6 +13,11 @@ from broker.errors import StorageError
 from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.group import Group
 from broker.kafka.service import KafkaSession
+from broker.kafka.transactions import registry
+from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
+from broker.kafka.transactions.registry import Registry
+from broker.kafka.transactions.rows import row_of
+from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings
@@ -180,10 +185,7 @@ def _resend_stored(right: Any) -> Any:
 
 def _spill_offset(right: Any) -> Any:
     def with_spilled(taken: list[Any], file: Any) -> Any:
-        beside = [
-            (one[0], one[1], one[2] + 1 if isinstance(one[2], int) and one[1].size else one[2], *one[3:])
-            for one in taken
-        ]
+        beside = [(*one[:3], one[3] + 1 if isinstance(one[3], int) and one[4] else one[3], *one[4:]) for one in taken]
         return right(beside, file)
 
     return with_spilled
@@ -213,6 +215,51 @@ def _never_blocked(right: Any) -> Any:
         return bool(taken)
 
     return take
+
+
+def _marker_forgotten(right: Any) -> Any:
+    def write(self: MarkerWriter, markers: Markers) -> None:
+        if len(markers.partitions) > 1:
+            markers = attrs.evolve(markers, partitions=frozenset(sorted(markers.partitions)[:-1]))
+        right(self, markers)
+
+    return write
+
+
+def _any_epoch(right: Any) -> Any:
+    def refuse(self: Transaction, claim: Claim) -> Any:
+        return right(self, claim if self.state is None else attrs.evolve(claim, epoch=self.state.epoch))
+
+    return refuse
+
+
+def _lso_beyond(right: Any) -> Any:
+    return property(lambda log: min(log.high_watermark, right.fget(log) + 1))
+
+
+def _offsets_on_abort(right: Any) -> Any:
+    return lambda row, commit, catalogue: right(row, True, catalogue)
+
+
+def _decided_before_durable(_: Any) -> Any:
+    def change_together(self: Registry, changes: Any, reply: Any) -> None:
+        rows = [row_of(entry.transaction.transactional_id, state) for entry, state in changes]
+        for entry, state in changes:
+            entry.transaction.begin(state)
+        # In the writer's order, but before it writes.
+        entries = [entry for entry, _ in changes]
+        self._writer.change(lambda _: None, lambda failure: self._all_changed(entries, reply, failure))
+        self._writer.change(lambda catalogue: catalogue.save_transactions(rows), lambda failure: None)
+
+    return change_together
+
+
+def _not_resumed(right: Any) -> Any:
+    def carry_out(self: Registry, entry: Any, state: Any, partitions: Any, if_open: bool = False) -> None:
+        if not if_open:
+            right(self, entry, state, partitions)
+
+    return carry_out
 
 
 _ALL = [
@@ -266,6 +313,26 @@ _ALL = [
     Bug("released_twice", "a partition's memory is given back twice", ResultPartition, "release", _released_twice),
     Bug("resend_stored", "a buffer that is sent again is there twice", ResultPartition, "append", _resend_stored),
     Bug("spill_offset", "spilled buffers are read beside their place", view, "_with_spilled", _spill_offset),
+    Bug("marker_forgotten", "one partition gets no marker", MarkerWriter, "write", _marker_forgotten),
+    Bug("fencing_unchecked", "an older epoch may go on", Transaction, "_refuse", _any_epoch),
+    Bug("lso_beyond", "one record is called stable that is not", Log, "last_stable_offset", _lso_beyond),
+    Bug("offsets_on_abort", "an abort commits the offsets", registry, "_complete", _offsets_on_abort),
+    Bug(
+        "decided_before_durable",
+        "markers are written before the decision is",
+        Registry,
+        "change_together",
+        _decided_before_durable,
+    ),
+    Bug("decision_not_resumed", "a start carries out nothing", Registry, "_carry_out", _not_resumed),
+    Bug("transaction_without_end", "no transaction times out", Registry, "_arm", _uncounted),
+    Bug(
+        "aborted_untold",
+        "readers are not told which records were aborted",
+        Log,
+        "aborted_transactions",
+        lambda _: lambda *args: [],
+    ),
     Bug("every_attempt_wins", "an attempt that comes second wins, too", Partitions, "finish", _every_attempt_wins),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -43,7 +43,8 @@ class SimLock:
         self._process: Process | None = world.process
         self._owner: Thread | None = None
         self._count = 0
-        self._site = site or _site()
+        self.site = site or _site()
+        self.number = world.next_lock()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         world = self._world
@@ -52,7 +53,7 @@ class SimLock:
             process = self._process = world.process  # made at import: it belongs to whoever runs
             self._owner, self._count = None, 0
         if process is None or thread is None:
-            assert not self._count, f"the scheduler itself would wait for the lock {self._site}"
+            assert not self._count, f"the scheduler itself would wait for the lock {self.site}"
             return True
         world.yield_point(process)
         if self._count and not (self.reentrant and self._owner is thread):
@@ -66,8 +67,8 @@ class SimLock:
                 return False
         if not self._count:
             if thread.locks:
-                world.lock_taken(thread, self._site)
-            thread.locks.append(self._site)
+                world.lock_taken(thread, self)
+            thread.locks.append(self)
             self._owner = thread
         self._count += 1
         return True
@@ -76,7 +77,7 @@ class SimLock:
         chain: list[str] = []
         lock: SimLock | None = self
         while lock is not None and lock._owner is not None:
-            chain.append(f"{lock._site}, held by {lock._owner.name}")
+            chain.append(f"{lock.site}, held by {lock._owner.name}")
             if lock._owner is thread:
                 raise Violation(f"deadlock: {thread.name} waits for {' which waits for '.join(chain)}")
             lock = lock._owner.waits_for
@@ -89,7 +90,7 @@ class SimLock:
         if not self._count:
             owner, self._owner = self._owner, None
             if owner is not None:
-                owner.locks.remove(self._site)
+                owner.locks.remove(self)
 
     def locked(self) -> bool:
         return self._count > 0

@@ -27,6 +27,7 @@ from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
 from tests.sim.shuffle_scene import ShuffleScene
 from tests.sim.storm import Storm, Weather, draw_weather
+from tests.sim.txn_scene import PARTITIONS, TOPIC, TxnScene
 from tests.sim.world import Chaos, Violation, World
 
 # Of the first act.
@@ -37,7 +38,7 @@ _LEAVING_STEPS = 5_000
 # What no client asks more of at a time; and at least one batch comes whatever it asks.
 _FETCH_BYTES = 100_000
 # Who takes part: the clients of a topic always, and these.
-CASTS = ("groups", "shuffle", "shuffle", "all")
+CASTS = ("groups", "shuffle", "transactions", "all")
 _MAIN_TOPIC = "main"
 _SIDE_TOPIC = "side"
 
@@ -125,6 +126,9 @@ class Simulation:
         self.shuffle: ShuffleScene | None = None
         if self.cast in ("shuffle", "all"):
             self._populate_shuffle(rng)
+        self.transactions: TxnScene | None = None
+        if self.cast in ("transactions", "all"):
+            self._populate_transactions(rng)
         for name, group in self.history.groups.items():
             group.stored = partial(self._stored_offset, name)
         self.storm = Storm(self, self.weather)
@@ -134,6 +138,7 @@ class Simulation:
 
     def _populate(self, rng: Any) -> None:
         common = (self.world, self.host.fabric, self.history)
+        grouped = self.cast in ("groups", "all")
         self.perishable = (_SIDE_TOPIC, 1)  # whose files may rot
         main = [(_MAIN_TOPIC, number) for number in range(2)]
         side = [(_SIDE_TOPIC, number) for number in range(2)]
@@ -142,7 +147,8 @@ class Simulation:
         self.admin = Admin(
             "admin",
             *common,
-            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2},
+            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2}
+            | ({TOPIC: PARTITIONS} if self.cast in ("transactions", "all") else {}),
             churns=rng.choice((0, 2)),
             deletes_records=deletes,
             configs=self.admin_configs,
@@ -159,7 +165,7 @@ class Simulation:
                 size_most=large,
                 pace_s=rng.choice((0.02, 0.2, 0.8)),
             )
-            for n in range(1 if self.cast == "shuffle" else 2)
+            for n in range(2 if grouped else 1)
         ]
         self.producers.append(
             Producer(
@@ -185,7 +191,6 @@ class Simulation:
         if deletes is not None:
             for producer in self.producers:
                 producer.trimmed = _SIDE_TOPIC
-        grouped = self.cast in ("groups", "all")
         self.readers = [Reader(f"reader-{n}", *common, partitions=[*main, *side]) for n in range(2 if grouped else 1)]
         self.members = [
             Member(f"member-{n}", *common, group="group", topic=_MAIN_TOPIC, partitions=2)
@@ -212,6 +217,13 @@ class Simulation:
         self.clients += scene.clients
         self.vandals += scene.vandals
         self.world.actors.extend([*scene.clients, *scene.vandals])
+
+    def _populate_transactions(self, rng: Any) -> None:
+        clock_jumps = "clock" in self.weather.weights
+        scene = self.transactions = TxnScene(self.world, self.host, self.history, rng, clock_jumps)
+        scene.ledger.machine_failed = lambda: self.host.faulty or self._machine_failed
+        self.clients += scene.clients
+        self.world.actors.extend(scene.clients)
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
         row = self.host.tables.offsets.get((group, topic, partition))
@@ -299,9 +311,9 @@ class Simulation:
         limit = self.world.steps + _QUIET_STEPS
         self._until(lambda: all(actor.done for actor in self._workers), limit)
         self._watch(limit)
-        for reader in self.readers:
+        for reader in self._all_readers:
             reader.finish()
-        self._until(lambda: all(reader.done for reader in self.readers), limit)
+        self._until(lambda: all(reader.done for reader in self._all_readers), limit)
         self._leave()
 
     def _watch(self, limit: int) -> None:
@@ -317,8 +329,12 @@ class Simulation:
 
     @property
     def _workers(self) -> list[Client | StreamClient]:
-        readers = set(self.readers)
+        readers = self._all_readers
         return [client for client in self.clients if client not in readers]
+
+    @property
+    def _all_readers(self) -> list[Any]:
+        return [*self.readers, *(self.transactions.readers if self.transactions is not None else ())]
 
     def _until(self, condition: Any, limit: int) -> None:
         while not condition():

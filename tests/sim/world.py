@@ -65,7 +65,7 @@ class Thread:
         self.body = body
         self.ident = process.world.next_ident()
         self.wait: Wait | None = None
-        self.locks: list[str] = []  # held, by where they were made
+        self.locks: list[Any] = []  # held
         self.waits_for: Any = None  # a lock
         self.stopping = False
         self.ended = False
@@ -178,6 +178,7 @@ class World:
         self.on_idle: Callable[[], None] = lambda: None
         self._dying: list[Thread] = []
         self._streams: dict[str, Random] = {}
+        self._locks = 0
         self._ident = _ROOT_IDENT
         self._descriptor = 10
         self._pick = self.rng("schedule")
@@ -355,10 +356,18 @@ class World:
 
     # -- order of locks ---------------------------------------------------------------------------------------------------
 
-    def lock_taken(self, thread: Thread, site: str) -> None:
+    def next_lock(self) -> int:
+        self._locks += 1
+        return self._locks
+
+    def lock_taken(self, thread: Thread, lock: Any) -> None:
+        """Locks are known by where they were made; those that were made in one place, each by itself."""
         for held in thread.locks:
-            if (held, site) not in self.lock_order:
-                self.lock_order[held, site] = thread.name
+            pair = held.site, lock.site
+            if held.site == lock.site:
+                pair = f"{held.site} #{held.number}", f"{lock.site} #{lock.number}"
+            if pair not in self.lock_order:
+                self.lock_order[pair] = thread.name
 
     def lock_cycles(self) -> list[str]:
         """Pairs of locks that were taken in both orders: two threads could wait for each other for ever."""

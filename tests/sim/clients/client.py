@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from protocol.kafka import control
+from protocol.kafka import control, end_txns
 from protocol.kafka.api_keys import ApiKey
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
@@ -37,6 +37,10 @@ NEWEST: dict[ApiKey, int] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.END_TXN: 3,
 }
 # Their answers say that something is there for good (of Produce, where acks is all).
 _PROMISES = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS})
@@ -243,7 +247,10 @@ class Client:
                 f"{self.name}: responses out of order: {correlation_id} where {call.correlation_id} ({call.key.name}) is due"
             )
         self._set_patience()
-        _, body = control.parse_response(call.key, call.version, frame)
+        if call.key == ApiKey.END_TXNS:  # ours, not Kafka's
+            _, body = end_txns.parse_response(frame)
+        else:
+            _, body = control.parse_response(call.key, call.version, frame)
         self.answers += 1
         if call.context is _GREETING:
             self._greeted(body)
@@ -284,7 +291,7 @@ class Client:
     def _put(self, call: Call) -> None:
         if call.context is _GREETING:
             call.version = self.rng.randint(0, NEWEST[call.key])
-        else:
+        elif call.key != ApiKey.END_TXNS:
             assert self._ranges is not None
             oldest, newest = self._ranges[int(call.key)]
             oldest = max(oldest, 3) if call.key == ApiKey.PRODUCE else oldest
@@ -293,7 +300,10 @@ class Client:
         call.correlation_id = self._correlation
         call.sent_at = self.world.now
         call.sent_step = self.world.steps
-        self._outbox += control.encode_request(call.key, call.version, call.correlation_id, self.name, call.fields)
+        if call.key == ApiKey.END_TXNS:
+            self._outbox += end_txns.request(call.correlation_id, self.name, **call.fields)
+        else:
+            self._outbox += control.encode_request(call.key, call.version, call.correlation_id, self.name, call.fields)
         if call.expects_answer:
             self.pending.append(call)
             self._set_patience()

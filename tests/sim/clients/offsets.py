@@ -77,7 +77,7 @@ class Keeper(Client):
         self.idle(0.1)
 
 
-def offset_fetch(group: str, topic: str, partitions: list[int], began: int) -> Call:
+def offset_fetch(group: str, topic: str, partitions: list[int], began: int, *, stable: bool = False) -> Call:
     fields = {
         "group_id": group,
         "topics": [{"name": topic, "partition_indexes": partitions}],
@@ -89,7 +89,7 @@ def offset_fetch(group: str, topic: str, partitions: list[int], began: int) -> C
                 "topics": [{"name": topic, "partition_indexes": partitions}],
             }
         ],
-        "require_stable": False,
+        "require_stable": stable,
     }
     return Call(ApiKey.OFFSET_FETCH, fields, ("offsets", began))
 

@@ -1,0 +1,144 @@
+"""A reader of committed records: knows what the broker tells it to pass over, and holds the rest against the ledger."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from protocol.kafka import records
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.markers import read_marker
+from tests.sim.clients.client import Call, Client
+from tests.sim.ledger import Ledger, Partition
+from tests.sim.world import Violation
+
+
+class _Place:
+    def __init__(self) -> None:
+        self.offset = 0
+        self.seen: list[bytes] = []  # since the beginning
+        self.whole = False
+
+
+class TxnReader(Client):
+    def __init__(self, *args: Any, ledger: Ledger, partitions: Sequence[Partition]) -> None:
+        super().__init__(*args)
+        self._ledger = ledger
+        self._places = {partition: _Place() for partition in partitions}
+        self.finishing = False
+
+    def finish(self) -> None:
+        """Read everything once more: nobody writes any more."""
+        self.finishing = True
+        self._idle_until = 0.0
+        for key in self._places:
+            self._places[key] = _Place()
+
+    @property
+    def done(self) -> bool:
+        return self.finishing and all(place.whole for place in self._places.values())
+
+    def next_call(self) -> Call | None:
+        rng = self.rng
+        if any(topic not in self.history.ready for topic, _ in self._places) or self.done or rng.random() < 0.2:
+            self.idle(0.02 + rng.random() * 0.2)
+            return None
+        keys = [key for key, place in self._places.items() if not place.whole]
+        keys = rng.sample(keys, rng.randrange(1, len(keys) + 1))
+        if rng.random() < 0.02 and not self.finishing:
+            self._places[keys[0]] = _Place()
+        committed = rng.random() < 0.8 or self.finishing
+        context = {key: self._places[key] for key in keys}, {key: self._places[key].offset for key in keys}, committed
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, number in keys:
+            topics.setdefault(topic, []).append(
+                {
+                    "partition": number,
+                    "current_leader_epoch": -1,
+                    "fetch_offset": self._places[topic, number].offset,
+                    "last_fetched_epoch": -1,
+                    "log_start_offset": -1,
+                    "partition_max_bytes": rng.choice((0, 300, 100_000)),
+                }
+            )
+        fields = {
+            "replica_id": -1,
+            "max_wait": rng.choice((0, 100, 300)),
+            "min_bytes": 1,
+            "max_bytes": rng.choice((0, 1000, 100_000)),
+            "isolation_level": int(committed),
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        return Call(ApiKey.FETCH, fields, context)
+
+    def answered(self, call: Call, body: Any) -> None:
+        if getattr(body, "error_code", 0):
+            raise Violation(f"{self.name}: Fetch says {body.error_code!r}")
+        places, offsets, committed = call.context
+        for topic in body.responses:
+            for data in topic.partitions:
+                key = (topic.topic, data.partition_index)
+                place = places[key]
+                if self._places[key] is not place or place.offset != offsets[key]:
+                    continue  # it was set back meanwhile
+                if data.error_code:
+                    self._failed(key, place, data.error_code)
+                elif committed:
+                    self._committed(key, place, data)
+                elif not 0 <= data.last_stable_offset <= data.high_watermark:
+                    raise Violation(
+                        f"{self.name}: {key} is stable up to {data.last_stable_offset} of {data.high_watermark}"
+                    )
+
+    def _failed(self, key: Partition, place: _Place, error: int) -> None:
+        self.idle(0.1)
+        if error == ErrorCode.offset_out_of_range and self.life != self.world.lives:
+            return
+        if error == ErrorCode.offset_out_of_range and not self.strict:
+            # What is not durable is read, too: a power loss may have taken it.
+            self._places[key] = _Place()
+            return
+        if error != ErrorCode.kafka_storage_error or self.strict:
+            raise Violation(f"{self.name}: {ErrorCode(error).name} for {key} from {place.offset}")
+
+    def _committed(self, key: Partition, place: _Place, data: Any) -> None:
+        if self.life != self.world.lives:
+            return
+        stable = data.last_stable_offset
+        if not 0 <= stable <= data.high_watermark:
+            raise Violation(f"{self.name}: {key} is stable up to {stable}, and ends at {data.high_watermark}")
+        aborted = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
+        passed_over: set[int] = set()
+        view = memoryview(bytes(data.records or b""))
+        for at, header in records.batches(view):
+            records.check_crc(view, at, header)
+            if header.next_offset <= place.offset:
+                continue
+            if header.next_offset > stable:
+                raise Violation(f"{self.name}: {key} is stable up to {stable}, and {header.last_offset} came")
+            if header.base_offset > place.offset:
+                raise Violation(f"{self.name}: {key}: {header.base_offset} follows {place.offset - 1}")
+            while aborted and aborted[0][0] <= header.last_offset:
+                passed_over.add(aborted.pop(0)[1])
+            if header.is_control:
+                marker = read_marker(view[at : at + header.size])
+                if marker is None:
+                    raise Violation(f"{self.name}: {key}: no marker at {header.base_offset}")
+                if not marker.commit:
+                    passed_over.discard(header.producer_id)
+            else:
+                for record in records.records(view, at):
+                    assert record.value is not None
+                    if header.producer_id in passed_over:
+                        self._ledger.hidden(key, record.offset, record.value, self.name)
+                    else:
+                        self._ledger.visible(key, record.offset, record.value, self.name)
+                        place.seen.append(record.value)
+            place.offset = header.next_offset
+        if self.finishing and place.offset >= data.high_watermark:
+            place.whole = True
+            if self.done:
+                self._ledger.audit({key: one.seen for key, one in self._places.items()})

@@ -1,0 +1,52 @@
+"""Transactions in a simulation: a topic of their own, who writes and who reads, and what must hold at the end."""
+
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.clients.client import Client
+from tests.sim.clients.txn_producer import TxnProducer
+from tests.sim.clients.txn_reader import TxnReader
+from tests.sim.clients.zombie import Zombie
+from tests.sim.history import History
+from tests.sim.ledger import Ledger
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+
+TOPIC = "transactions"
+PARTITIONS = 3
+
+
+class TxnScene:
+    """``clock_jumps``: among the faults of this simulation."""
+
+    def __init__(self, world: World, host: "Host", history: History, rng: Any, clock_jumps: bool) -> None:
+        common = (world, host.fabric, history)
+        ledger = self.ledger = Ledger(world)
+        ledger.clock_jumps = clock_jumps
+        ledger.stored = self._stored
+        self._tables = host.tables
+        partitions = [(TOPIC, number) for number in range(PARTITIONS)]
+        self.zombie = Zombie("zombie", *common, ledger=ledger, partitions=partitions)
+        self.producers = [
+            TxnProducer(
+                f"transactional-{n}",
+                *common,
+                ledger=ledger,
+                partitions=partitions,
+                identities=rng.choice((1, 1, 3)),
+                transactions=rng.randrange(2, 10),
+                timeout_ms=rng.choice((1_000, 3_000, 60_000)),
+                mortality=rng.choice((0.0, 0.01, 0.05)),
+                # A transaction that nobody ends is ended by the wall clock: one that may be set back takes for ever.
+                deserts=n == 1 and not clock_jumps,
+                on_death=self.zombie.haunt,
+            )
+            for n in range(rng.randrange(1, 3))
+        ]
+        self.readers = [TxnReader("txn-reader", *common, ledger=ledger, partitions=partitions)]
+        self.clients: list[Client] = [*self.producers, self.zombie, *self.readers]
+
+    def _stored(self, group: str) -> int:
+        row = self._tables.offsets.get((group, TOPIC, 0))
+        return -1 if row is None else row.offset
