@@ -115,7 +115,7 @@ class Registry:
             key = (pending.topic, pending.partition)
             entry.offsets.setdefault(pending.group, {})[key] = committed_of(pending)
             self._make_unstable(entry, pending.group, [key])
-        for topic in gone:
+        for topic in sorted(gone):
             self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
 
     def shut_down(self) -> None:
@@ -209,7 +209,7 @@ class Registry:
 
     def _allow(self, state: State, known: frozenset[Partition] = frozenset()) -> None:
         """Let the producer append to these partitions."""
-        for topic, partition in state.partitions - known:
+        for topic, partition in sorted(state.partitions - known):
             target = self._logs.get(topic, partition)
             if target is not None:
                 try:
@@ -291,7 +291,7 @@ class Registry:
             return
         with entry.lock:
             by_group: dict[str, list[Partition]] = {}
-            for group, key in entry.unstable:
+            for group, key in sorted(entry.unstable):
                 by_group.setdefault(group, []).append(key)
             for group, keys in by_group.items():
                 self.groups.offsets.end_transaction(group, keys, entry.offsets.get(group, {}) if commit else {})

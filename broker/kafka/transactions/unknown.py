@@ -34,7 +34,7 @@ class Unknown:
     def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
         """One that an operator has found; ``reply`` when the markers are durable."""
         errors = {}
-        for topic, partition in partitions:
+        for topic, partition in sorted(partitions):
             target = self._logs.get(topic, partition)
             producer = None if target is None else target.producers.get(claim.producer_id)
             if target is None:
