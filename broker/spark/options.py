@@ -48,7 +48,7 @@ SOURCE_OPTIONS = (
     "fetchOffset.retryIntervalMs",
 )
 # One table may be read and written, so each side lets the other's options pass.
-SINK_OPTIONS = ("topic", "deliveryGuarantee", "includeHeaders")
+SINK_OPTIONS = ("topic", "deliveryGuarantee", "txnAppId", "txnVersion", "includeHeaders")
 # What Spark itself puts among the options of a table or a query.
 _SPARKS_OWN = ("path", "checkpointLocation", "queryName", "mergeSchema", "serialization.format", "header")
 

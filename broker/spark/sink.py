@@ -4,6 +4,14 @@ Spark plans a write in one process, writes in tasks, and commits or aborts in ye
 columns. Connections are made in ``write`` and ``commit``. A batch write is *at least once* unless it is told otherwise: a task
 that is run again writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, however many tasks, topics and
 partitions; whoever reads ``read_committed`` never sees a part of it.
+
+With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it comes again. That is how the result
+of a query in update mode gets into a topic exactly once, for Spark refuses update mode to every Python sink:
+
+    def write(changed, batch_id):
+        changed.write.format("broker").options(txnAppId="counts", txnVersion=batch_id, ...).mode("append").save()
+
+    counts.writeStream.outputMode("update").foreachBatch(write).start()
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +27,7 @@ from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.transaction import new_name
 from broker.errors import ConfigError
 from broker.spark import sink_commit
-from broker.spark.sink_commit import Written
+from broker.spark.sink_commit import MicroBatch, Written
 from broker.spark.sink_options import AT_LEAST_ONCE, SinkColumns, SinkOptions
 
 # How a streaming query tells its tasks what they run for. Undocumented, and the only way: ``write`` is not given the batch.
@@ -78,13 +86,24 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         # Made where the write is planned, so that all tasks and the commit have the same.
-        self._job = f"spark-batch-{new_name()}" if options.exactly_once else None
+        self._job: str | None = None
+        if options.version is not None:
+            self._job = sink_commit.query_name(options.version[0])
+        elif options.exactly_once:
+            self._job = f"spark-batch-{new_name()}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return write_task(self._options, self._columns, Task.current(), self._job, iterator)
+        task = Task.current()
+        if self._options.version is not None:
+            # In a foreachBatch there is a query, too, but the user has said whose writes these are.
+            task = attrs.evolve(task, query_id=self._options.version[0])
+        return write_task(self._options, self._columns, task, self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        if self._job is not None:
+        if self._options.version is not None:
+            with Cluster(self._options.client) as cluster:
+                MicroBatch(cluster, self._options.version[1], written(messages)).commit()
+        elif self._job is not None:
             with Cluster(self._options.client) as cluster:
                 sink_commit.commit_job(cluster, self._job, written(messages))
 

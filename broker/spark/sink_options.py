@@ -1,7 +1,7 @@
 """What the sink was told: its options and the columns of what is written. Pure; every ConfigError is one sentence.
 
 Names and meanings are those of Spark's Kafka connector, so that a query changes the name of its format and nothing else;
-``deliveryGuarantee`` is ours.
+``deliveryGuarantee`` is ours, ``txnAppId`` and ``txnVersion`` are Delta's.
 """
 
 from collections.abc import Mapping
@@ -19,16 +19,23 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 @attrs.frozen
 class SinkOptions:
-    """``topic`` None: the rows say it. ``client`` has the producer's settings as well."""
+    """``topic`` None: the rows say it. ``client`` has the producer's settings as well.
+
+    ``version``: of a batch write by whom and which one, so that it is recognised when it comes again (``foreachBatch``).
+    """
 
     client: ClientConfig
     topic: str | None
     guarantee: str
+    version: tuple[str, int] | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, default_guarantee: str) -> "SinkOptions":
         check_names(given, SINK_OPTIONS, also=SOURCE_OPTIONS)
         named = {name.lower(): str(value).strip() for name, value in given.items()}
+        version = _version(named)
+        if version is not None:
+            default_guarantee = EXACTLY_ONCE
         guarantee = (named.get("deliveryguarantee") or default_guarantee).lower().replace("_", "-")
         if guarantee not in (EXACTLY_ONCE, AT_LEAST_ONCE):
             raise ConfigError(f"deliveryGuarantee must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}, not {guarantee!r}.")
@@ -45,11 +52,29 @@ class SinkOptions:
                 f"deliveryGuarantee={EXACTLY_ONCE} needs kafka.acks=all and idempotence: leave both as they are,"
                 f" or set deliveryGuarantee={AT_LEAST_ONCE}."
             )
-        return cls(client, named.get("topic") or None, guarantee)
+        if version is not None and guarantee != EXACTLY_ONCE:
+            raise ConfigError(f"txnAppId and txnVersion need deliveryGuarantee={EXACTLY_ONCE}: leave it out.")
+        return cls(client, named.get("topic") or None, guarantee, version)
 
     @property
     def exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
+
+
+def _version(named: Mapping[str, str]) -> tuple[str, int] | None:
+    name, number = named.get("txnappid"), named.get("txnversion")
+    if not name and not number:
+        return None
+    if not name or not number:
+        raise ConfigError(
+            "Set both txnAppId (whose writes these are) and txnVersion (which of them this is), or neither."
+        )
+    # An offset of a group holds it: 63 bits.
+    if not (number.isascii() and number.isdecimal() and int(number) < 1 << 63):
+        raise ConfigError(
+            f"txnVersion must be a whole number from 0 on that grows from write to write, not {number!r}."
+        )
+    return name, int(number)
 
 
 @attrs.frozen
