@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from broker.spark.data_source import BrokerDataSource
+    from broker.spark.exchange_driver import exchange
     from broker.spark.progress import Lag, lag
 
-__all__ = ["BrokerDataSource", "Lag", "lag", "register"]
+__all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 
 # Imported at first use: Spark's workers import this package for whatever is in it.
-_WHERE = {"BrokerDataSource": "data_source", "Lag": "progress", "lag": "progress"}
+_WHERE = {"BrokerDataSource": "data_source", "exchange": "exchange_driver", "Lag": "progress", "lag": "progress"}
 
 
 def register(spark: "SparkSession") -> None:
