@@ -1,0 +1,215 @@
+"""Stands before a broker and lets in who can log in: SASL PLAIN and SCRAM, over TLS if asked for. After that it only forwards.
+
+An honest peer for the client's tests: other clients have to get in by it, too (``test_security.py``).
+"""
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.headers import parse_request_header
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS = ["PLAIN", *HASHES]
+ROUNDS = 4096
+_LENGTH = struct.Struct(">i")
+_UNSUPPORTED_MECHANISM, _FAILED = 33, 58
+
+
+class Refused(Exception):
+    """The login failed."""
+
+
+class SaslGate:
+    def __init__(self, users: dict[str, str], context: ssl.SSLContext | None = None) -> None:
+        self.let_in = 0
+        self.seen = bytearray()  # all that clients have sent before they were in
+        self._users = users
+        self._context = context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._target: tuple[str, int] | None = None
+        self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
+
+    def forward_to(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self._target = host, int(port)
+        self._run(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join(30)
+            assert not thread.is_alive()
+        for one in [self._listener, *self._sockets]:
+            one.close()
+
+    def _run(self, function: object, *arguments: object) -> None:
+        thread = threading.Thread(target=function, args=arguments, name="gate")  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            self._run(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError, Refused):
+            client.settimeout(30)
+            if self._context is not None:
+                client = self._context.wrap_socket(client, server_side=True)
+                self._sockets.append(client)
+            assert self._target is not None
+            broker = socket.create_connection(self._target, 30)
+            self._sockets.append(broker)
+            self._log_in(client, broker)
+            self.let_in += 1
+            client.settimeout(None)
+            broker.settimeout(None)
+            self._run(_copy, broker, client)
+            _copy(client, broker)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+        client.close()
+
+    # The login ------------------------------------------------------------------------------------------------------
+
+    def _log_in(self, client: socket.socket, broker: socket.socket) -> None:
+        steps: Steps | None = None
+        tokens: list[bytes] = []
+        while True:
+            frame = _frame(client)
+            self.seen += frame
+            header = parse_request_header(frame)
+            key, version = header.api_key, header.api_version
+            fields: dict[str, object]
+            if key == ApiKey.API_VERSIONS:
+                broker.sendall(frame)
+                client.sendall(self._with_sasl(_frame(broker), version))
+                continue
+            request = control.parse_request(key, version, frame[header.body_offset :])
+            done = False
+            if key == ApiKey.SASL_HANDSHAKE:
+                known = request.mechanism in MECHANISMS
+                fields = {"error_code": 0 if known else _UNSUPPORTED_MECHANISM, "mechanisms": MECHANISMS}
+                steps = self._mechanism(request.mechanism, tokens) if known else None
+            else:
+                assert key == ApiKey.SASL_AUTHENTICATE, key
+                assert steps is not None
+                tokens.append(bytes(request.auth_bytes))
+                try:
+                    fields = {"error_code": 0, "auth_bytes": next(steps)}
+                    done = len(tokens) == steps.count
+                except Refused as error:
+                    fields = {"error_code": _FAILED, "error_message": str(error), "auth_bytes": b""}
+            client.sendall(control.encode_response(key, version, header.correlation_id, fields))
+            if fields["error_code"] == _FAILED:
+                raise Refused
+            if done:
+                return
+
+    def _with_sasl(self, frame: bytes, version: int) -> bytes:
+        correlation_id, answer = control.parse_response(ApiKey.API_VERSIONS, version, frame)
+        ranges = [
+            {"api_key": one.api_key, "min_version": one.min_version, "max_version": one.max_version}
+            for one in answer.api_keys
+        ]
+        ranges += [
+            {"api_key": int(key), "min_version": 0, "max_version": most}
+            for key, most in ((ApiKey.SASL_HANDSHAKE, 1), (ApiKey.SASL_AUTHENTICATE, 2))
+        ]
+        fields = {"error_code": answer.error_code, "api_keys": ranges}
+        return control.encode_response(ApiKey.API_VERSIONS, version, correlation_id, fields)
+
+    def _mechanism(self, name: str, tokens: list[bytes]) -> "Steps":
+        return Steps(self._plain(tokens), 1) if name == "PLAIN" else Steps(self._scram(HASHES[name], tokens), 2)
+
+    def _plain(self, tokens: list[bytes]) -> Iterator[bytes]:
+        _, user, password = tokens[0].decode().split("\0")
+        if self._users.get(user) != password:
+            raise Refused("Authentication failed: Invalid username or password")
+        yield b""
+
+    def _scram(self, algorithm: str, tokens: list[bytes]) -> Iterator[bytes]:
+        """RFC 5802, the server's side."""
+        channel, _, bare = tokens[0].decode().split(",", 2)
+        assert channel == "n"
+        first = dict(part.split("=", 1) for part in bare.split(","))
+        user = first["n"].replace("=2C", ",").replace("=3D", "=")
+        salt, nonce = os.urandom(16), first["r"] + base64.b64encode(os.urandom(9)).decode()
+        server_first = f"r={nonce},s={base64.b64encode(salt).decode()},i={ROUNDS}"
+        yield server_first.encode()
+        without_proof, proof = tokens[1].decode().rsplit(",p=", 1)
+        assert without_proof == f"c=biws,r={nonce}"
+        salted = hashlib.pbkdf2_hmac(algorithm, self._users.get(user, "?").encode(), salt, ROUNDS)
+        client_key = hmac.digest(salted, b"Client Key", algorithm)
+        stored_key = hashlib.new(algorithm, client_key).digest()
+        signed = f"{bare},{server_first},{without_proof}".encode()
+        signature = hmac.digest(stored_key, signed, algorithm)
+        expected = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        if user not in self._users or base64.b64decode(proof) != expected:
+            raise Refused("Authentication failed during authentication due to invalid credentials")
+        server_key = hmac.digest(salted, b"Server Key", algorithm)
+        yield b"v=" + base64.b64encode(hmac.digest(server_key, signed, algorithm))
+
+
+class Steps:
+    """A mechanism's answers, and how many there are."""
+
+    def __init__(self, answers: Iterator[bytes], count: int) -> None:
+        self._answers = answers
+        self.count = count
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._answers)
+
+
+def _frame(sock: socket.socket) -> bytes:
+    length = _exactly(sock, 4)
+    return length + _exactly(sock, _LENGTH.unpack(length)[0])
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise OSError("closed")
+        data += piece
+    return data
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
