@@ -1,9 +1,11 @@
 """Connections that break after any number of bytes, in either direction: nothing is lost, nothing comes twice, order is kept."""
 
 import itertools
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -104,3 +106,21 @@ def test_a_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes
     with Cluster(broken.config) as cluster:
         fetcher = cluster.fetcher(topic, 0, 0, len(expected), max_bytes=max_bytes)
         assert expected == [value for fetched in fetcher for value in values(fetched.data)]
+
+
+def test_what_a_broker_refuses_for_the_moment_goes_again_with_all_that_came_after_it(broken: Broken) -> None:
+    topic = broken.topic()
+    log = broken.running.server.kafka.logs.get(topic, 0)
+    assert log is not None
+    usual = log.config
+    small = attrs.evolve(broken.direct, max_request_size=200, batch_size=200, retry_backoff_ms=50)
+    records = [b"%d" % number + b"x" * 120 for number in range(4)]
+    with Cluster(small) as cluster, cluster.producer() as producer:
+        log.config = attrs.evolve(usual, min_insync_replicas=2)
+        producer.send(topic, 0, build_batch([(None, records[0], [], 0)]), 1)
+        time.sleep(0.3)  # refused by now; if this machine is slower than that, nothing is and the test says nothing
+        log.config = usual
+        for record in records[1:]:  # these come out of order to the broker
+            producer.send(topic, 0, build_batch([(None, record, [], 0)]), 1)
+        producer.flush()
+    assert records == broken.read(topic)
