@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types ci docs wheel sim kill fuzz bench docker-check clean
+.PHONY: help run demo test lint types ci docs wheel sim kill fuzz bench docker-check clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -21,20 +21,29 @@ $(VENV)/.stamp-run: pyproject.toml .ci/venv
 	@$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/.stamp-spark: pyproject.toml .ci/venv
+	@.ci/venv $(VENV) $(PYTHON)
+	@echo "Installing the broker and PySpark into $(VENV)"
+	@$(PIP) install --editable '.[spark]'
+	@touch $@ $(VENV)/.stamp-run
+
 $(VENV)/.stamp-test: pyproject.toml .ci/venv
 	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker and what its tests need into $(VENV)"
 	@$(PIP) install --editable '.[test]'
-	@touch $@ $(VENV)/.stamp-run
+	@touch $@ $(VENV)/.stamp-run $(VENV)/.stamp-spark
 
 $(VENV)/.stamp-dev: pyproject.toml .ci/venv
 	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker and its developers' tools into $(VENV)"
 	@$(PIP) install --editable '.[dev]'
-	@touch $@ $(VENV)/.stamp-test $(VENV)/.stamp-run
+	@touch $@ $(VENV)/.stamp-test $(VENV)/.stamp-run $(VENV)/.stamp-spark
 
 run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARGS="--set key=value ...")
 	@exec $(BIN)/broker serve $(ARGS)
+
+demo: $(VENV)/.stamp-spark ## the pipeline of docs/PIPELINE.md on Spark, killed in the middle: counts must be exact
+	@$(BIN)/python docs/examples/demo.py
 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x")
 	@$(BIN)/python -m pytest $(ARGS)
