@@ -111,6 +111,7 @@ class Producer:
         self._timeout_ms = transaction_timeout_ms or config.transaction_timeout_ms
         self._producer: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
+        self._known_to: set[TopicPartition] = set()  # partitions that have a batch of this producer
         self._lanes: dict[Address, _Lane] = {}
         self._failure: KafkaClientError | None = None
         self._in_transaction = False
@@ -213,6 +214,7 @@ class Producer:
         # transaction: that has a new epoch, in which sequence numbers begin again.
         self._producer = None
         self._sequences.clear()
+        self._known_to.clear()
         self._failure = None
         self._ended()
 
@@ -274,7 +276,7 @@ class Producer:
         """Send what is queued as one request."""
         if not lane.queued:
             return
-        while len(lane.in_flight) >= self._cluster.config.max_in_flight:
+        while len(lane.in_flight) >= self._cluster.config.max_in_flight or self._must_wait(lane):
             self._receive(lane)
         if not lane.queued:  # a recovery has taken care of it
             return
@@ -290,6 +292,12 @@ class Producer:
         batches = lane.take_queued()
         if self._acks:
             lane.in_flight.append((correlation_id, batches))
+
+    def _must_wait(self, lane: _Lane) -> bool:
+        """A partition takes any sequence number as the first of a producer that it does not know. So the first batch goes alone:
+        if it were refused and the second were not, it could never be written."""
+        new = lane.queued.keys() - self._known_to
+        return self._idempotent and any(one.key in new for _, sent in lane.in_flight for one in sent)
 
     def _request(self, connection: Connection, batches: list[_Batch]) -> int:
         config = self._cluster.config
@@ -389,6 +397,7 @@ class Producer:
             raise BrokerAnswerError(f"The broker said nothing about a batch for {where}.")
         code = result.error
         if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+            self._known_to.add(batch.key)
             return None
         said = f": {result.error_message}" if result.error_message else ""
         if code in RETRIABLE and code != ErrorCode.corrupt_message:

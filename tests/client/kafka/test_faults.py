@@ -108,19 +108,25 @@ def test_a_fetcher_reads_each_record_once(broken: Broken, cuts: list[Cut], sizes
         assert expected == [value for fetched in fetcher for value in values(fetched.data)]
 
 
-def test_what_a_broker_refuses_for_the_moment_goes_again_with_all_that_came_after_it(broken: Broken) -> None:
+@pytest.mark.parametrize("written_before", [0, 1])
+def test_what_a_broker_refuses_for_the_moment_goes_again_with_all_that_came_after_it(
+    broken: Broken, written_before: int
+) -> None:
     topic = broken.topic()
     log = broken.running.server.kafka.logs.get(topic, 0)
     assert log is not None
-    usual = log.config
+    usual, short_of_replicas = log.config, attrs.evolve(log.config, min_insync_replicas=2)
     small = attrs.evolve(broken.direct, max_request_size=200, batch_size=200, retry_backoff_ms=50)
-    records = [b"%d" % number + b"x" * 120 for number in range(4)]
+    records = [b"%d" % number + b"x" * 120 for number in range(5)]
     with Cluster(small) as cluster, cluster.producer() as producer:
-        log.config = attrs.evolve(usual, min_insync_replicas=2)
-        producer.send(topic, 0, build_batch([(None, records[0], [], 0)]), 1)
+        for record in records[:written_before]:
+            producer.send(topic, 0, build_batch([(None, record, [], 0)]), 1)
+            producer.flush()
+        log.config = short_of_replicas
+        producer.send(topic, 0, build_batch([(None, records[written_before], [], 0)]), 1)
         time.sleep(0.3)  # refused by now; if this machine is slower than that, nothing is and the test says nothing
         log.config = usual
-        for record in records[1:]:  # these come out of order to the broker
+        for record in records[written_before + 1 :]:
             producer.send(topic, 0, build_batch([(None, record, [], 0)]), 1)
         producer.flush()
     assert records == broken.read(topic)
