@@ -2,9 +2,10 @@
 
 Kafka's files and formats: ``recovery-point-offset-checkpoint`` (what is before it was fsynced and need not be scanned),
 ``log-start-offset-checkpoint``, ``cleaner-offset-checkpoint`` (first offset that was not compacted) in the data directory,
-``leader-epoch-checkpoint`` and ``partition.metadata`` in each partition's. They are files and not rows of the catalogue so
-that a data directory, or one partition of it, stays one that Kafka can open and that can be moved without the catalogue; and
-because they are one write for all partitions a minute, whatever their number.
+``leader-epoch-checkpoint`` and ``partition.metadata`` in each partition's; there is one of ours beside them
+(``aborted_checkpoint.py``). They are files and not rows of the catalogue so that a data directory, or one partition of it, stays
+one that Kafka can open and that can be moved without the catalogue; and because they are one write for all partitions a minute,
+whatever their number.
 
 A checkpoint that is lost or damaged costs time, never records: everything is scanned, or deleted records come back.
 """
@@ -60,7 +61,7 @@ def replace_text(disk: Disk, path: str, text: str) -> None:
     disk.sync_dir(path.rpartition("/")[0] or ".")
 
 
-def _lines(disk: Disk, path: str) -> list[list[str]]:
+def lines_of(disk: Disk, path: str) -> list[list[str]]:
     """The fields of each line of a file of the form: version, number of lines, lines."""
     text = read_text(disk, path)
     if text is None:
@@ -79,7 +80,7 @@ def _lines(disk: Disk, path: str) -> list[list[str]]:
 def read_offsets(disk: Disk, path: str) -> Offsets:
     """(topic, partition) -> offset; empty if the file is not there. Raises CorruptCheckpoint."""
     offsets: Offsets = {}
-    for fields in _lines(disk, path):
+    for fields in lines_of(disk, path):
         try:
             topic, partition, offset = fields
             offsets[topic, int(partition)] = int(offset)
@@ -90,21 +91,26 @@ def read_offsets(disk: Disk, path: str) -> Offsets:
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
-    replace_text(disk, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]))
+    replace_text(disk, path, text_of(lines))
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """What ``lines_of`` reads."""
+    listed = list(lines)
+    return "\n".join([str(_VERSION), str(len(listed)), *listed, ""])
 
 
 def read_leader_epochs(disk: Disk, directory: str) -> list[tuple[int, int]]:
     """(epoch, start offset) of each leader epoch. Raises CorruptCheckpoint."""
     path = f"{directory}/{LEADER_EPOCHS}"
     try:
-        return [(int(epoch), int(start)) for epoch, start in _lines(disk, path)]
+        return [(int(epoch), int(start)) for epoch, start in lines_of(disk, path)]
     except ValueError as error:
         raise CorruptCheckpoint(f"{path} has a line that is not an epoch and an offset") from error
 
 
 def leader_epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
-    lines = [f"{epoch} {start}" for epoch, start in epochs]
-    return "\n".join([str(_VERSION), str(len(lines)), *lines, ""])
+    return text_of(f"{epoch} {start}" for epoch, start in epochs)
 
 
 def partition_metadata_text(topic_id: uuid.UUID) -> str:

@@ -6,9 +6,10 @@ records that a later one replaces, several small ones into one. Offsets stay wha
 
 - A record without a value (a tombstone) stays ``delete.retention.ms`` longer: its batch gets the time when it may go, in the
   place of its base timestamp (bit 6 of the attributes), the first time it is cleaned.
-- Records of aborted transactions go, and replace nothing. Markers stay: what they end may lie in a part that is not cleaned
-  yet. Nothing is cleaned from the first unstable offset on.
-- The last batch of an idempotent producer stays, if need be without records: its sequence number is in it.
+- Records of aborted transactions go, and replace nothing. A marker stays until nothing of its transaction is left, and then
+  ``delete.retention.ms`` longer, as a tombstone does. Nothing is cleaned from the first unstable offset on.
+- The last batch of an idempotent producer stays, if need be without records: its sequence number is in it. So does a marker that
+  is all there is of a producer: its epoch is in it, which fences older ones.
 - A batch that keeps all its records is copied as it is. One that does not match its checksum takes the partition offline.
 
 A new segment takes the place of the old ones in durable steps (``_swap``), each of which recovery can finish or forget:
@@ -24,6 +25,8 @@ import attrs
 
 from broker.errors import RequestError, StorageError
 from broker.log import get_logger
+from broker.storage import aborted_checkpoint
+from broker.storage.cleaned_transactions import CleanedTransactions
 from broker.storage.files import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
 from broker.storage.log import Log
 from broker.storage.log_config import LONG_MAX
@@ -111,14 +114,15 @@ class Cleaning:
         self._config = plan.log.config
         self._latest: dict[bytes, int] = {}
         self._last_of_producers: set[int] = set()
-        # Producer id -> (first, last offset) of what it aborted.
-        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        self._last_epochs: dict[int, int] = {}
+        self._transactions = CleanedTransactions([])
 
     def run(self) -> Iterator[None]:
         """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
         log = self.log
         try:
-            self._read_aborted()
+            aborted = [entry for segment in log.view.segments for entry in segment.aborted.entries()]
+            self._transactions = CleanedTransactions(aborted)
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
             # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
@@ -127,6 +131,7 @@ class Cleaning:
             for group in self._groups(segments):
                 with log.lock:
                     self._last_of_producers = set(log.producers.last_offsets().values())
+                    self._last_epochs = log.producers.epochs_of_markers()
                 yield from self._clean(group)
         except CorruptSegment as error:
             raise log.go_offline(str(error)) from error
@@ -138,17 +143,6 @@ class Cleaning:
 
     # -- which records stay --------------------------------------------------------------------------------------------
 
-    def _read_aborted(self) -> None:
-        for segment in self.log.view.segments:
-            for entry in segment.aborted.entries():
-                self._aborted.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
-
-    def _is_aborted(self, header: BatchHeader) -> bool:
-        ranges = self._aborted.get(header.producer_id)
-        if ranges is None or not header.is_transactional or header.is_control:
-            return False
-        return any(first <= header.base_offset <= last for first, last in ranges)
-
     def _read_keys(self) -> Iterator[None]:
         """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
         latest, room = self._latest, self._key_bytes
@@ -158,7 +152,8 @@ class Cleaning:
                 if batch is None:
                     yield
                     continue
-                if header.last_offset >= self._end_offset and not header.is_control and not self._is_aborted(header):
+                aborted = self._transactions.is_aborted(header)
+                if header.last_offset >= self._end_offset and not header.is_control and not aborted:
                     for record in self._records(segment, batch):
                         if record.key is not None and record.offset >= self._end_offset:
                             key = _digest(record.key)
@@ -183,23 +178,30 @@ class Cleaning:
 
     def _filter(self, segment: Segment, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
         """What stays of a batch; None for nothing."""
-        if header.is_control or header.base_offset >= self._end_offset:
+        self._transactions.saw(header)
+        if header.base_offset >= self._end_offset:
+            return batch
+        if header.is_control and not self._is_over(header):
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         passed = horizon is not None and horizon <= self._now_ms
         inside = self._records(segment, batch)
-        aborted = self._is_aborted(header)
-        kept = [] if aborted else [record for record in inside if self._stays(record, passed)]
+        if header.is_control:
+            kept = [] if passed else inside
+        elif self._transactions.is_aborted(header):
+            kept = []
+        else:
+            kept = [record for record in inside if self._stays(record, passed)]
         if not kept and header.last_offset not in self._last_of_producers:
             return None
-        tombstones = any(record.value is None for record in kept)
-        if horizon is None and tombstones:
+        timed = header.is_control or any(record.value is None for record in kept)
+        if horizon is None and timed:
             horizon = self._now_ms + self._config.delete_retention_ms
         elif len(kept) == len(inside):
             return batch
         attributes = header.attributes & _BITS_KEPT
         base_timestamp = None if kept else -1
-        if horizon is not None and tombstones:
+        if horizon is not None and timed:
             attributes |= DELETE_HORIZON
             base_timestamp = horizon
         else:
@@ -218,6 +220,11 @@ class Cleaning:
             max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
             partition_leader_epoch=header.partition_leader_epoch,
         )
+
+    def _is_over(self, marker: BatchHeader) -> bool:
+        """May the marker go, in its time?"""
+        needed = self._last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
+        return not needed and self._transactions.is_over(marker.base_offset)
 
     # -- reading and writing -------------------------------------------------------------------------------------------
 
@@ -304,7 +311,8 @@ class Cleaning:
                 if pending:
                     file.pwrite(pending, written)
                 for entry in segment.aborted.entries():
-                    cleaned.aborted.add(entry)
+                    if entry.last_offset >= self._end_offset or not self._transactions.is_over(entry.last_offset):
+                        cleaned.aborted.add(entry)
             cleaned.finish_indexes()
             file.sync()
             cleaned.sync_indexes()
@@ -331,7 +339,7 @@ class Cleaning:
                 return
             caches = [cleaned.log, cleaned.offsets.cached, cleaned.times.cached]
             if len(cleaned.aborted):
-                caches.append(cleaned.aborted.cached)
+                caches.insert(0, cleaned.aborted.cached)  # before the log, durably: see finish_swap
             for cached in caches:
                 cached.get()
                 cached.pinned = True  # nobody can open them while their names change
@@ -340,6 +348,7 @@ class Cleaning:
                     swapped = cleaned.aborted.cached.path.removesuffix(CLEANED) + SWAP
                     disk.rename(cleaned.aborted.cached.path, swapped)
                     cleaned.aborted.cached.path = swapped
+                    disk.sync_dir(log.dir)
                 disk.rename(cleaned.log.path, final + SWAP)
                 cleaned.log.path = final + SWAP
                 disk.sync_dir(log.dir)
@@ -357,6 +366,8 @@ class Cleaning:
                     path = cached.path.removesuffix(SWAP).removesuffix(CLEANED)
                     disk.rename(cached.path, path)
                     cached.path = path
+                    if cached is cleaned.aborted.cached:
+                        disk.sync_dir(log.dir)
                 disk.sync_dir(log.dir)
             except OSError as error:
                 raise log.go_offline(f"a compacted segment could not be put in its place: {error}") from error
@@ -365,6 +376,10 @@ class Cleaning:
                     cached.pinned = False
             for segment in group:
                 segment.drop_files()
+            # All of a cleaned segment is durable, and of the others what was.
+            known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
+            known[cleaned] = len(cleaned.aborted)
+            aborted_checkpoint.save(log, {segment: count for segment, count in known.items() if count})
 
 
 def _digest(key: bytes) -> bytes:

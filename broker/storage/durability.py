@@ -7,6 +7,7 @@ Blocks on the disk, so it runs on the flusher, the background thread, or a handl
 from typing import TYPE_CHECKING
 
 from broker.errors import StorageError
+from broker.storage import aborted_checkpoint
 from broker.storage.files import SNAPSHOT, file_name
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
             return False
         assert log.active is not None
         segments = log.segments_from(log.recovery_point)
+        aborted = aborted_checkpoint.counts(log.view.segments)
         try:
             log.active.finish_indexes()
         except OSError as error:
@@ -74,6 +76,7 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
                 segment.sync_indexes()
         if len(log.producers) or not closing:  # written again if a roll wrote it: that was not durable
             log.write_snapshot(end, snapshot, durable=True)
+        aborted_checkpoint.save(log, aborted)
         log.around.disk.sync_dir(log.dir)
         _remove_snapshots(log, end)
     except OSError as error:

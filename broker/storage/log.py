@@ -24,6 +24,7 @@ from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from broker.storage import append_rules, durability, reading, transactions, trimming
+from broker.storage.aborted_checkpoint import Sums
 from broker.storage.append_rules import LARGEST_CODEC, SMALLEST_RECORD, SPECIAL
 from broker.storage.files import OpenFiles
 from broker.storage.log_config import LogConfig
@@ -143,6 +144,9 @@ class Log:
         self.cut = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
         self.snapshots: set[int] = set()
+        # Background thread: which entries of the indexes of aborted transactions are durable, and what the checkpoint file says.
+        self.aborted_sums: Sums = {}
+        self.aborted_saved: Sums = {}
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watch_lock = Lock()
         self._next_token = 0
@@ -209,6 +213,7 @@ class Log:
             self.producers = loaded.producers
             self.first_unstable = self.producers.first_unstable()
             self.snapshots = set(loaded.snapshots)
+            self.aborted_sums = self.aborted_saved = loaded.aborted_sums
             self.publish(loaded.log_end_offset, self.active)
             self.durable_offset = self.recovery_point = self.saved_point = min(recovery_point, loaded.log_end_offset)
             if self.active.size:

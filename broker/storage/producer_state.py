@@ -163,6 +163,10 @@ class ProducerState:
         """Producer id -> last offset. Compaction keeps the batch it is in, or at least its header: it is the sequence."""
         return {key: producer.batches[-1].last_offset for key, producer in self._producers.items() if producer.batches}
 
+    def epochs_of_markers(self) -> dict[int, int]:
+        """Producer id -> epoch, of those that are known by a marker alone. Compaction keeps that marker."""
+        return {key: producer.epoch for key, producer in self._producers.items() if not producer.batches}
+
     def to_snapshot(self) -> bytes:
         entries = bytearray()
         windows = bytearray(_WINDOW_MARK)

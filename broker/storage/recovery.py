@@ -14,8 +14,9 @@ on, at most the last minute before a crash and next to nothing after a clean sto
 | any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
 | the log ends before its recovery point                       | damage: the partition goes offline (StorageError) |
 
-Indexes are made again from there on, and wherever one does not fit its segment. Producer state, with the transactions that are
-open, is read from the newest snapshot that is good and not newer than the recovery point, and continued from the batches.
+Indexes are made again from there on, and wherever one does not fit its segment, or is not what its checkpoint says
+(``aborted_checkpoint.py``). Producer state, with the transactions that are open, is read from the newest snapshot that is good
+and not newer than the recovery point, and continued from the batches.
 """
 
 import itertools
@@ -25,6 +26,7 @@ import attrs
 
 from broker.errors import StorageError
 from broker.log import get_logger
+from broker.storage import aborted_checkpoint
 from broker.storage.files import (
     CLEANED,
     DELETED,
@@ -40,23 +42,17 @@ from broker.storage.files import (
 )
 from broker.storage.index_file import CorruptIndex
 from broker.storage.producer_state import CorruptSnapshot, ProducerState
+from broker.storage.replay import aborted_transactions, replay_batch
 from broker.storage.scan import find_batch, never_written, scan
 from broker.storage.segment import (
-    ATTRIBUTES,
     BASE_OFFSET,
-    BASE_SEQUENCE,
     LAST_DELTA,
     LENGTH,
     MAX_TIMESTAMP,
-    PRODUCER_EPOCH,
-    PRODUCER_ID,
     Header,
     Segment,
 )
-from broker.storage.txn_index import AbortedTransaction
-from protocol.errors import ProtocolError
-from protocol.kafka.batch import CONTROL, LOG_OVERHEAD, TRANSACTIONAL
-from protocol.kafka.markers import read_marker
+from protocol.kafka.batch import LOG_OVERHEAD
 
 log = get_logger("storage")
 
@@ -90,6 +86,8 @@ class LoadedLog:
     snapshots: list[int]
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    # What the checkpoint says of the indexes of aborted transactions.
+    aborted_sums: aborted_checkpoint.Sums = attrs.Factory(dict)
 
 
 def load(source: LogOnDisk) -> LoadedLog:
@@ -112,6 +110,7 @@ def load(source: LogOnDisk) -> LoadedLog:
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
         _drop(source, loaded, 0, 1)  # deleted, and only their files were still there
     _check_indexes(source, segments, names)
+    _check_aborted(source, loaded, names)
     _verify(source, loaded)
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
     if loaded.log_end_offset < loaded.log_start_offset:
@@ -166,6 +165,8 @@ def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
     """A compacted segment was complete and about to replace the ones it was made from: their files go, its file gets its name.
 
     In two durable steps: were the new name to survive a crash and the removals not, old and new segments would overlap.
+    The index of aborted transactions gets its name before the log does: as long as there is a ``.swap`` log, this runs again.
+    The index that has the name is the new one then, or an old one that is to be replaced, or one of which no record is left.
     """
     disk = files.disk
     base = offset_of(name, LOG + SWAP)
@@ -181,11 +182,14 @@ def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
     for other in disk.listdir(directory):
         for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             offset = offset_of(other, suffix)
-            if offset is not None and base <= offset < max(end_offset, base + 1) and (offset > base or suffix != LOG):
+            if offset is None or not base <= offset < max(end_offset, base + 1):
+                continue
+            if offset > base or suffix not in (LOG, TXN_INDEX):
                 disk.remove(f"{directory}/{other}")
     disk.sync_dir(directory)
     if disk.exists(aborted + SWAP):
         disk.rename(aborted + SWAP, aborted)
+        disk.sync_dir(directory)
     disk.rename(f"{directory}/{name}", f"{directory}/{file_name(base, LOG)}")
     disk.sync_dir(directory)
 
@@ -206,6 +210,30 @@ def _check_indexes(source: LogOnDisk, segments: list[Segment], names: list[str])
         if missing or not index_fits(segment, following.base_offset):
             log.warning("index made again", path=segment.log.path, missing=missing)
             segment.rebuild_indexes(source.index_interval_bytes)
+
+
+def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> None:
+    """Make those indexes of aborted transactions again that are not, before the recovery point, what they were."""
+    there = set(names)
+    wrong = []
+    sums = aborted_checkpoint.read(source.files.disk, source.directory) if aborted_checkpoint.NAME in there else {}
+    for segment in loaded.segments:
+        if file_name(segment.base_offset, TXN_INDEX) not in there:
+            segment.aborted.is_missing()
+        if segment.base_offset < source.recovery_point and not aborted_checkpoint.agrees(segment, sums):
+            wrong.append(segment)
+    if wrong:
+        found = aborted_transactions(loaded.segments[: loaded.segments.index(wrong[-1]) + 1], source.recovery_point)
+        for segment in wrong:
+            entries = found.get(segment, [])
+            log.warning(
+                "index of aborted transactions made again", path=segment.aborted.cached.path, entries=len(entries)
+            )
+            segment.aborted.replace(entries)
+            sums[segment.base_offset] = len(entries), segment.aborted.checksum(len(entries))
+        source.files.disk.sync_dir(source.directory)
+        aborted_checkpoint.write(source.files.disk, source.directory, sums)
+    loaded.aborted_sums = sums
 
 
 def index_fits(segment: Segment, next_base: int) -> bool:
@@ -376,43 +404,6 @@ def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, positi
         for at, header in segment.walk(begin, end):
             if header[BASE_OFFSET] >= known:
                 replay_batch(loaded.producers, segment, at, header, source.now_ms)
-
-
-def replay_batch(
-    producers: ProducerState, segment: Segment, position: int, header: Header, now_ms: int
-) -> AbortedTransaction | None:
-    """Take a batch into the producer state. Returns the transaction that it aborts, if it does.
-
-    When the producer was really last seen is not in the log (its records' timestamps may be anything): ``now_ms`` gives it a
-    full period before it expires.
-    """
-    producer_id = header[PRODUCER_ID]
-    if producer_id < 0:
-        return None
-    if not header[ATTRIBUTES] & CONTROL:
-        producers.appended(
-            producer_id,
-            header[PRODUCER_EPOCH],
-            header[BASE_SEQUENCE],
-            header[LAST_DELTA],
-            header[BASE_OFFSET] + header[LAST_DELTA],
-            now_ms,
-        )
-        if header[ATTRIBUTES] & TRANSACTIONAL:
-            producers.began(producer_id, header[BASE_OFFSET])
-        return None
-    try:
-        marker = read_marker(segment.log.get().pread(header[LENGTH] + LOG_OVERHEAD, position))
-    except ProtocolError as error:
-        raise StorageError(f"{segment.log.path} has a control batch at {position} that is none: {error}") from error
-    if marker is None:
-        return None
-    first = producers.ended(producer_id, header[PRODUCER_EPOCH], marker.coordinator_epoch, now_ms)
-    if first is None or marker.commit:
-        return None
-    offset = header[BASE_OFFSET]
-    stable = producers.first_unstable()
-    return AbortedTransaction(producer_id, first, offset, offset + 1 if stable is None else stable)
 
 
 def _lost(source: LogOnDisk, end_offset: int) -> StorageError:

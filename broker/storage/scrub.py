@@ -8,6 +8,7 @@ start finds it as well.
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
+from broker.storage import aborted_checkpoint
 from broker.storage.log import Log
 from broker.storage.scan import BATCH_COST_BYTES, scan
 from broker.storage.segment import Header, Segment
@@ -80,6 +81,11 @@ class Scrub:
             nonlocal batches
             batches += 1
 
+        if start == 0 and not aborted_checkpoint.agrees(segment, log.aborted_sums):
+            if segment in log.view.segments:
+                raise log.go_offline(f"{segment.aborted.cached.path} is damaged; the next start will make it again")
+            self._segment = None  # deleted meanwhile
+            return 1
         try:
             file = log.around.disk.open(segment.log.path, read_only=True)
         except FileNotFoundError:

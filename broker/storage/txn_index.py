@@ -5,10 +5,12 @@ read. The file is made with its first entry: most segments have none, and then n
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from broker.storage.files import CachedFile
+from protocol.checksum import crc32c
 
 _ENTRY = Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset
 _VERSION = 0
@@ -24,11 +26,12 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    __slots__ = ("_count", "cached")
+    __slots__ = ("_count", "_sum", "cached")
 
     def __init__(self, cached: CachedFile) -> None:
         self.cached = cached
         self._count = -1  # not looked at yet
+        self._sum = (0, 0)  # of so many entries, the CRC
 
     def __len__(self) -> int:
         count = self._count
@@ -44,8 +47,11 @@ class TransactionIndex:
         """Raises OSError."""
         count = len(self)
         file = self.cached.get() if count else self.cached.create()
-        file.pwrite([_ENTRY.pack(_VERSION, *entry)], count * _ENTRY.size)
+        data = _ENTRY.pack(_VERSION, *entry)
+        file.pwrite([data], count * _ENTRY.size)
         self._count = count + 1
+        if self._sum[0] == count:
+            self._sum = count + 1, crc32c(data, self._sum[1])
 
     def entries(self) -> list[AbortedTransaction]:
         count = len(self)
@@ -77,7 +83,38 @@ class TransactionIndex:
         kept = bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset)
         if kept != len(self):
             self.cached.get().truncate(kept * _ENTRY.size)
+            self._sum = (0, 0)
         self._count = kept
+
+    def is_missing(self) -> None:
+        """There is no file: nobody need look for it."""
+        self._count = 0
+
+    def replace(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Make these the durable content of the file; the name of a new one is not durable yet. Raises OSError."""
+        if not entries and not len(self):
+            return
+        file = self.cached.create()
+        file.truncate(0)
+        self._count, self._sum = 0, (0, 0)
+        for entry in entries:
+            self.add(entry)
+        file.sync()
+
+    def checksum(self, count: int) -> int:
+        """CRC-32C of the first ``count`` entries, of which there are as many. Raises OSError."""
+        if self._sum[0] != count:
+            self._sum = count, self.read_checksum(count)
+        return self._sum[1]
+
+    def read_checksum(self, count: int) -> int:
+        """The same of what is in the file; -1 where there are fewer. Raises OSError."""
+        size = count * _ENTRY.size
+        try:
+            data = self.cached.get().pread(size, 0) if count else b""
+        except FileNotFoundError:
+            return -1
+        return crc32c(data) if len(data) == size else -1
 
     def sync(self) -> None:
         if len(self):

@@ -1,16 +1,22 @@
 """Transactions in a log: who may write, what is stable, what was aborted; after crashes and compaction, too."""
 
+import itertools
 import struct
+import tempfile
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.errors import RequestError, StorageError
+from broker.storage import aborted_checkpoint, cleaner
 from broker.storage.log import Log
 from broker.storage.producer_state import ProducerState
-from protocol.kafka.batch import TRANSACTIONAL
+from protocol.kafka.batch import DELETE_HORIZON, TRANSACTIONAL
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import batches
-from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_bytes, values
+from protocol.kafka.records import Record, batches
+from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_bytes, records_in, values
 
 
 def write(log: Log, producer_id: int, *contents: bytes, epoch: int = 0, sequence: int = -1, **options: object) -> int:
@@ -46,10 +52,18 @@ def aborted(log: Log, offset: int = 0) -> list[tuple[int, int]]:
 
 
 def committed(log: Log) -> list[bytes | None]:
-    """What a read_committed consumer makes of the log, with the rules of Kafka's clients."""
-    from tests.storage.helpers import records_in
+    """What a read_committed consumer makes of the log."""
+    return [record.value for record in committed_records(log)]
 
-    found: list[bytes | None] = []
+
+def read_committed(log: Log) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """The same by offset, with keys."""
+    return {record.offset: (record.key, record.value) for record in committed_records(log)}
+
+
+def committed_records(log: Log) -> list[Record]:
+    """With the rules of Kafka's clients."""
+    found: list[Record] = []
     offset = log.log_start_offset
     while offset < log.last_stable_offset:
         stable = log.last_stable_offset
@@ -66,7 +80,7 @@ def committed(log: Log) -> list[bytes | None]:
             if header.is_control:
                 skipping.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in skipping):
-                found += [record.value for record in records_in(data[position : position + header.size])]
+                found += records_in(data[position : position + header.size])
     return found
 
 
@@ -410,3 +424,218 @@ def test_what_was_aborted_is_known_while_a_part_of_it_is_not_compacted(storage: 
     clean(storage)
     assert b"bad 1" not in values(log)
     assert [b"x", b"11"] == [value for value in committed(log) if value in (b"x", b"11", b"bad 1", b"bad 2")]
+
+
+def again(storage: Storage, wait_ms: int = 0) -> None:
+    """One compaction. There must be something new to compact."""
+    storage.clock.sleep_ms(wait_ms)
+    log, now_ms = storage.log(), storage.clock.time_ms()
+    for _ in range(4):
+        append(log, b"." * 60, keys=[b"filler"])
+    storage.manager.checkpoint()
+    plan = cleaner.cleanable(log, now_ms)
+    assert plan is not None
+    assert list(cleaner.clean(plan, 1 << 20, now_ms))[-1]
+
+
+def markers(log: Log) -> list[tuple[int, bool]]:
+    """Offset of each, and whether it has a time when it goes."""
+    data = read_bytes(log, log.log_start_offset)
+    return [
+        (header.base_offset, header.attributes & DELETE_HORIZON != 0)
+        for _, header in batches(data)
+        if header.is_control
+    ]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_goes_some_time_after_the_last_record_of_its_transaction(storage: Storage, commit: bool) -> None:
+    log = storage.create(
+        cleanup_policy="compact", segment_bytes=250, min_cleanable_dirty_ratio=0, delete_retention_ms=10_000
+    )
+    transact(log, 7, b"first", keys=[b"f"])
+    end(log, 7, True)
+    transact(log, 7, b"gone", keys=[b"k"])
+    end(log, 7, commit)
+    transact(log, 7, b"stays", keys=[b"k"])
+    end(log, 7, True)
+    again(storage)
+    assert b"gone" not in values(log)
+    assert markers(log) == [(1, False), (3, False), (5, False)], "its records go first"
+    again(storage)
+    assert markers(log) == [(1, False), (3, True), (5, False)], "now its time runs"
+    again(storage, 9_999)
+    assert markers(log) == [(1, False), (3, True), (5, False)]
+    again(storage, 1)
+    assert markers(log) == [(1, False), (5, False)]
+    again(storage, 100_000)
+    assert markers(log) == [(1, False), (5, False)], "of these there are records"
+    assert {b"first", b"stays"} < set(committed(log))
+    assert aborted(log) == [] == [entry for segment in log.view.segments for entry in segment.aborted.entries()]
+    storage.crash()
+    log = storage.log()
+    assert {b"first", b"stays"} < set(committed(log))
+    assert log.first_unstable is None
+
+
+def test_a_marker_stays_while_an_empty_batch_of_its_transaction_does(storage: Storage) -> None:
+    """The batch has the producer's last sequence number; without its marker it would open a transaction again."""
+    log = compacted(storage)
+    transact(log, 7, b"bad", keys=[b"k"])
+    end(log, 7, False)
+    for _ in range(5):
+        again(storage, 1)
+    assert markers(log) == [(1, False)]
+    assert b"bad" not in values(log)
+    storage.kill()
+    for path in storage.path().glob("*.snapshot"):
+        path.unlink()
+    storage.open()
+    log = storage.log()
+    assert log.first_unstable is None
+    producer = log.producers.get(7)
+    assert producer is not None
+    assert producer.next_sequence == 1
+
+
+def test_a_marker_that_fences_stays_as_long_as_its_producer_is_known(storage: Storage) -> None:
+    log = compacted(storage)
+    transact(log, 7, b"bad", keys=[b"k"])
+    end(log, 7, False, epoch=5)
+    for _ in range(5):
+        again(storage, 1)
+    assert markers(log) == [(1, False)]
+    storage.kill()
+    for path in storage.path().glob("*.snapshot"):
+        path.unlink()
+    storage.open()
+    log = storage.log()
+    log.allow_transaction(7, 0)
+    assert refused(log, 7, b"zombie", keys=[b"k"], sequence=1) == ErrorCode.invalid_producer_epoch
+    assert log.producers.expire(NOW_MS + 1_000_000, 1) > 0
+    for _ in range(5):
+        again(storage, 1)
+    assert markers(log) == []
+
+
+class Dies(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("die_at", range(1, 60))
+def test_a_crash_at_any_moment_of_a_compaction_keeps_what_was_aborted(storage: Storage, die_at: int) -> None:
+    """The memory is enough for some of the keys: what is aborted behind those stays in the segment, with its entry. And without the
+    checkpoint that would have it made again."""
+    log = storage.create(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
+    for number in range(4):
+        append(log, b"old %d" % number, keys=[b"k%d" % (number // 2)])
+    transact(log, 7, b"bad", keys=[b"a"])
+    end(log, 7, False)
+    for number in range(12):
+        append(log, b"new %d" % number, keys=[b"x%d" % number])
+    storage.manager.checkpoint()
+    plan = cleaner.cleanable(log, NOW_MS)
+    assert plan is not None
+    storage.manager.files.close_all()
+    operations = itertools.count(1)
+
+    def die(what: str, path: str) -> None:
+        if next(operations) == die_at:
+            raise Dies
+
+    storage.disk.before = die
+    key_bytes = 2 * cleaner.KEY_OVERHEAD_BYTES  # k0 and k1
+    try:
+        for _ in cleaner.clean(plan, key_bytes, NOW_MS):
+            pass
+        assert b"old 0" not in values(log)
+        assert b"bad" in values(log)
+    except Dies:
+        pass
+    storage.disk.before = lambda what, path: None
+    for _ in range(2):
+        storage.kill()
+        (storage.path() / aborted_checkpoint.NAME).unlink(missing_ok=True)
+        storage.open()
+        log = storage.log()
+        assert aborted(log, 4) == [(7, 4)]
+        assert b"bad" not in committed(log)
+        assert {b"old 1", b"old 3", b"new 11"} < set(committed(log))
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c"])
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.sampled_from([7, 8]), st.lists(KEYS, min_size=1, max_size=3)),
+    st.tuples(st.just("end"), st.sampled_from([7, 8]), st.booleans()),
+    st.tuples(st.just("plain"), st.just(0), st.lists(KEYS, min_size=1, max_size=3)),
+    st.tuples(
+        st.sampled_from(["clean", "clean", "crash", "lose snapshots", "lose indexes", "expire"]), st.just(0), st.none()
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=40), st.sampled_from([400, 1 << 20]))
+def test_whatever_is_compacted_and_when_a_reader_of_what_is_committed_sees_the_last_value_of_each_key(
+    steps: list[tuple[str, int, Any]], key_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        storage = Storage(directory)
+        storage.create(cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=0, delete_retention_ms=5)
+        # Offset -> key and value, once it is decided.
+        decided: dict[int, tuple[bytes, bytes]] = {}
+        waiting: dict[int, dict[int, tuple[bytes, bytes]]] = {}
+        number = 0
+
+        def put(producer: int, keys: list[bytes]) -> dict[int, tuple[bytes, bytes]]:
+            nonlocal number
+            contents = [b"%d" % (number + i) for i in range(len(keys))]
+            number += len(keys)
+            log = storage.log()
+            if producer:
+                offset = transact(log, producer, *contents, keys=keys)
+            else:
+                offset = append(log, *contents, keys=keys).base_offset
+            return {offset + i: pair for i, pair in enumerate(zip(keys, contents, strict=True))}
+
+        for what, producer, how in [
+            *steps,
+            ("end", 7, False),
+            ("end", 8, True),
+            ("clean", 0, None),
+            ("crash", 0, None),
+        ]:
+            if what == "write":
+                waiting.setdefault(producer, {}).update(put(producer, how))
+            elif what == "plain":
+                decided.update(put(0, how))
+            elif what == "end":
+                end(storage.log(), producer, how, if_open=True)
+                if how:
+                    decided.update(waiting.get(producer, {}))
+                waiting.pop(producer, None)
+            elif what == "clean":
+                storage.clock.sleep_ms(3)
+                log, now_ms = storage.log(), storage.clock.time_ms()
+                storage.manager.checkpoint()
+                plan = cleaner.cleanable(log, now_ms)
+                if plan is not None:
+                    assert list(cleaner.clean(plan, key_bytes, now_ms))[-1]
+            elif what == "expire":
+                with storage.log().lock:
+                    storage.log().producers.expire(NOW_MS + 1_000_000, 1)
+            else:
+                storage.kill()
+                for path in storage.path().glob(
+                    {"lose snapshots": "*.snapshot", "lose indexes": "*.txnindex"}.get(what, "-")
+                ):
+                    path.unlink()
+                storage.open()
+                assert storage.log().offline is None
+            log = storage.log()
+            assert set(log.producers.open) == set(waiting)
+            stable = {offset: pair for offset, pair in decided.items() if offset < log.last_stable_offset}
+            seen = read_committed(log)
+            assert seen.items() <= stable.items()
+            assert dict(pair for _, pair in sorted(seen.items())) == dict(pair for _, pair in sorted(stable.items()))
+        storage.kill()
