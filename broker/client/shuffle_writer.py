@@ -211,8 +211,6 @@ class ShuffleWriter(PartitionWriter):
     ) -> bool:
         with self._changed:
             self._check_open(subpartition, data_type, len(payload))
-            if self._error is not None:
-                raise self._error
             if not self._room(len(payload)):
                 return False
             self._push(subpartition, data_type, compressed, payload)
@@ -261,8 +259,12 @@ class ShuffleWriter(PartitionWriter):
     # -- with the lock held ---------------------------------------------------------------------------------------
 
     def _check_open(self, subpartition: int, data_type: DataType, size: int) -> None:
-        if self._closed or self._finishing:
-            raise ShuffleClosedError("the writer is closed" if self._closed else "the partition is finished")
+        if self._closed:
+            raise ShuffleClosedError("the writer is closed")
+        if self._error is not None:
+            raise self._error  # why it is not finished, if finishing was tried
+        if self._finishing:
+            raise ShuffleClosedError("the partition is finished")
         if not self._started:
             raise ShuffleClosedError("the writer is not open")
         if not 0 <= subpartition < self.subpartitions:
