@@ -524,8 +524,8 @@ class Dies(BaseException):
 
 @pytest.mark.parametrize("die_at", range(1, 60))
 def test_a_crash_at_any_moment_of_a_compaction_keeps_what_was_aborted(storage: Storage, die_at: int) -> None:
-    """The memory is enough for some of the keys: what is aborted behind those stays in the segment, with its entry. And without the
-    checkpoint that would have it made again."""
+    """The memory is enough for some of the keys: what is aborted behind those stays in the segment, with its entry. And there is
+    no checkpoint by which it would be made again."""
     log = storage.create(cleanup_policy="compact", segment_bytes=1000, min_cleanable_dirty_ratio=0)
     for number in range(4):
         append(log, b"old %d" % number, keys=[b"k%d" % (number // 2)])
