@@ -70,7 +70,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_did(acks: int, sma
     filler = small_disk / "somebody-else-s"
     with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
         servers = broker.address
-        producer = Producer(settings(servers, acks=acks, message_timeout_ms=1000, linger_ms=0))
+        producer = Producer(settings(servers, acks=acks, message_timeout_ms=5000, linger_ms=0))
         producer.produce("other", b"before")
         producer.flush(30)
         filler.write_bytes(bytes(DISK_BYTES // 2))
@@ -145,7 +145,7 @@ def fill_up(path: Path) -> None:
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="takes Linux's prlimit")
 def test_a_limit_to_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, prefix=["prlimit", "--fsize=3000000"]) as broker:
-        producer = Producer(settings(broker.address, message_timeout_ms=1000, linger_ms=0))
+        producer = Producer(settings(broker.address, message_timeout_ms=5000, linger_ms=0))
         acked, errors = fill(producer, "topic", least=10)
         assert errors <= {KafkaError.KAFKA_STORAGE_ERROR, KafkaError._MSG_TIMED_OUT}
         assert list(range(acked)) == numbers(broker.address, "topic", acked)
