@@ -26,6 +26,7 @@ from weakref import WeakSet
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import StructField, StructType
 
 from broker.client import ResultPartitionID, ShuffleAdmin
 from broker.client.blocks import new_data_set
@@ -125,28 +126,36 @@ def exchange(
     buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 200) if partitions is None else partitions
     if not 1 <= buckets <= MAX_BUCKETS:
         raise ValueError(f"{buckets} partitions: 1 to {MAX_BUCKETS} are possible")
+    for key in df.select(*columns).schema:
+        if "string collate " in key.dataType.simpleString():  # whose hash Spark keeps to itself
+            raise ExchangeError(
+                f"The key {key.name} has a collation: exchange by an expression of it, lower() for example."
+            )
     if compression not in (None, "lz4", "zstd"):
         raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
     spec = ExchangeSpec(
         new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
     )
     _require(spec)
-    # Spark's own placement, in the JVM. Columns by number: names need not be unique, nor mean the same to Arrow.
+    # Columns go by their numbers: names may come twice.
+    fields = [StructField(str(n), f.dataType, f.nullable, f.metadata) for n, f in enumerate(df.schema.fields)]
+    schema = StructType(fields)
+    # Spark's own placement, in the JVM.
     bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
-    tagged = df.select("*", bucket).toDF(*map(str, range(len(df.columns) + 1)))
-    committed = tagged.mapInArrow(MapTask(spec, df.schema).write, COMMIT_SCHEMA)
+    tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
+    committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
     try:
         with _settings(spark, _SETTINGS), shown(spark, "exchange", progress):
             rows = committed.collect()
         # Spark gives the result of one attempt of each task, the first that succeeded.
         winners = tuple(map(Winner.of, rows))
         plan = ExchangePlan(spec, winners)
-        _release_losers(plan)
+        release_losers(plan)
         if spark not in _registered:
             spark.dataSource.register(ExchangeSource)
             _registered.add(spark)
-        read = spark.read.format(ExchangeSource.name()).schema(df.schema).option("plan", plan.to_json()).load()
-        return Exchanged(read, plan)
+        read = spark.read.format(ExchangeSource.name()).schema(schema).option("plan", plan.to_json()).load()
+        return Exchanged(read.toDF(*df.columns), plan)
     except BaseException as error:
         _release_quietly(spec)
         sentence = said(str(error))
@@ -203,7 +212,8 @@ def _release_quietly(spec: ExchangeSpec) -> None:
         _release(spec)
 
 
-def _release_losers(plan: ExchangePlan) -> None:
+def release_losers(plan: ExchangePlan) -> None:
+    """What other attempts have written, or are writing."""
     spec = plan.spec
     winners = frozenset(spec.partition(winner.map_number, winner.attempt) for winner in plan.winners)
     with suppress(ExchangeError):

@@ -1,0 +1,394 @@
+"""An exchange is a repartition: the same rows in the same partitions, and what is written stays until it is released."""
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql import types as t
+from rich.console import Console
+
+from broker.client import Broker, ShuffleAdmin, ShuffleWriter
+from broker.client.blocks import push_block
+from broker.spark.exchange_driver import exchange, release_losers
+from broker.spark.exchange_map import MapTask
+from broker.spark.exchange_plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
+from broker.spark.exchange_progress import shown
+from broker.spark.exchange_read import Bucket, ExchangeReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Strategy = st.SearchStrategy[Any]
+
+INT = st.integers(-(2**31), 2**31 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+TIME = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2200, 1, 1))
+FLOAT = st.sampled_from([0.0, -0.0, 1.5, -2.25, float("inf"), float("nan")])
+SIMPLE: list[tuple[t.DataType, Strategy]] = [
+    (t.IntegerType(), INT),
+    (t.LongType(), st.integers(-(2**63), 2**63 - 1)),
+    (t.ByteType(), st.integers(-128, 127)),
+    (t.BooleanType(), st.booleans()),
+    (t.DoubleType(), FLOAT),
+    (t.FloatType(), FLOAT),
+    (t.StringType(), TEXT),
+    (t.BinaryType(), st.binary(max_size=6).map(bytearray)),
+    (t.DecimalType(9, 2), st.decimals(-1000, 1000, places=2)),
+    (t.DecimalType(38, 10), st.decimals(decimal.Decimal(-(10**20)), decimal.Decimal(10**20), places=10)),
+    (t.DateType(), st.dates(datetime.date(1, 1, 1), datetime.date(9000, 1, 1))),
+    (t.TimestampType(), TIME),
+    (t.TimestampNTZType(), TIME),
+    (t.DayTimeIntervalType(), st.timedeltas(datetime.timedelta(-100), datetime.timedelta(100))),
+]
+
+
+@st.composite
+def kinds(draw: st.DrawFn, depth: int = 2) -> tuple[t.DataType, Strategy]:
+    """A type, and its values."""
+    nested = draw(st.sampled_from(["", "", "", "array", "map", "struct"])) if depth else ""
+    if nested == "array":
+        kind, values = draw(kinds(depth - 1))
+        return t.ArrayType(kind), st.lists(st.none() | values, max_size=3)
+    if nested == "map":
+        kind, values = draw(kinds(depth - 1))
+        return t.MapType(t.StringType(), kind), st.dictionaries(TEXT, st.none() | values, max_size=2)
+    if nested == "struct":
+        fields = draw(st.lists(kinds(depth - 1), min_size=1, max_size=3))
+        schema = t.StructType([t.StructField(f"f{number}", kind) for number, (kind, _) in enumerate(fields)])
+        return schema, st.tuples(*(st.none() | values for _, values in fields))
+    return draw(st.sampled_from(SIMPLE))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[t.StructType, list[tuple[Any, ...]], list[str]]:
+    """A schema, rows, and the names of its keys."""
+    columns = draw(st.lists(kinds(), min_size=1, max_size=6))
+    names = draw(st.permutations(["id", "key", "Ünïcödé", "two words", "map", "a.b"]))[: len(columns)]
+    nullable = draw(st.lists(st.booleans(), min_size=len(columns), max_size=len(columns)))
+    fields = [t.StructField(name, kind, null) for name, (kind, _), null in zip(names, columns, nullable, strict=True)]
+    cells = [st.none() | values if null else values for (_, values), null in zip(columns, nullable, strict=True)]
+    rows = draw(st.lists(st.tuples(*cells), max_size=30))
+    able = [f"`{field.name}`" for field in fields if "map<" not in field.dataType.simpleString()]
+    keys = draw(st.lists(st.sampled_from(able), min_size=1, max_size=3, unique=True)) if able else []
+    return t.StructType(fields), rows, keys
+
+
+def placed(df: "DataFrame") -> list[str]:
+    """All rows, each with its partition. As text: NaN is not equal to itself, and -0.0 is to 0.0."""
+    return sorted(map(repr, df.select("*", sf.spark_partition_id().alias("partition")).collect()))
+
+
+def released(broker: Broker) -> bool:
+    with ShuffleAdmin(broker.shuffle_address) as admin:
+        return not admin.partitions()
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Broker]:
+    """One for many examples."""
+    with Broker() as running:
+        yield running
+
+
+@settings(max_examples=20)
+@given(table=tables(), partitions=st.integers(1, 9), slices=st.integers(1, 3))
+def test_rows_and_placement_are_those_of_repartition(
+    spark: "SparkSession",
+    lasting: Broker,
+    table: tuple[t.StructType, list[tuple[Any, ...]], list[str]],
+    partitions: int,
+    slices: int,
+) -> None:
+    schema, rows, keys = table
+    if not keys:
+        return
+    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, slices), schema, verifySchema=False)
+    with exchange(df, keys, partitions, brokers=lasting.shuffle_address) as exchanged:
+        assert schema == exchanged.schema
+        assert partitions == exchanged.rdd.getNumPartitions()
+        assert placed(df.repartition(partitions, *keys)) == placed(exchanged)
+    assert released(lasting)
+
+
+def words(spark: "SparkSession", rows: int = 1000, slices: int = 4) -> "DataFrame":
+    return spark.range(0, rows, 1, slices).select("id", sf.concat(sf.lit("word "), sf.col("id") % 97).alias("word"))
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_large_rows_and_several_brokers(spark: "SparkSession", broker: Broker, compression: str | None) -> None:
+    df = words(spark, 300).withColumn("text", sf.repeat("word", 5000))
+    with Broker() as other:
+        addresses = [broker.shuffle_address, f"shuffle://{other.shuffle_address}"]
+        with exchange(df, "word", 5, brokers=addresses, compression=compression) as exchanged:
+            assert {0, 1} == {winner.broker for winner in exchanged.exchange.winners}
+            assert placed(df.repartition(5, "word")) == placed(exchanged)
+            assert 300 == exchanged.exchange.rows
+        assert released(broker)
+        assert released(other)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_few_rows_leave_empty_partitions(spark: "SparkSession", broker: Broker, rows: int) -> None:
+    df = words(spark, rows)
+    with exchange(df, ["word", sf.col("id")], 3, brokers=broker.shuffle_address) as exchanged:
+        assert placed(df.repartition(3, "word", "id")) == placed(exchanged)
+        assert rows == exchanged.exchange.rows
+
+
+def test_an_expression_may_be_a_key_and_names_may_come_twice(spark: "SparkSession", broker: Broker) -> None:
+    df = words(spark).select("id", "word", sf.col("word").alias("word"))
+    with exchange(df, sf.col("id") % 10, 4, brokers=broker.shuffle_address) as exchanged:
+        assert placed(df.repartition(4, sf.col("id") % 10)) == placed(exchanged)
+
+
+def test_a_collated_key_is_refused(spark: "SparkSession") -> None:
+    """Spark hashes it by a function that cannot be called."""
+    df = spark.range(1).select(sf.lit("Key").cast("string collate UTF8_LCASE").alias("key"), "id")
+    with pytest.raises(ExchangeError, match="The key key has a collation"):
+        exchange(df, ["id", "key"], 8, brokers="localhost:1")
+
+
+def test_as_many_partitions_as_spark_would_make(spark: "SparkSession", broker: Broker) -> None:
+    with exchange(words(spark), "word", brokers=broker.shuffle_address) as exchanged:
+        assert int(spark.conf.get("spark.sql.shuffle.partitions")) == exchanged.rdd.getNumPartitions()
+
+
+def test_the_result_does_not_change_with_its_source(spark: "SparkSession", broker: Broker) -> None:
+    df = words(spark).withColumn("chance", sf.rand())
+    with exchange(df, "word", 4, brokers=broker.shuffle_address) as exchanged:
+        once = placed(exchanged)
+        assert once == placed(exchanged)
+        assert sorted(once) == sorted(placed(exchanged.union(exchanged.limit(0))))
+
+
+def test_a_join_does_not_take_it_for_small(spark: "SparkSession", broker: Broker) -> None:
+    """Spark broadcasts what it believes to be small. Of this it must not believe anything."""
+    with exchange(words(spark), "word", 4, brokers=broker.shuffle_address) as exchanged:
+        size = exchanged._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+        assert size > 2**60
+
+
+def test_the_session_is_left_as_it_was(spark: "SparkSession", broker: Broker) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
+    assert before == spark.conf.get(name)
+
+
+def test_what_was_released_cannot_be_read(spark: "SparkSession", tmp_path: Path) -> None:
+    with Broker(str(tmp_path), shuffle_partition_request_timeout_ms=50) as broker:
+        exchanged = exchange(words(spark), "word", 2, brokers=broker.shuffle_address, ttl=77)
+        exchanged.release()
+        exchanged.release()
+        assert released(broker)
+        with pytest.raises(Exception, match=r"ExchangeError: The exchange is not on its broker .*live \(77 s\)"):
+            exchanged.collect()
+
+
+def test_what_nobody_releases_goes_when_its_time_is_over(spark: "SparkSession", broker: Broker) -> None:
+    exchange(words(spark), "word", 2, brokers=broker.shuffle_address, ttl=0.2)
+    while not released(broker):
+        pass
+
+
+def test_a_failed_job_leaves_nothing_and_says_why(spark: "SparkSession", broker: Broker) -> None:
+    df = words(spark).withColumn("word", sf.when(sf.col("id") == 900, sf.raise_error(sf.lit("bad row"))).otherwise("x"))
+    with pytest.raises(Exception, match="bad row"):
+        exchange(df, "word", 2, brokers=broker.shuffle_address)
+    assert released(broker)
+
+
+def test_a_with_block_that_fails_releases_too(spark: "SparkSession", broker: Broker) -> None:
+    with pytest.raises(KeyError), exchange(words(spark), "word", 2, brokers=broker.shuffle_address):
+        raise KeyError
+    assert released(broker)
+
+
+def test_tasks_that_fail_are_tried_again(spark: "SparkSession", broker: Broker) -> None:
+    """An attempt that failed half-way has written something, and none of it counts."""
+
+    def fail_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 2 and context.attemptNumber() == 0:
+                raise RuntimeError("the first attempt")
+
+    df = words(spark, 100_000, 2).withColumn("text", sf.repeat("word", 20))
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    try:
+        with exchange(df.mapInArrow(fail_first, df.schema), "word", 3, brokers=broker.shuffle_address) as exchanged:
+            assert placed(df.repartition(3, "word")) == placed(exchanged)
+            with ShuffleAdmin(broker.shuffle_address) as admin:
+                assert 2 == len(admin.partitions())
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
+
+
+def test_a_restart_of_the_broker_between_the_stages(spark: "SparkSession", tmp_path: Path) -> None:
+    df = words(spark)
+    expected = placed(df.repartition(3, "word"))
+    with Broker(str(tmp_path)) as first:
+        address = first.shuffle_address
+        exchanged = exchange(df, "word", 3, brokers=address)
+        assert expected == placed(exchanged)
+    with Broker(str(tmp_path), listeners=("kafka://127.0.0.1:0", f"shuffle://{address}")):
+        assert expected == placed(exchanged)
+        exchanged.release()
+
+
+# -- attempts ---------------------------------------------------------------------------------------------------------
+
+ROWS = pa.record_batch({"v": ["a", "b", "c"], "bucket": pa.array([0, 2, 0], pa.int32())})
+SCHEMA = t.StructType([t.StructField("v", t.StringType())])
+
+
+def spec_of(*addresses: str) -> ExchangeSpec:
+    return ExchangeSpec(bytes(range(16)), addresses, 3, 60_000, "somebody", None, 5.0)
+
+
+def commit(task: MapTask, attempt: int, broker: int = 0) -> Winner:
+    (row,) = task.run([ROWS], 7, attempt, broker).to_pylist()
+    return Winner.of(list(row.values()))
+
+
+def read(plan: ExchangePlan, bucket: int) -> list[str]:
+    batches = ExchangeReader(plan, SCHEMA).read(Bucket(bucket))
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def test_an_attempt_says_which_buckets_it_has_filled(broker: Broker) -> None:
+    spec = spec_of(broker.shuffle_address)
+    winner = commit(MapTask(spec, SCHEMA), 3)
+    assert (7, 3, 0, 3, [True, False, True]) == (
+        winner.map_number,
+        winner.attempt,
+        winner.broker,
+        winner.rows,
+        [winner.has(bucket) for bucket in range(3)],
+    )
+    assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (winner,)), bucket) for bucket in range(3)]
+
+
+def test_an_attempt_that_comes_second_stands_for_the_first(broker: Broker) -> None:
+    """Speculation, or an executor that was lost when the broker had all and before Spark heard of it."""
+    spec = spec_of(broker.shuffle_address)
+    task = MapTask(spec, SCHEMA)
+    commit(task, 3)
+    second = commit(task, 4)
+    assert (7, 3) == (second.map_number, second.attempt)
+    plan = ExchangePlan(spec, (second,))
+    assert [["a", "c"], [], ["b"]] == [read(plan, bucket) for bucket in range(3)]
+    assert plan.rows is None
+
+
+def test_two_attempts_at_two_brokers_do_not_mix(broker: Broker) -> None:
+    with Broker() as other:
+        spec = spec_of(broker.shuffle_address, other.shuffle_address)
+        task = MapTask(spec, SCHEMA)
+        _, winner = commit(task, 3, 0), commit(task, 4, 1)
+        plan = ExchangePlan(spec, (winner,))
+        release_losers(plan)
+        assert released(broker)
+        assert not released(other)
+        assert [["a", "c"], [], ["b"]] == [read(plan, bucket) for bucket in range(3)]
+
+
+def test_two_attempts_at_the_same_time(broker: Broker) -> None:
+    """Both write, one after the other finishes: the second learns at its end that it came second."""
+    spec = spec_of(broker.shuffle_address)
+    task = MapTask(spec, SCHEMA)
+    nested: list[Winner] = []
+
+    def meanwhile() -> Iterator[pa.RecordBatch]:
+        yield ROWS
+        nested.append(commit(task, 4))
+
+    (row,) = task.run(meanwhile(), 7, 3, 0).to_pylist()
+    assert (4, 4) == (row["attempt"], nested[0].attempt)
+    assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (nested[0],)), bucket) for bucket in range(3)]
+
+
+def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
+    spec = spec_of(broker.shuffle_address)
+    writer = ShuffleWriter(broker.shuffle_address, spec.partition(7, 3), 3, "blocking")
+    writer.open()
+    push_block(writer, 0, b"half a block")
+    winner = commit(MapTask(spec, SCHEMA), 4)
+    assert 4 == winner.attempt
+    assert ["a", "c"] == read(ExchangePlan(spec, (winner,)), 0)
+    writer.close()
+
+
+def test_an_attempt_without_rows_needs_no_partition(broker: Broker) -> None:
+    spec = spec_of(broker.shuffle_address)
+    (row,) = MapTask(spec, SCHEMA).run([ROWS.slice(0, 0)], 7, 3, 0).to_pylist()
+    assert (-1, 0) == (row["broker"], row["rows"])
+    assert released(broker)
+
+
+# -- one clear sentence -------------------------------------------------------------------------------------------------
+
+
+def test_no_broker(spark: "SparkSession") -> None:
+    with Broker() as gone:
+        address = gone.shuffle_address
+    with pytest.raises(ExchangeError, match=rf"^The exchange needs a broker at {address}: .*refused.*broker serve"):
+        exchange(words(spark), "word", 2, brokers=address)
+
+
+def test_no_room_in_the_quota(spark: "SparkSession") -> None:
+    with Broker(shuffle_quota_bytes=1000) as broker:
+        with pytest.raises(ExchangeError, match=r"^The broker at .* has no room for more of the owner 'somebody'"):
+            exchange(words(spark), "word", 2, brokers=broker.shuffle_address, owner="somebody")
+        assert released(broker)
+
+
+def test_what_cannot_be(spark: "SparkSession") -> None:
+    df = words(spark, 1)
+    with pytest.raises(ExchangeError, match="foreachBatch"):
+        exchange(spark.readStream.format("rate").load(), "value", 2, brokers="localhost:1")
+    with pytest.raises(ValueError, match="0 partitions: 1 to 65536"):
+        exchange(df, "word", 0, brokers="localhost:1")
+    with pytest.raises(ValueError, match="'localhost' is no host:port"):
+        exchange(df, "word", 2, brokers="localhost")
+    with pytest.raises(ValueError, match="a broker"):
+        exchange(df, "word", 2, brokers=[])
+    with pytest.raises(ValueError, match="a key"):
+        exchange(df, [], 2, brokers="localhost:1")
+    with pytest.raises(ValueError, match="not 'snappy'"):
+        exchange(df, "word", 2, brokers="localhost:1", compression="snappy")
+
+
+def test_a_source_that_exchange_did_not_make_cannot_be_read(spark: "SparkSession", broker: Broker) -> None:
+    exchange(words(spark, 1), "word", 2, brokers=broker.shuffle_address).release()
+    with pytest.raises(Exception, match=r"read by what broker\.spark\.exchange returns"):
+        spark.read.format("broker_exchange").load()
+
+
+def test_a_bar_shows_how_many_tasks_are_done(spark: "SparkSession", capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(force_terminal=True, width=80)
+    with shown(spark, "exchange", True, console):
+        words(spark, slices=5).rdd.count()
+    assert "exchange" in capsys.readouterr().out
+
+
+def test_without_a_terminal_nothing_is_shown(
+    spark: "SparkSession", broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exchange(words(spark, 1), "word", 2, brokers=broker.shuffle_address).release()
+    assert ("", "") == capfd.readouterr()
