@@ -19,10 +19,23 @@ import pyarrow.compute as pc
 
 from broker.client.kafka.errors import CorruptRecordError
 from broker.client.kafka.record_fields import Headers, Slices, read_fields, read_headers
-from broker.client.kafka.record_walk import SMALLEST_RECORD, Section, pieces, spans
+from broker.client.kafka.record_walk import SMALLEST_RECORD, RecordFinder, Section, pieces
 from broker.client.kafka.varints import I64, Varints
 from protocol.errors import ProtocolError
-from protocol.kafka.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from protocol.kafka.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    SMALLEST_BATCH_LENGTH,
+    TRANSACTIONAL,
+    BatchHeader,
+    check_crc,
+    read_header,
+)
 from protocol.kafka.compression import decompress
 from protocol.kafka.markers import read_marker
 from protocol.kafka.records import MAX_RECORDS_SIZE
@@ -41,10 +54,13 @@ _TYPES = {
     # The item's name is Spark's.
     "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
-_CREATE_TIME, _LOG_APPEND_TIME = 0, 1
+_CREATE_TIME, _LOG_APPEND_TIME = np.int32(0), np.int32(1)
 
 _LAST_OFFSET = (1 << 63) - 2  # so that the one after it is still an offset
 _LARGEST_MS = ((1 << 63) - 1) // 1000
+
+
+_new_header = tuple.__new__
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
@@ -78,6 +94,7 @@ class Decoder:
         self._columns = tuple(columns)
         self._max_batch_bytes = max_batch_bytes
         self._constants = _Constants(topic, partition)
+        self._finder = RecordFinder()
 
     @property
     def done(self) -> bool:
@@ -102,44 +119,55 @@ class Decoder:
         found: list[pa.RecordBatch] = []
         group = _Group(view)
         first = self.next_offset
-        pos = 0
-        while not self.done and (after := _whole_batch_end(view, pos)) is not None:
-            header = read_header(view, pos)
+        pos, size = 0, len(view)
+        while size - pos >= HEADER_SIZE and not self.done:
+            header = _new_header(BatchHeader, HEADER.unpack_from(view, pos))
+            after = pos + LOG_OVERHEAD + header[1]
+            if after > size:
+                break
+            if header[3] != MAGIC or header[1] < SMALLEST_BATCH_LENGTH:
+                read_header(view, pos)  # says what is wrong with it
             next_offset = _checked_offsets(header)
             if next_offset > self.next_offset:
                 if header.base_offset < self.next_offset != first:
                     raise ProtocolError("batches whose offsets overlap")
                 check_crc(view, pos, header)
                 if not aborted.leaves_out(header, view, pos) and self._wants(header):
-                    for section, data in self._sections(view, pos, header):
-                        size = section.end - section.start
-                        if group.size and group.size + size > self._max_batch_bytes:
+                    for section, data in self._sections(view, pos, after, header):
+                        length = section.end - section.start
+                        if group.size and group.size + length > self._max_batch_bytes:
                             found += self._columns_of(group, first)
                             group = _Group(view)
                         group.add(header, section, data)
-                self.next_offset = next_offset if self.end is None else min(next_offset, self.end)
+                self.next_offset = next_offset if self.end is None or next_offset < self.end else self.end
             pos = after
         if group.size:
             found += self._columns_of(group, first)
-        if pos == 0 and len(view) and not self.done:
-            raise ProtocolError(f"its {len(view)} bytes are no whole record batch")
+        if pos == 0 and size and not self.done:
+            read_header(view)  # says what is missing
         return found
 
     def _wants(self, header: BatchHeader) -> bool:
-        _check_count(header)
-        return header.record_count > 0 and (self.end is None or header.base_offset < self.end)
+        count, offsets = header.record_count, header.last_offset_delta + 1
+        if not 0 <= count <= offsets:
+            raise ProtocolError(f"a batch of {count} records in {offsets} offsets")
+        if count == 0 and header.size > HEADER_SIZE and not header.compression:
+            raise ProtocolError("a batch with more in it than its records")
+        return count > 0 and (self.end is None or header.base_offset < self.end)
 
-    def _sections(self, view: memoryview, pos: int, header: BatchHeader) -> list[tuple[Section, BytesLike | None]]:
+    def _sections(
+        self, view: memoryview, pos: int, end: int, header: BatchHeader
+    ) -> Sequence[tuple[Section, BytesLike | None]]:
         """The records of the batch at ``pos``: in ``view``, or in bytes of their own; in pieces if they are many."""
-        start, end, data = pos + HEADER_SIZE, pos + header.size, None
-        if header.compression:
+        start, data = pos + HEADER_SIZE, None
+        if header.attributes & COMPRESSION_MASK:
             data = decompress(header.compression, view[start:end], MAX_RECORDS_SIZE)
             start, end = 0, len(data)
         section = Section(start, end, header.record_count)
         if header.record_count * SMALLEST_RECORD > end - start:
             raise ProtocolError(f"a batch of {header.record_count} records in {end - start} bytes")
         if end - start <= self._max_batch_bytes * 3 // 2:
-            return [(section, data)]
+            return ((section, data),)
         parts = pieces(view if data is None else data, section, self._max_batch_bytes)
         if data is None:
             return [(part, None) for part in parts]
@@ -149,12 +177,13 @@ class Decoder:
     def _columns_of(self, group: "_Group", first: int) -> list[pa.RecordBatch]:
         data, sections = group.joined()
         varints = Varints(data)
-        bounds = spans(data, varints, sections)
+        bounds = self._finder.spans(data, varints, sections)
         fields = read_fields(varints, bounds)
-        offsets = group.offsets(fields.offset_deltas)
+        batches = group.columns()
+        offsets = batches.offsets(fields.offset_deltas)
         end = self.end
         rows = None
-        if group.lowest < first or (end is not None and group.highest >= end):
+        if batches.lowest < first or (end is not None and batches.highest >= end):
             wanted = offsets >= first
             if end is not None:
                 wanted &= offsets < end
@@ -171,9 +200,9 @@ class Decoder:
             elif name == "offset":
                 columns[name] = pa.array(offsets)
             elif name == "timestamp":
-                columns[name] = _timestamps(_rows(group.timestamps(fields.timestamp_deltas), rows))
+                columns[name] = _timestamps(_rows(batches.timestamps(fields.timestamp_deltas), rows))
             elif name == "timestampType":
-                types = group.timestamp_types()
+                types = batches.timestamp_types()
                 columns[name] = self._constants.create_time(count) if types is None else pa.array(_rows(types, rows))
             elif name == "headers":
                 columns[name] = self._headers(data, read_headers(varints, fields, bounds), rows)
@@ -225,13 +254,15 @@ class _Aborted:
         waiting = self._latest_first
         while waiting and waiting[-1][1] <= header.last_offset:
             self._producers.add(waiting.pop()[0])
-        if header.is_control:
+        if not header.attributes & (TRANSACTIONAL | CONTROL):
+            return False
+        if header.attributes & CONTROL:
             if header.producer_id in self._producers:
                 marker = read_marker(view[pos : pos + header.size])
                 if marker is not None and not marker.commit:
                     self._producers.discard(header.producer_id)
             return True
-        return header.is_transactional and header.producer_id in self._producers
+        return header.producer_id in self._producers
 
 
 class _Group:
@@ -254,7 +285,6 @@ class _Group:
     def joined(self) -> tuple[BytesLike, list[Section]]:
         """All sections in one buffer: the fetched bytes where they lie, or decompressed ones in a row."""
         sections, datas = self._sections, self._datas
-        self._counts = np.array([section.records for section in sections], np.int64)
         if all(data is None for data in datas):
             start = sections[0].start
             return self._view[start : sections[-1].end], [Section(s - start, e - start, n) for s, e, n in sections]
@@ -269,34 +299,42 @@ class _Group:
             parts.append((self._view if data is None else memoryview(data))[section.start : section.end])
         return b"".join(parts), moved
 
-    @property
-    def lowest(self) -> int:
-        return self._headers[0].base_offset
+    def columns(self) -> "_BatchColumns":
+        by_field: Any = zip(*self._headers, strict=True)
+        return _BatchColumns(BatchHeader(*by_field), [section.records for section in self._sections])
 
-    @property
-    def highest(self) -> int:
-        return self._headers[-1].last_offset
+
+class _BatchColumns:
+    """What the headers of a group's batches say, for every record. ``fields``: each is that of all batches."""
+
+    def __init__(self, fields: Any, records: list[int]) -> None:
+        self._fields = fields
+        self._records = np.array(records, np.int64)
+        self._has_append_time = any(attributes & LOG_APPEND_TIME for attributes in fields.attributes)
+        self.lowest: int = fields.base_offset[0]
+        self.highest: int = fields.base_offset[-1] + fields.last_offset_delta[-1]
 
     def offsets(self, deltas: I64) -> I64:
-        base, last = self._each("base_offset"), self._each("last_offset_delta")
-        if int(deltas.min()) < 0 or (deltas > last).any():
+        if int(deltas.min()) < 0 or (deltas > self._each(self._fields.last_offset_delta)).any():
             raise ProtocolError("a record whose offset is not within its batch's")
-        return base + deltas
+        return self._each(self._fields.base_offset) + deltas
 
     def timestamps(self, deltas: I64) -> I64:
         """In ms."""
-        times = self._each("base_timestamp") + deltas
+        times = self._each(self._fields.base_timestamp) + deltas
         types = self.timestamp_types()
-        return times if types is None else np.where(types == _CREATE_TIME, times, self._each("max_timestamp"))
+        return (
+            times if types is None else np.where(types == _CREATE_TIME, times, self._each(self._fields.max_timestamp))
+        )
 
     def timestamp_types(self) -> npt.NDArray[np.int32] | None:
         """None: all are the time of creation."""
-        by_batch = [_LOG_APPEND_TIME if header.is_log_append_time else _CREATE_TIME for header in self._headers]
-        return np.repeat(np.array(by_batch, np.int32), self._counts) if any(by_batch) else None
+        if not self._has_append_time:
+            return None
+        return np.where(self._each(self._fields.attributes) & LOG_APPEND_TIME, _LOG_APPEND_TIME, _CREATE_TIME)
 
-    def _each(self, field: str) -> I64:
-        """A field of the batch of each record."""
-        return np.repeat(np.array([getattr(header, field) for header in self._headers], np.int64), self._counts)
+    def _each(self, of_batches: Sequence[int]) -> I64:
+        return np.repeat(np.array(of_batches, np.int64), self._records)
 
 
 @attrs.define(eq=False)
@@ -333,27 +371,11 @@ class _Constants:
         return self._made[name].slice(0, count)
 
 
-def _whole_batch_end(view: memoryview, pos: int) -> int | None:
-    """None where what is left is the beginning of a batch at most."""
-    if len(view) - pos < LOG_OVERHEAD:
-        return None
-    end = pos + LOG_OVERHEAD + int.from_bytes(view[pos + 8 : pos + LOG_OVERHEAD], "big")
-    return end if end <= len(view) else None
-
-
 def _checked_offsets(header: BatchHeader) -> int:
     """The offset after the batch."""
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > _LAST_OFFSET:
         raise ProtocolError(f"a batch of offsets {header.base_offset} to {header.last_offset}")
     return header.next_offset
-
-
-def _check_count(header: BatchHeader) -> None:
-    count, offsets = header.record_count, header.last_offset_delta + 1
-    if not 0 <= count <= offsets:
-        raise ProtocolError(f"a batch of {count} records in {offsets} offsets")
-    if count == 0 and header.size > HEADER_SIZE and not header.compression:
-        raise ProtocolError("a batch with more in it than its records")
 
 
 def _rows(values: Any, rows: I64 | None) -> Any:

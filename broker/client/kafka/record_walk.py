@@ -48,21 +48,62 @@ class Spans(NamedTuple):
     ends: I64
 
 
-def spans(data: BytesLike, varints: Varints, sections: Sequence[Section]) -> Spans:
-    """Of all records of ``sections``, which are ascending in ``data``. Raises ProtocolError unless they tile them exactly."""
-    tiles = _Tiles(varints, sections)
-    size = sum(section.end - section.start for section in sections)
-    if _GUESSING_PAYS_FROM <= tiles.total and size < tiles.total * _GUESSING_PAYS_BELOW:
-        found = _guessed(varints.bytes, sections, tiles) if not varints.bytes[sections[-1].end - 1] else None
-        if found is not None:
-            return found
-    starts: list[int] = []
-    for section in sections:
-        walk(data, section, starts)
-    found = tiles.spans(tiles.records(np.array(starts, np.int64)))
-    if found is None:
-        raise ProtocolError("a record whose length is below what a record has")
-    return found
+class RecordFinder:
+    """Finds records, group after group of batches; keeps the memory that it needs for that, a byte for each of a group's."""
+
+    def __init__(self) -> None:
+        self._marks: Mask = np.zeros(0, np.bool_)
+        self._reached: Mask = np.zeros(0, np.bool_)
+
+    def spans(self, data: BytesLike, varints: Varints, sections: Sequence[Section]) -> Spans:
+        """Of all records of ``sections``, ascending in ``data``. Raises ProtocolError unless they tile them exactly."""
+        tiles = _Tiles(varints, sections)
+        size = sum(section.end - section.start for section in sections)
+        if _GUESSING_PAYS_FROM <= tiles.total and size < tiles.total * _GUESSING_PAYS_BELOW:
+            found = self._guessed(varints.bytes, sections, tiles) if not varints.bytes[sections[-1].end - 1] else None
+            if found is not None:
+                return found
+        starts: list[int] = []
+        for section in sections:
+            walk(data, section, starts)
+        found = tiles.spans(tiles.records(np.array(starts, np.int64)))
+        if found is None:
+            raise ProtocolError("a record whose length is below what a record has")
+        return found
+
+    def _guessed(self, data: U8, sections: Sequence[Section], tiles: "_Tiles") -> Spans | None:
+        size = len(data) + 9 & ~7  # whole words of eight, and one more than there are positions
+        if len(self._marks) < size:
+            self._marks, self._reached = np.zeros((2, size), np.bool_)
+        marks = self._marks[:size]
+        _mark(data, marks)
+        for before, after in pairwise(sections):
+            if before.end < after.start:
+                marks[before.end : after.start] = False
+        marks[tiles.starts] = True
+        try:
+            records = tiles.records(_positions(marks))
+        except ProtocolError:  # a guess at the very end
+            return None
+        for _ in range(_ROUNDS):
+            if len(records.starts) <= tiles.total:
+                break
+            records = self._led_to(records, marks, tiles)
+        return tiles.spans(records) if len(records.starts) == tiles.total else None
+
+    def _led_to(self, records: "_Records", marks: Mask, tiles: "_Tiles") -> "_Records":
+        """Only those that can be records, lead to another one (or to a batch's end), and that another one leads to."""
+        starts, bodies, ends = records
+        inside = np.minimum(np.maximum(ends, 0), len(marks) - 1)
+        reached = self._reached
+        reached[inside] = True
+        reached[tiles.starts] = True
+        marks[tiles.ends] = True
+        keep = marks[inside] & reached[starts] & (ends - bodies >= _SMALLEST_BODY)
+        reached[inside] = False
+        reached[tiles.starts] = False
+        marks[starts] = keep
+        return _Records(starts[keep], bodies[keep], ends[keep])
 
 
 def walk(data: BytesLike, section: Section, starts: list[int]) -> None:
@@ -153,35 +194,17 @@ class _Tiles:
         return Spans(bodies, ends) if int((ends - bodies).min()) >= _SMALLEST_BODY else None
 
 
-def _guessed(data: U8, sections: Sequence[Section], tiles: _Tiles) -> Spans | None:
-    marks = _marks(data)
-    for before, after in pairwise(sections):
-        if before.end < after.start:
-            marks[before.end : after.start] = False
-    marks[tiles.starts] = True
-    try:
-        records = tiles.records(_positions(marks))
-    except ProtocolError:  # a guess at the very end
-        return None
-    for _ in range(_ROUNDS):
-        if len(records.starts) <= tiles.total:
-            break
-        records = _led_to(records, marks, tiles)
-    return tiles.spans(records) if len(records.starts) == tiles.total else None
-
-
-def _marks(data: U8) -> Mask:
+def _mark(data: U8, marks: Mask) -> None:
     """Where records seem to start: behind a zero, with a length of one byte and a zero, or of two bytes and a zero."""
     end = len(data)
-    marks = np.zeros((end + 9) & ~7, np.bool_)  # whole words of eight, and one more than there are positions
+    marks[0] = False
+    marks[max(0, end - 3) :] = False
     for start in range(0, end, _BLOCK):
         block = data[start : start + _BLOCK + 3]
         zero, high = block == 0, block > 0x7F
         found = np.greater(zero[2:-1], high[1:-2])
         found |= np.greater(high[1:-2], high[2:-1]) & zero[3:]
-        found &= zero[:-3]
-        marks[start + 1 : start + 1 + len(found)] = found
-    return marks
+        np.logical_and(found, zero[:-3], out=marks[start + 1 : start + 1 + len(found)])
 
 
 def _positions(marks: Mask) -> I64:
@@ -190,17 +213,3 @@ def _positions(marks: Mask) -> I64:
     inside = np.flatnonzero(marks.reshape(-1, 8).take(words, axis=0))
     found: I64 = words[inside >> 3] * 8 + (inside & 7)
     return found
-
-
-def _led_to(records: _Records, marks: Mask, tiles: _Tiles) -> _Records:
-    """Only those that can be records, lead to another one (or to a batch's end), and that another one leads to."""
-    starts, bodies, ends = records
-    inside = np.clip(ends, 0, len(marks) - 1)
-    reached = np.zeros_like(marks)
-    reached[inside] = True
-    reached[tiles.starts] = True
-    leading = np.zeros_like(marks)
-    leading[starts] = True
-    leading[tiles.ends] = True
-    keep = leading[inside] & reached[starts] & (ends - bodies >= _SMALLEST_BODY)
-    return _Records(starts[keep], bodies[keep], ends[keep])

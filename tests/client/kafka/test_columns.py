@@ -315,7 +315,8 @@ def test_old_message_sets_are_refused_by_name() -> None:
 
 def test_a_fetch_without_a_whole_batch_is_an_error() -> None:
     data = build_batch([(None, bytes(100), [], 0)])
-    assert "its 160 bytes are no whole record batch" in message_of(data[:160])
+    assert "50 bytes are too few for a record batch." in message_of(data[:50])
+    assert "a record batch of 170 bytes where 160 are left." in message_of(data[:160])
 
 
 def test_batches_that_overlap_are_an_error() -> None:
