@@ -4,6 +4,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import broker.log
@@ -198,14 +199,19 @@ class Recorder:
     def __init__(self, world: World, excused: Any) -> None:
         self._world = world
         self._excused = excused
+        self._thread = get_ident()
         self.failures: list[str] = []
 
     def debug(self, event: str, **values: Any) -> None:
+        if get_ident() != self._thread:
+            return  # of a real broker in the same process: not of this world
         self._world.note(f"  log {event} {_plain(values)}")
 
     info = warning = debug
 
     def error(self, event: str, **values: Any) -> None:
+        if get_ident() != self._thread:
+            return
         error = values.pop("exc_info", None)
         self._world.note(f"  log ERROR {event} {_plain(values)}")
         if error is True:

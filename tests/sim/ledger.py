@@ -57,6 +57,8 @@ class Ledger:
         # What a group would find were the broker killed now: (group) -> offset, -1 for none.
         self.stored: Callable[[str], int] = lambda group: -1
         self.machine_failed: Callable[[], bool] = lambda: False
+        # Called when somebody asks for a commit or an abort.
+        self.on_decision: Callable[[], None] = lambda: None
         # Could a transaction that began then have come to the end of its time?
         self.clock_jumps = False
 

@@ -41,6 +41,7 @@ class Bug:
     owner: Any
     attribute: str
     make: Callable[[Any], Any]  # from the right one to the wrong one
+    scene: str = ""  # without which nothing of it can be seen
 
     @contextmanager
     def plant(self) -> Iterator[None]:
@@ -159,11 +160,16 @@ def _credit_off_by_one(right: Any) -> Any:
 
 
 def _not_queued_while_unwritable(right: Any) -> Any:
-    def look(self: RequestQueue, receiver: Any) -> None:
+    def add_credits(self: RequestQueue, credits: Any) -> None:
         if self._connection.writable:
-            right(self, receiver)
+            right(self, credits)
+        else:
+            for credit, name in credits:
+                receiver = self.get(name)
+                if receiver is not None:
+                    receiver.view.credit.add(credit)
 
-    return look
+    return add_credits
 
 
 def _released_twice(right: Any) -> Any:
@@ -279,6 +285,7 @@ _ALL = [
         Group,
         "_check_generation",
         _generation_unchecked,
+        scene="groups",
     ),
     Bug(
         "commit_before_written",
@@ -286,6 +293,7 @@ _ALL = [
         CatalogueWriter,
         "commit",
         _commit_before_written,
+        scene="groups",
     ),
     Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_maybe_unmute", _forgotten_unmute),
     Bug("lost_wakeup", "work is left in a processor's inbox without ringing", Processor, "submit", _lost_wakeup),
@@ -300,39 +308,114 @@ _ALL = [
         _without_bound,
     ),
     Bug("connection_not_counted_out", "a closed connection is still counted", ConnectionQuotas, "close", _uncounted),
-    Bug("credit_off_by_one", "one buffer more than there is credit for", Credit, "take", _credit_off_by_one),
-    Bug("resumption_not_waited_for", "a blocking event does not block", Credit, "take", _never_blocked),
+    Bug(
+        "credit_off_by_one",
+        "one buffer more than there is credit for",
+        Credit,
+        "take",
+        _credit_off_by_one,
+        scene="shuffle",
+    ),
+    Bug(
+        "resumption_not_waited_for", "a blocking event does not block", Credit, "take", _never_blocked, scene="shuffle"
+    ),
     Bug(
         "credit_while_unwritable",
         "credit that comes while the connection takes nothing is noted and nobody goes on with it",
         RequestQueue,
-        "look",
+        "add_credits",
         _not_queued_while_unwritable,
+        scene="shuffle",
     ),
-    Bug("writer_held_back", "a writer that was held back is not told of room", ResultPartition, "room", _uncounted),
-    Bug("released_twice", "a partition's memory is given back twice", ResultPartition, "release", _released_twice),
-    Bug("resend_stored", "a buffer that is sent again is there twice", ResultPartition, "append", _resend_stored),
-    Bug("spill_offset", "spilled buffers are read beside their place", view, "_with_spilled", _spill_offset),
-    Bug("marker_forgotten", "one partition gets no marker", MarkerWriter, "write", _marker_forgotten),
-    Bug("fencing_unchecked", "an older epoch may go on", Transaction, "_refuse", _any_epoch),
-    Bug("lso_beyond", "one record is called stable that is not", Log, "last_stable_offset", _lso_beyond),
-    Bug("offsets_on_abort", "an abort commits the offsets", registry, "_complete", _offsets_on_abort),
+    Bug(
+        "writer_held_back",
+        "a writer that was held back is not told of room",
+        ResultPartition,
+        "room",
+        _uncounted,
+        scene="shuffle",
+    ),
+    Bug(
+        "released_twice",
+        "a partition's memory is given back twice",
+        ResultPartition,
+        "release",
+        _released_twice,
+        scene="shuffle",
+    ),
+    Bug(
+        "resend_stored",
+        "a buffer that is sent again is there twice",
+        ResultPartition,
+        "append",
+        _resend_stored,
+        scene="shuffle",
+    ),
+    Bug(
+        "spill_offset",
+        "spilled buffers are read beside their place",
+        view,
+        "_with_spilled",
+        _spill_offset,
+        scene="shuffle",
+    ),
+    Bug(
+        "marker_forgotten",
+        "one partition gets no marker",
+        MarkerWriter,
+        "write",
+        _marker_forgotten,
+        scene="transactions",
+    ),
+    Bug("fencing_unchecked", "an older epoch may go on", Transaction, "_refuse", _any_epoch, scene="transactions"),
+    Bug(
+        "lso_beyond",
+        "one record is called stable that is not",
+        Log,
+        "last_stable_offset",
+        _lso_beyond,
+        scene="transactions",
+    ),
+    Bug(
+        "offsets_on_abort",
+        "an abort commits the offsets",
+        registry,
+        "_complete",
+        _offsets_on_abort,
+        scene="transactions",
+    ),
     Bug(
         "decided_before_durable",
         "markers are written before the decision is",
         Registry,
         "change_together",
         _decided_before_durable,
+        scene="transactions",
     ),
-    Bug("decision_not_resumed", "a start carries out nothing", Registry, "_carry_out", _not_resumed),
-    Bug("transaction_without_end", "no transaction times out", Registry, "_arm", _uncounted),
+    Bug(
+        "decision_not_resumed",
+        "a start carries out nothing",
+        Registry,
+        "_carry_out",
+        _not_resumed,
+        scene="transactions",
+    ),
+    Bug("transaction_without_end", "no transaction times out", Registry, "_arm", _uncounted, scene="transactions"),
     Bug(
         "aborted_untold",
         "readers are not told which records were aborted",
         Log,
         "aborted_transactions",
         lambda _: lambda *args: [],
+        scene="transactions",
     ),
-    Bug("every_attempt_wins", "an attempt that comes second wins, too", Partitions, "finish", _every_attempt_wins),
+    Bug(
+        "every_attempt_wins",
+        "an attempt that comes second wins, too",
+        Partitions,
+        "finish",
+        _every_attempt_wins,
+        scene="shuffle",
+    ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import attrs
@@ -168,8 +169,12 @@ def _replacements(world: World) -> dict[Any, Any]:
     }
 
 
+@cache
 def _broker_modules() -> list[Any]:
-    """All of them that run in a broker; what is imported later would have real locks."""
+    """All of them that run in a broker; what is imported later would have real locks.
+
+    Found once a process: a simulation must not see what somebody adds to the source while it runs.
+    """
     for package in (broker.kafka, broker.network, broker.shuffle, broker.storage):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)

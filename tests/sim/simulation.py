@@ -124,10 +124,10 @@ class Simulation:
         self.cast = rng.choice(CASTS)
         self._populate(rng)
         self.shuffle: ShuffleScene | None = None
-        if self.cast in ("shuffle", "all"):
+        if self.has("shuffle"):
             self._populate_shuffle(rng)
         self.transactions: TxnScene | None = None
-        if self.cast in ("transactions", "all"):
+        if self.has("transactions"):
             self._populate_transactions(rng)
         for name, group in self.history.groups.items():
             group.stored = partial(self._stored_offset, name)
@@ -138,7 +138,7 @@ class Simulation:
 
     def _populate(self, rng: Any) -> None:
         common = (self.world, self.host.fabric, self.history)
-        grouped = self.cast in ("groups", "all")
+        grouped = self.has("groups")
         self.perishable = (_SIDE_TOPIC, 1)  # whose files may rot
         main = [(_MAIN_TOPIC, number) for number in range(2)]
         side = [(_SIDE_TOPIC, number) for number in range(2)]
@@ -147,8 +147,7 @@ class Simulation:
         self.admin = Admin(
             "admin",
             *common,
-            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2}
-            | ({TOPIC: PARTITIONS} if self.cast in ("transactions", "all") else {}),
+            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2} | ({TOPIC: PARTITIONS} if self.has("transactions") else {}),
             churns=rng.choice((0, 2)),
             deletes_records=deletes,
             configs=self.admin_configs,
@@ -225,6 +224,9 @@ class Simulation:
         self.clients += scene.clients
         self.world.actors.extend(scene.clients)
 
+    def has(self, scene: str) -> bool:
+        return self.cast in (scene, "all")
+
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
         row = self.host.tables.offsets.get((group, topic, partition))
         return -1 if row is None else row.offset
@@ -251,6 +253,17 @@ class Simulation:
                 self._crash(power)
 
         self.history.on_promise = crash
+
+    def crash_in_decision(self, *, power: bool, within: int) -> None:
+        """Somewhere between the end of a transaction being asked for and its being carried out."""
+        assert self.transactions is not None
+        ledger = self.transactions.ledger
+
+        def crash() -> None:
+            ledger.on_decision = lambda: None
+            self.crash_soon(power=power, within=within)
+
+        ledger.on_decision = crash
 
     def _crash(self, power: bool) -> None:
         power = power or self.host.sync_failed  # see _stopped
@@ -405,6 +418,8 @@ class Simulation:
         self.world.note("calm")
         self.storm.end()
         self.history.on_promise = lambda: None
+        if self.transactions is not None:
+            self.transactions.ledger.on_decision = lambda: None
         self.host.medium.faults = DiskFaults()
         self.set_catalogue_error(0.0)
         self.world.chaos = Chaos(preempt=self.weather.chaos.preempt, tick_most_s=0.0005)

@@ -134,7 +134,9 @@ class Storm:
         self._crash(power=True)
 
     def _crash(self, *, power: bool) -> None:
-        if self._rng.random() < 0.6:
+        if self._simulation.has("transactions") and self._rng.random() < 0.5:
+            self._simulation.crash_in_decision(power=power, within=self._rng.choice((30, 150, 150)))
+        elif self._rng.random() < 0.6:
             self._simulation.crash_after_promise(power=power)
         else:
             self._simulation.crash_soon(power=power, within=self._rng.choice((1, 10, 60)))

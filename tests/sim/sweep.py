@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from tests.sim.planted import PLANTED
-from tests.sim.simulation import DEFAULT_STEPS, Result, simulate
+from tests.sim.simulation import DEFAULT_STEPS, Result, Simulation, simulate
 
 
 @contextmanager
@@ -23,9 +23,13 @@ def run_seed(seed: int, steps: int = DEFAULT_STEPS) -> Result:
 
 def first_to_find(name: str, seeds: Iterable[int], steps: int = DEFAULT_STEPS) -> Result | None:
     """The first of ``seeds`` that finds the planted bug of that name."""
+    bug = PLANTED[name]
     for seed in seeds:
-        with PLANTED[name].plant():
-            result = simulate(seed, steps)
+        simulation = Simulation(seed, steps)
+        if bug.scene and not simulation.has(bug.scene):
+            continue
+        with bug.plant():
+            result = simulation.run()
         if result.violation is not None:
             return result
     return None

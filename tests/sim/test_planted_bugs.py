@@ -17,6 +17,7 @@ def searches(processes: ProcessPoolExecutor) -> dict[str, Future[Result | None]]
     return {name: processes.submit(first_to_find, name, SEEDS) for name in PLANTED}
 
 
+@pytest.mark.timeout(1800)  # for a machine that has other things to do
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name: str) -> None:
     found = searches[name].result()

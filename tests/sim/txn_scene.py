@@ -28,6 +28,7 @@ class TxnScene:
         self._tables = host.tables
         partitions = [(TOPIC, number) for number in range(PARTITIONS)]
         self.zombie = Zombie("zombie", *common, ledger=ledger, partitions=partitions)
+        timeout_ms = rng.choice((1_000, 3_000, 20_000))
         self.producers = [
             TxnProducer(
                 f"transactional-{n}",
@@ -36,7 +37,7 @@ class TxnScene:
                 partitions=partitions,
                 identities=rng.choice((1, 1, 3)),
                 transactions=rng.randrange(2, 10),
-                timeout_ms=rng.choice((1_000, 3_000, 60_000)),
+                timeout_ms=timeout_ms,
                 mortality=rng.choice((0.0, 0.01, 0.05)),
                 # A transaction that nobody ends is ended by the wall clock: one that may be set back takes for ever.
                 deserts=n == 1 and not clock_jumps,
@@ -44,7 +45,8 @@ class TxnScene:
             )
             for n in range(rng.randrange(1, 3))
         ]
-        self.readers = [TxnReader("txn-reader", *common, ledger=ledger, partitions=partitions)]
+        patience_s = timeout_ms / 1000 + 10.0
+        self.readers = [TxnReader("txn-reader", *common, ledger=ledger, partitions=partitions, patience_s=patience_s)]
         self.clients: list[Client] = [*self.producers, self.zombie, *self.readers]
 
     def _stored(self, group: str) -> int:

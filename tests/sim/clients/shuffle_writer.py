@@ -143,7 +143,7 @@ class Writer(StreamClient):
 
     def _wait(self) -> None:
         """For the broker."""
-        patience_s = PATIENCE_S if self._opening or self._finishing else 5 * PATIENCE_S
+        patience_s = PATIENCE_S if self._opening or self._finishing else 3 * PATIENCE_S
         if not self.work.hurried:
             patience_s *= 10
         if self.quiet and self.world.now > max(self._since, self.quiet_since) + patience_s:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHUFFLE_PORT = 9094
 # What a broker that is up must do within this time (s), when faults are over, for somebody whom nothing keeps from going on.
-PATIENCE_S = 60.0
+PATIENCE_S = 20.0
 _LARGEST_BUFFER = 64 * 1024
 
 

@@ -247,6 +247,7 @@ class TxnProducer(Client):
 
     def _end(self, txn: Txn, parties: list[Identity], commit: bool) -> Call:
         txn.commit_asked = txn.commit_asked or commit
+        self.ledger.on_decision()
         if len(self._identities) > 1:
             members = [end_txns.Member(one.transactional_id, one.producer_id, one.epoch) for one in parties]
             return Call(ApiKey.END_TXNS, {"members": members, "committed": commit}, commit)

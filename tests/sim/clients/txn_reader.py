@@ -20,8 +20,12 @@ class _Place:
 
 
 class TxnReader(Client):
-    def __init__(self, *args: Any, ledger: Ledger, partitions: Sequence[Partition]) -> None:
+    """``patience_s``: after so long no transaction is open that nobody goes on with."""
+
+    def __init__(self, *args: Any, ledger: Ledger, partitions: Sequence[Partition], patience_s: float) -> None:
         super().__init__(*args)
+        self._patience_s = patience_s if self.history.hurried else 10 * patience_s
+        self._finishing_since = 0.0
         self._ledger = ledger
         self._places = {partition: _Place() for partition in partitions}
         self.finishing = False
@@ -29,6 +33,7 @@ class TxnReader(Client):
     def finish(self) -> None:
         """Read everything once more: nobody writes any more."""
         self.finishing = True
+        self._finishing_since = self.world.now
         self._idle_until = 0.0
         for key in self._places:
             self._places[key] = _Place()
@@ -138,6 +143,12 @@ class TxnReader(Client):
                         self._ledger.visible(key, record.offset, record.value, self.name)
                         place.seen.append(record.value)
             place.offset = header.next_offset
+        if (
+            self.finishing
+            and stable < data.high_watermark
+            and self.world.now > self._finishing_since + self._patience_s
+        ):
+            raise Violation(f"{self.name}: {key} ends at {data.high_watermark} and is stable up to {stable}, for ever")
         if self.finishing and place.offset >= data.high_watermark:
             place.whole = True
             if self.done:
