@@ -52,7 +52,7 @@ class Written(WriterCommitMessage):
 
 def task_name(job: str, partition: int, attempt: int) -> str:
     """The transactional id of a task: an attempt that is run again has its own, a batch that is replayed the same."""
-    return f"{job}-{partition}-{attempt}"
+    return f"{job}/{partition}/{attempt}"
 
 
 def query_name(query_id: str) -> str:
@@ -162,7 +162,7 @@ def abort_leftovers(cluster: Cluster, job: str, members: Iterable[Identity]) -> 
     """Open transactions of tasks of this job that are none of ``members``."""
     mine = {(one.transactional_id, one.producer_id) for one in members}
     try:
-        for one in cluster.list_transactions(f"{job}-"):
+        for one in cluster.list_transactions(f"{job}/"):
             if (one.transactional_id, one.producer_id) not in mine:
                 cluster.abort_transaction(one.transactional_id)
     except UnsupportedVersionError:

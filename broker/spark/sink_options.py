@@ -69,6 +69,8 @@ def _version(named: Mapping[str, str]) -> tuple[str, int] | None:
         raise ConfigError(
             "Set both txnAppId (whose writes these are) and txnVersion (which of them this is), or neither."
         )
+    if "/" in name:  # what goes before the task in the names of transactions
+        raise ConfigError(f"txnAppId must have no / in it: {name!r}.")
     # An offset of a group holds it: 63 bits.
     if not (number.isascii() and number.isdecimal() and int(number) < 1 << 63):
         raise ConfigError(

@@ -5,7 +5,7 @@ Without Spark: the writers and the commit themselves, on a real broker. With Spa
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
@@ -42,13 +42,17 @@ class Killed(BaseException):
 
 
 class Mortal(MicroBatch):
-    """Dies after a step; ``before`` is called at one, for what somebody else does meanwhile."""
+    """Dies after a step, or stands still after it while somebody else does something."""
 
     dies_after = ""
+    stands_after = ""
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def _step(self, name: str) -> None:
         if self.dies_after == name:
             raise Killed(name)
+        if self.stands_after == name:
+            self.meanwhile()
 
     def abort_leftovers(self) -> None:
         super().abort_leftovers()
@@ -217,6 +221,32 @@ def wake(zombie: MicroBatch) -> None:
         sink_commit.abort(zombie._cluster, zombie.members)
 
 
+@on_one_broker
+@given(st.sampled_from(STEPS[1:]), ATTEMPTS, ATTEMPTS, st.booleans())
+def test_a_driver_that_stood_still_while_another_took_over_adds_nothing(
+    cluster: Cluster, step: str, attempts: list[int], attempts_of_the_other: list[int], next_batch_too: bool
+) -> None:
+    query = Query(cluster)
+
+    def take_over() -> None:
+        MicroBatch(cluster, 0, query.batch(0, attempts_of_the_other)).commit()
+        assert query.expected(1) == query.seen()
+        if next_batch_too:
+            assert MicroBatch(cluster, 1, query.batch(1, attempts_of_the_other)).commit()
+
+    slow = Mortal(cluster, 0, query.batch(0, attempts))
+    slow.stands_after, slow.meanwhile = step, take_over
+    if step == "decided":
+        assert slow.commit()
+    elif step == "leftovers":  # it has not looked yet whether the batch is committed
+        assert not slow.commit()
+    else:
+        with pytest.raises(KafkaClientError):
+            slow.commit()
+        sink_commit.abort(cluster, slow.members)
+    assert query.expected(2 if next_batch_too else 1) == query.seen()
+
+
 # By itself ----------------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +274,15 @@ def test_the_attempts_that_lost_are_aborted(cluster: Cluster) -> None:
     assert MicroBatch(cluster, 0, query.batch(0, [0, 1, 0])).commit()
     assert query.expected(1) == query.seen()
     assert [] == cluster.list_transactions(query_name(query.id))
+
+
+def test_the_attempts_of_others_are_left_alone(cluster: Cluster) -> None:
+    query = Query(cluster)
+    other = Query(cluster, id=f"{query.id}-2")
+    other_written = other.batch(0, [0] * TASKS)
+    assert MicroBatch(cluster, 0, query.batch(0, [0] * TASKS)).commit()
+    assert MicroBatch(cluster, 0, other_written).commit()
+    assert other.expected(1) == other.seen()
 
 
 def test_tasks_without_rows_have_no_transaction(cluster: Cluster) -> None:
@@ -329,7 +368,7 @@ def test_nothing_is_seen_of_a_job_that_lost_a_task(cluster: Cluster) -> None:
     query = Query(cluster)
     job, written = job_of(query)
     cluster.abort_transaction(task_name(job, 1, 0))
-    with pytest.raises(ProducerFencedError, match=f"{job}-1-0"):
+    with pytest.raises(ProducerFencedError, match=f"{job}/1/0"):
         sink_commit.commit_job(cluster, job, written)
     sink_commit.abort(cluster, [one.identity for one in written if one.identity is not None])
     assert [] == query.seen()
