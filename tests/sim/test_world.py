@@ -107,6 +107,26 @@ def test_threads_that_wait_for_each_other_are_a_violation() -> None:
     assert 0 < met < 20
 
 
+def test_locks_of_one_place_are_told_apart_where_two_are_held() -> None:
+    def cycles(*orders: tuple[int, int]) -> int:
+        world = World(1)
+        process = world.boot()
+        locks = [SimLock(world, "the same place") for _ in range(3)]
+
+        def take(first: int, second: int) -> None:
+            with locks[first], locks[second]:
+                pass
+
+        for order in orders:
+            spawn(process, "thread", lambda order=order: take(*order))
+        run(world)
+        return len(world.lock_cycles())
+
+    assert 0 == cycles((0, 1), (1, 2), (0, 2))
+    assert 2 == cycles((0, 1), (1, 0))
+    assert 3 == cycles((0, 1), (1, 2), (2, 0))
+
+
 def test_a_lock_is_not_taken_twice_but_a_reentrant_one() -> None:
     world = World(1)
     process = world.boot()

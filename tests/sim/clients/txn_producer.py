@@ -48,6 +48,7 @@ class Identity:
     producer_id: int = -1
     epoch: int = -1
     used: bool = False  # it has had a transaction
+    before: tuple[int, int] | None = None  # as whom it wrote, if it says so when it comes again (KIP-360)
     sequences: dict[Partition, int] = attrs.Factory(dict)
 
     def header(self) -> dict[str, Any]:
@@ -195,8 +196,8 @@ class TxnProducer(Client):
             {
                 "transactional_id": identity.transactional_id,
                 "transaction_timeout": self._timeout_ms,
-                "producer_id": -1,
-                "producer_epoch": -1,
+                "producer_id": identity.before[0] if identity.before else -1,
+                "producer_epoch": identity.before[1] if identity.before else -1,
             },
             identity,
         )
@@ -260,15 +261,18 @@ class TxnProducer(Client):
         self._lose()
         self.disconnect(rudely=self.rng.random() < 0.5)
 
-    def _lose(self) -> None:
-        """The transaction is out of our hands."""
+    def _lose(self, goes_on: bool = False) -> None:
+        """The transaction is out of our hands. ``goes_on``: the same producer takes the next epoch, and says who it was."""
         txn, self._txn = self._txn, None
         assert txn is not None
         txn.given_up()
         self._looks = True
         if self._dead is None:
             self._dead = self._identities, txn
-        self._identities = [Identity(one.transactional_id) for one in self._identities]
+        self._identities = [
+            Identity(one.transactional_id, before=(one.producer_id, one.epoch) if goes_on else None)
+            for one in self._identities
+        ]
 
     def _desert(self) -> None:
         """Leave a transaction open for good."""
@@ -291,6 +295,8 @@ class TxnProducer(Client):
         if call.key == ApiKey.INIT_PRODUCER_ID:
             if not error:
                 call.context.producer_id, call.context.epoch = body.producer_id, body.producer_epoch
+            elif call.context.before and error in _FATAL:
+                call.context.before = None  # somebody else has had it since
             else:
                 self._excuse(error, "InitProducerId")
             return
@@ -301,7 +307,7 @@ class TxnProducer(Client):
         elif error in _FATAL:
             self._check_fatal(error, call)
             self.world.note(f"{self.name}: {ErrorCode(error).name}, {self._txn} is lost")
-            self._lose()
+            self._lose(goes_on=self.rng.random() < 0.5)
         else:
             self._excuse(error, call.key.name)
 
