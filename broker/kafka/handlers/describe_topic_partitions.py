@@ -1,0 +1,74 @@
+"""DescribeTopicPartitions (75): topics and their partitions, a page at a time. The one API that tells a topic's id while Metadata
+is served without ids: by it a client knows a topic that was deleted and created again from the one it knew.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from broker.kafka.admin import OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+# Kafka's max.request.partition.size.limit: partitions of one answer.
+PAGE_MAX = 2000
+
+_NO_ID = UUID(int=0)
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    body = call.body
+    room = min(max(1, body.response_partition_limit), PAGE_MAX)
+    names = {topic.name for topic in body.topics} or {info.name for info in broker.logs.topics()}
+    first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
+    topics: list[dict[str, Any]] = []
+    following: dict[str, Any] | None = None
+    for name in sorted(name for name in names if name >= first_topic):
+        info = broker.logs.topic(name)
+        if info is None:
+            topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, []))
+            continue
+        first = max(0, first_partition) if name == first_topic else 0
+        if not room:
+            following = {"topic_name": name, "partition_index": first}
+            break
+        numbers = range(first, info.partitions)[:room]
+        room -= len(numbers)
+        partitions = [_partition(number, broker.node_id) for number in numbers]
+        topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions))
+        if first + len(numbers) < info.partitions:
+            following = {"topic_name": name, "partition_index": first + len(numbers)}
+            break
+    return {"topics": topics, "next_cursor": following}
+
+
+def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": False,
+        "partitions": partitions,
+        "topic_authorized_operations": OPERATIONS_NOT_ASKED_FOR,
+    }
+
+
+def _partition(number: int, node_id: int) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": number,
+        "leader_id": node_id,
+        "leader_epoch": 0,
+        "replica_nodes": [node_id],
+        "isr_nodes": [node_id],
+        "eligible_leader_replicas": None,
+        "last_known_elr": None,
+        "offline_replicas": [],
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_version=0, handle=handle)
