@@ -8,6 +8,9 @@ connections of their own. One thread; every call is bounded by ``default.api.tim
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from uuid import UUID
+
+import attrs
 
 from broker.client.kafka.config import Address, ClientConfig
 from broker.client.kafka.connection import Connection
@@ -47,6 +50,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUP, TRANSACTION = 0, 1  # what a coordinator is for
+
+# Kafka's own most in one answer of DescribeTopicPartitions.
+_PARTITIONS_A_PAGE = 2000
 
 # A topic that was there and is not any more is looked for this often before it counts as deleted: brokers hear of new topics
 # and leaders one after the other.
@@ -137,7 +143,27 @@ class Cluster:
                 found[name] = self._learn(topic)
         if again is not None:
             raise again
+        for name, topic_id in self._ids(connection, [one.name for one in found.values() if not one.topic_id]).items():
+            found[name] = self._topics[name] = attrs.evolve(found[name], topic_id=topic_id)
         return found
+
+    def _ids(self, connection: Connection, names: list[str]) -> dict[str, UUID]:
+        """Of topics that Metadata gave no id, from brokers that tell it elsewhere. What they do not tell is absent."""
+        found: dict[str, UUID] = {}
+        at: tuple[str, int] | None = None
+        while names and ApiKey.DESCRIBE_TOPIC_PARTITIONS in connection.ranges:
+            fields = {
+                "topics": [{"name": name} for name in sorted(names)],
+                "response_partition_limit": _PARTITIONS_A_PAGE,
+                "cursor": at and {"topic_name": at[0], "partition_index": at[1]},
+            }
+            answer = connection.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, fields)
+            found |= {topic.name: topic.topic_id for topic in answer.topics if topic.topic_id and topic.topic_id.int}
+            following = answer.next_cursor and (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+            if following is None or (at is not None and following <= at):
+                break
+            at = following
+        return {name: topic_id for name, topic_id in found.items() if name in names}
 
     def _learn(self, topic: Any) -> TopicMetadata:
         partitions = tuple(sorted(one.partition_index for one in topic.partitions))

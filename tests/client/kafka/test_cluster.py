@@ -20,6 +20,20 @@ def test_a_topic_that_is_not_there_is_absent_and_not_made(cluster: Cluster, topi
     assert "nobody-made-this" not in cluster.topics(None)
 
 
+def test_a_topic_has_an_id_and_another_one_when_it_is_made_again(
+    running: Broker, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cluster.topics([topic])[topic].topic_id
+    assert before is not None
+    assert before == cluster.topics(None)[topic].topic_id
+    monkeypatch.setattr("broker.client.kafka.cluster._PARTITIONS_A_PAGE", 1)  # many pages
+    assert before == cluster.topics(None)[topic].topic_id
+    assert all(one.topic_id is not None for one in cluster.topics(None).values())
+    running.server.kafka.logs.delete_topic(topic)
+    running.server.kafka.logs.create_topic(topic, 2, {})
+    assert cluster.topics([topic])[topic].topic_id not in (None, before)
+
+
 def test_all_topics_can_be_asked_for(cluster: Cluster, topic: str) -> None:
     assert topic in cluster.topics(None)
 
