@@ -149,12 +149,17 @@ class Catalogue(Protocol):
     def allocate_producer_ids(self, n: int) -> int:
         """First of ``n`` ids in a row that were never given out before. The first of all is 0."""
 
+    def together(self, changes: "Iterable[Change]") -> None:
+        """Make several changes one: all of them or none. Each is called with a catalogue whose methods change something."""
+
     def meta(self, key: str) -> str | None: ...
 
     def set_meta(self, key: str, value: str) -> None: ...
 
     def close(self) -> None: ...
 
+
+Change = Callable[[Catalogue], None]
 
 _TABLES = """
 CREATE TABLE topics (
@@ -403,6 +408,14 @@ class SqliteCatalogue:
 
         return self._write(change)
 
+    def together(self, changes: Iterable[Change]) -> None:
+        def all_of_them(connection: sqlite3.Connection) -> None:
+            inside = _Inside(connection)
+            for change in changes:
+                change(inside)
+
+        self._write(all_of_them)
+
     def meta(self, key: str) -> str | None:
         rows = self._read("SELECT value FROM meta WHERE key = ?", (key,))
         return rows[0][0] if rows else None  # type: ignore[return-value]
@@ -413,6 +426,16 @@ class SqliteCatalogue:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+class _Inside(SqliteCatalogue):
+    """The catalogue within one of its transactions, which is begun, ended and rolled back around it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        return change(self._connection)
 
 
 def _put_transaction(connection: sqlite3.Connection, row: TransactionRow) -> None:

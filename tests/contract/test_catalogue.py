@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from broker.errors import StorageError
 from broker.storage.catalogue import Catalogue, PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.contract.implementations import CATALOGUES
 
@@ -175,6 +176,34 @@ def test_pending_offsets_go_with_their_topic_and_with_their_transaction(catalogu
     assert pending(catalogue.again()) == [("x", "g", "u", 0, 5), ("y", "g", "u", 0, 5)]
     catalogue.now.delete_transaction("x")
     assert pending(catalogue.again()) == [("y", "g", "u", 0, 5)]
+
+
+def test_changes_that_are_made_together_are_one(catalogue: Reopening) -> None:
+    now = catalogue.now
+    now.together(
+        [
+            lambda inside: inside.commit_offsets("g", [("t", 0, 1, 0, "", 0)]),
+            lambda inside: inside.add_pending_offsets("x", "g", [("t", 1, 5, 3, "", 20)]),
+            lambda inside: inside.save_transactions([transaction("x", "PrepareCommit")]),
+            lambda inside: inside.complete_transaction(transaction("x", "CompleteCommit"), True),
+            lambda inside: inside.save_group("g", b"blob"),
+        ]
+    )
+    now.together([])
+    assert keys(catalogue.again()) == [("g", "t", 0), ("g", "t", 1)]
+    assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteCommit")]
+    assert list(catalogue.now.load_groups()) == [("g", b"blob")]
+
+
+def test_of_changes_that_are_made_together_and_fail_none_is_made(catalogue: Reopening) -> None:
+    def fails(inside: Catalogue) -> None:
+        raise StorageError("no")
+
+    with pytest.raises(StorageError):
+        catalogue.now.together([lambda inside: inside.commit_offsets("g", [("t", 0, 1, 0, "", 0)]), fails])
+    assert keys(catalogue.now) == keys(catalogue.again()) == []
+    catalogue.now.commit_offsets("g", [("t", 0, 1, 0, "", 0)])
+    assert keys(catalogue.again()) == [("g", "t", 0)]
 
 
 def test_no_producer_id_is_given_out_twice(catalogue: Reopening) -> None:

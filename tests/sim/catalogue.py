@@ -1,11 +1,12 @@
 """A catalogue in memory that keeps exactly what was committed: every change is durable when its method returns, or has not
 happened. ``Tables`` outlive the broker, ``SimCatalogue`` is one life's view of them."""
 
+import copy
 import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.errors import StorageError
-from broker.storage.catalogue import PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.storage.catalogue import Change, PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.sim.world import Process, World
 
 
@@ -181,6 +182,16 @@ class SimCatalogue:
         self.tables.next_producer_id += n
         self._end()
         return first
+
+    def together(self, changes: Iterable[Change]) -> None:
+        tables = Tables()
+        vars(tables).update({name: copy.copy(value) for name, value in vars(self.tables).items()})
+        inside = SimCatalogue(None, tables)
+        for change in changes:
+            change(inside)
+        self._begin()
+        vars(self.tables).update(vars(tables))
+        self._end()
 
     def meta(self, key: str) -> str | None:
         self._read()

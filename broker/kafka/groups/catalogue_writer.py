@@ -1,8 +1,8 @@
 """Makes offsets and generations durable, on a thread of its own, in the order in which they were handed in.
 
 A SQLite transaction costs an fsync, and consumers commit at the rate at which they poll. So whoever commits leaves its rows
-here and goes on, and all commits of one group that came while the last fsync ran become one transaction (group commit).
-Each is told when it is durable, or that it could not be made so.
+here and goes on, and all that came while the last fsync ran becomes one transaction (group commit). Each is told when it is
+durable, or that it could not be made so.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import attrs
 from broker.errors import StorageError
 from broker.kafka.groups.offsets import Offsets
 from broker.runtime.threads import QueueEmpty, SimpleQueue
-from broker.storage.catalogue import Catalogue
+from broker.storage.catalogue import Catalogue, Change
 
 Done = Callable[[StorageError | None], None]
 
@@ -29,7 +29,7 @@ class _Commit:
 
 @attrs.frozen(eq=False)
 class _Change:
-    write: Callable[[Catalogue], None]
+    write: Change
     done: Done
 
 
@@ -43,7 +43,7 @@ class CatalogueWriter:
     def commit(self, group_id: str, offsets: Offsets, done: Done) -> None:
         self._queue.put(_Commit(group_id, offsets, done))
 
-    def change(self, write: Callable[[Catalogue], None], done: Done) -> None:
+    def change(self, write: Change, done: Done) -> None:
         """Anything else. What was handed in before is durable before, what is handed in after is durable after."""
         self._queue.put(_Change(write, done))
 
@@ -73,37 +73,45 @@ class CatalogueWriter:
         return waiting
 
     def _write(self, batch: list[_Commit | _Change | None]) -> None:
+        todo: list[tuple[Change, list[Done]]] = []
         commits: dict[str, list[_Commit]] = {}
-        for one in batch:
+        for one in [*batch, None]:
             if isinstance(one, _Commit):
                 commits.setdefault(one.group_id, []).append(one)
-            elif one is not None:
-                self._write_commits(commits)
-                commits = {}
-                self._write_change(one)
-        self._write_commits(commits)
+                continue
+            todo += [_commit_of(group_id, of_group) for group_id, of_group in commits.items()]
+            commits = {}
+            if one is not None:
+                todo.append((one.write, [one.done]))
+        failure = (
+            self._try(lambda catalogue: catalogue.together([change for change, _ in todo])) if len(todo) > 1 else None
+        )
+        for change, done in todo:
+            if len(todo) == 1 or failure is not None:  # by itself: perhaps only one of them is to blame
+                _tell(done, self._try(change))
+            else:
+                _tell(done, None)
 
-    def _write_commits(self, commits: dict[str, list[_Commit]]) -> None:
-        for group_id, of_group in commits.items():
-            offsets: Offsets = {}
-            for commit in of_group:  # oldest first: the last one to name a partition wins
-                offsets.update(commit.offsets)
-            rows = [
-                (topic, partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms)
-                for (topic, partition), committed in offsets.items()
-            ]
-            failure: StorageError | None = None
-            try:
-                self._catalogue.commit_offsets(group_id, rows)
-            except StorageError as error:
-                failure = error
-            for commit in of_group:
-                commit.done(failure)
-
-    def _write_change(self, change: _Change) -> None:
-        failure: StorageError | None = None
+    def _try(self, change: Change) -> StorageError | None:
         try:
-            change.write(self._catalogue)
+            change(self._catalogue)
         except StorageError as error:
-            failure = error
-        change.done(failure)
+            return error
+        return None
+
+
+def _tell(waiting: list[Done], failure: StorageError | None) -> None:
+    for done in waiting:
+        done(failure)
+
+
+def _commit_of(group_id: str, commits: list[_Commit]) -> tuple[Change, list[Done]]:
+    """What several commits of one group come to."""
+    offsets: Offsets = {}
+    for commit in commits:  # oldest first: the last one to name a partition wins
+        offsets.update(commit.offsets)
+    rows = [
+        (topic, partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms)
+        for (topic, partition), committed in offsets.items()
+    ]
+    return lambda catalogue: catalogue.commit_offsets(group_id, rows), [commit.done for commit in commits]
