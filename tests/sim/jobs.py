@@ -245,5 +245,9 @@ class ShuffleWork:
         return sum(2 * job.subpartitions * job._most * (job._size_most + 60) + 1_000 for job in self.jobs)
 
     @property
+    def buffers_most(self) -> int:
+        return sum(2 * job.subpartitions * (job._most + 2) for job in self.jobs)
+
+    @property
     def delivered(self) -> int:
         return sum(part.passes == 0 for job in self.jobs for part in job.ranges)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from broker.shuffle.budget import IN_MEMORY_BYTES
 from broker.shuffle.service import _State
 from protocol.shuffle.generation import Generation
 from tests.sim.clients.shuffle_reader import ShuffleReader
@@ -29,7 +30,8 @@ class ShuffleScene:
         window = rng.choice((4, 5, 16))
         host.listeners.append(f"shuffle://127.0.0.1:{SHUFFLE_PORT}?generation={self.generation.value}")
         host.small = {
-            "shuffle_memory_bytes": rng.choice((3_000, 40_000, 1_000_000)),
+            # What is known of each buffer must have room beside the payloads.
+            "shuffle_memory_bytes": rng.choice((3_000, 40_000, 1_000_000)) + IN_MEMORY_BYTES * self.work.buffers_most,
             "shuffle_disk_bytes": rng.choice((-1, self.work.bytes_most)),
             "shuffle_pipelined_bytes": rng.choice((1, 5_000, 1_000_000)),
             "shuffle_write_credit_buffers": window,
@@ -109,6 +111,7 @@ class ShuffleScene:
             "attempts that have won": len(partitions._winners),
             "bytes of buffers in memory": partitions.budget.memory,
             "bytes of buffers on disk": partitions.budget.disk,
+            "bytes of their index": partitions.budget.index,
             "spill files": sum(path.startswith(f"{_DIRECTORY}/") for path, _ in self.host.medium.walk()),
             "open spill files": sum(
                 path.startswith(f"{_DIRECTORY}/")

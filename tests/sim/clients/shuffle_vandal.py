@@ -61,7 +61,7 @@ class ShuffleVandal:
         partition = ResultPartitionID.of(VANDALS.ljust(16, b"\0"), rng.randrange(3), attempt=rng.randrange(3))
         receiver = rng.randbytes(16)
         opened = writer_frames.encode_open_partition(
-            rng.randbytes(16), partition, rng.randrange(1, 100), rng.randrange(2)
+            rng.randbytes(16), partition, rng.randrange(1, 100), rng.randrange(2), ttl_ms=1_000
         )
         end = 0 if self._generation is Generation.V1_16 else rng.randrange(3)
         request = messages.encode_partition_request(
