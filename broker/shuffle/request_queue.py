@@ -6,13 +6,15 @@ once, up to the connection's high-water mark; then the queue waits to be told th
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Part
 from broker.runtime.disk import FileRegion
+from broker.shuffle.result_partition import ResultPartition
 from broker.shuffle.view import PartitionFailed, PartitionGone, View
+from protocol.errors import ProtocolError
 from protocol.shuffle import buffer_response
 from protocol.shuffle.errors import (
     IO_EXCEPTION,
@@ -102,6 +104,23 @@ class RequestQueue:
         self._row.append(receiver)
         self.send()
 
+    def add_credits(self, credits: Iterable[tuple[int, bytes]]) -> None:
+        """(credit, receiver) each. One for a receiver that is gone is late, and means nothing. Raises ProtocolError."""
+        receivers, row = self._receivers, self._row
+        for credit, name in credits:
+            if credit <= 0:
+                raise ProtocolError(f"a credit of {credit} added")
+            receiver = receivers.get(name)
+            if receiver is None:
+                continue
+            view = receiver.view
+            view.credit.credits += credit
+            # One that waits for data is looked at when there is some.
+            if not receiver.queued and not view.idle:
+                receiver.queued = True
+                row.append(receiver)
+        self.send()
+
     def send(self) -> None:
         """Send what can be sent, as long as the connection takes it."""
         # What ends a receiver may set another one going: it stands in the row then, and what was gathered goes first.
@@ -119,13 +138,18 @@ class RequestQueue:
         header = buffer_response.header
         parts: list[Part] = []
         in_memory = True
+        unsettled: ResultPartition | None = None
         sent = 0
         while row and room > 0:
             receiver = row.popleft()
             receiver.queued = False
             view = receiver.view
+            if view.partition is not unsettled:
+                if unsettled is not None:
+                    unsettled.settle()
+                unsettled = view.partition
             try:
-                taken = view.take(1 if row else _RUN_BUFFERS, room)
+                taken = view.take_one(room) if row else view.take(_RUN_BUFFERS, room)
             except (PartitionFailed, PartitionGone, OSError) as error:
                 parts.append(_error(receiver, error))
                 self.remove(receiver.id, complete=True)
@@ -144,6 +168,8 @@ class RequestQueue:
             if view.more:
                 receiver.queued = True
                 row.append(receiver)
+        if unsettled is not None:
+            unsettled.settle()
         if row:
             connection.writable = False  # so that the reactor says when it is
         if parts:

@@ -86,6 +86,8 @@ class ResultPartition:
             None  # a blocking one's: `file`, and still known when that has been let go of
         )
         self.finishing = False
+        self._owed = self._owed_buffers = 0  # bytes, and buffers, that the budget still counts
+        self._gone = 0  # so many of the first subpartitions nobody reads any more
         self.spill_next = 0  # the subpartition whose turn it is
         self.cursors: list[Cursor] = []  # of all readers
         # The writer's connection, while it has one: has work done with the connection's writers, on their processor.
@@ -209,7 +211,7 @@ class ResultPartition:
         return self.pipelined or self.state is not OPEN
 
     def sent(self, part: Subpartition, end: int, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
-        """With the lock held: what comes before ``end`` has been taken out of a pipelined subpartition by its reader.
+        """With the lock held: what comes before ``end`` has been taken out of a pipelined subpartition. ``settle`` comes next.
 
         How many of them were in memory and in the file, and their bytes.
         """
@@ -217,7 +219,21 @@ class ResultPartition:
         if not self.retains:
             part.incomplete = True
             part.let_go(end)
-            self._forget(memory, in_memory, in_file)
+            if in_file:
+                self._forget(memory, in_memory, in_file)
+            else:
+                self.memory -= memory
+                self.in_memory -= in_memory
+                self._owed += memory
+                self._owed_buffers += in_memory
+
+    def settle(self) -> None:
+        """Give back what was ``sent``: not for each buffer, since all partitions share the budget and its lock."""
+        with self.lock:
+            memory, self._owed = self._owed, 0
+            buffers, self._owed_buffers = self._owed_buffers, 0
+        if buffers:
+            self.budget.give_back(self.owner, memory, 0, buffers * IN_MEMORY_BYTES)
 
     def abandon(self, part: Subpartition, position: int, lost: bool) -> None:
         """With the lock held: nobody reads on from ``position`` in a pipelined subpartition.
@@ -271,7 +287,11 @@ class ResultPartition:
     @property
     def read_by_all(self) -> bool:
         """With the lock held: a pipelined one that nobody can read any more."""
-        return self.pipelined and all(part.gone for part in self.subpartitions)
+        # Gone is gone for ever, so each is looked at once, however many readers go one after another.
+        parts = self.subpartitions
+        while self._gone < len(parts) and parts[self._gone].gone:
+            self._gone += 1
+        return self.pipelined and self._gone == len(parts)
 
     # -- upstream -----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from protocol.shuffle.errors import (
 from protocol.shuffle.frame import FIRST_WRITER_ID, frame_size
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.messages import (
+    ADD_CREDIT_BYTES,
     AckAllUserRecordsProcessed,
     AddCredit,
     CancelPartitionRequest,
@@ -44,6 +45,9 @@ from protocol.shuffle.writer_frames import ALL_SUBPARTITIONS, WriterId
 log = get_logger("shuffle")
 
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
+_ADD_CREDIT = 6
+_ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # others have something behind them that is passed over
+_CREDITS_AT_A_TIME = 64
 
 
 class ShuffleRequest(Request):
@@ -64,8 +68,12 @@ class ShuffleSession:
         self._error: ProtocolError | None = None
 
     def frame_size(self, data: memoryview) -> int:
+        """A row of credits is taken as one: what it makes possible is then sent together."""
         try:
-            return frame_size(data)
+            size = frame_size(data)
+            if size == ADD_CREDIT_BYTES:
+                size = messages.add_credits_size(data, _CREDITS_AT_A_TIME) or size
+            return size
         except ProtocolError as error:
             self._error = error  # all that has come is the frame, so that the peer hears what is wrong with it
             return len(data)
@@ -120,6 +128,8 @@ class ShuffleService:
             kind = frame[8]
             if kind == _PUSH_BUFFER:
                 state.writers.push(writer_frames.parse_push(frame))
+            elif kind == _ADD_CREDIT and frame[:4] == _ADD_CREDIT_LENGTH:
+                state.queue.add_credits(messages.parse_add_credits(frame))
             elif kind >= FIRST_WRITER_ID:
                 state.writers.handle(writer_frames.parse(frame))
             else:
@@ -133,10 +143,7 @@ class ShuffleService:
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
-            receiver = state.queue.get(message.receiver)
-            if receiver is not None:  # a late one, for a receiver that is gone, means nothing
-                receiver.view.credit.add(message.credit)
-                state.queue.look(receiver)
+            state.queue.add_credits([(message.credit, message.receiver)])
         elif isinstance(message, PartitionRequest):
             self._request(state, request.connection, outbox, message)
         elif isinstance(message, ResumeConsumption):

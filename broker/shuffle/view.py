@@ -157,12 +157,67 @@ class View:
             self.more = more
             file = self._file
             starved = partition.starved
+        if partition.pipelined:
+            partition.settle()
         if starved:
             partition.room()
         if file is None:
             return taken  # type: ignore[return-value]
         self._file = None
         return _with_spilled(taken, file)
+
+    def take_one(self, room: int) -> list[Taken]:
+        """``take(1, room)``, quicker for a buffer in memory: with many receivers this is what is done most.
+
+        The partition is to be settled by the caller.
+        """
+        partition = self.partition
+        with partition.lock:
+            cursor = self.cursors[0]
+            part, position = cursor.part, cursor.position
+            index = position - part.first
+            state = partition.state
+            if (
+                len(self.cursors) == 1
+                and position >= part.memory_from
+                and index < len(part.kinds)
+                and state is not FAILED
+                and state is not RELEASED
+            ):
+                kind = part.kinds[index]
+                compressed = kind >= COMPRESSED
+                data_type = self._types[kind & ~COMPRESSED]
+                credit = self.credit
+                if not credit.take(data_type):
+                    self.more = False
+                    return []
+                payload = part.payloads[position - part.memory_from]
+                assert payload is not None, "a buffer was sent twice"
+                position = cursor.position = position + 1
+                if IS_BUFFER[data_type]:
+                    cursor.data_taken += 1
+                elif kind & ~COMPRESSED == _END_OF_PARTITION:
+                    self._unended -= 1
+                backlog = 0 if credit.blocked else part.data_total - cursor.data_taken
+                following = index + 1
+                if following < len(part.kinds):
+                    self.more = credit.may_send(self._types[part.kinds[following] & ~COMPRESSED])
+                else:
+                    self.row.clear()
+                    cursor.ready = self.more = False
+                    self.idle = True
+                size = len(payload)
+                if partition.pipelined:
+                    partition.sent(part, position, size, 1, 0, 0)
+                starved = partition.starved
+                found = [(cursor.index, data_type, compressed, payload, size, backlog)]
+            else:
+                found = None
+        if found is None:
+            return self.take(1, room)
+        if starved:
+            partition.room()
+        return found  # type: ignore[return-value]
 
     def _take_run(self, taken: list[_Found], most: int, room: int) -> tuple[bool, int]:
         """With the lock held: from one cursor, up to where another one's turn comes. Whether there is more; the room left."""

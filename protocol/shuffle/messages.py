@@ -8,7 +8,7 @@ server does. The conditions that Flink's decoder sets on numbers are set here, t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from protocol.wire import BytesLike
 
 __all__ = [
     "AckAllUserRecordsProcessed",
+    "ADD_CREDIT_BYTES",
     "AddCredit",
     "BacklogAnnouncement",
     "CancelPartitionRequest",
@@ -34,6 +35,7 @@ __all__ = [
     "ResumeConsumption",
     "SegmentId",
     "TaskEventRequest",
+    "add_credits_size",
     "encode",
     "encode_ack_all_user_records_processed",
     "encode_add_credit",
@@ -151,6 +153,11 @@ _RECEIVER_BODY = struct.Struct(">16s")
 _INT_RECEIVER_BODY = struct.Struct(">i16s")
 _SEGMENT_ID_BODY = struct.Struct(">ii16s")
 _I32 = struct.Struct(">i")
+
+# A reader gives credit many times, one frame after another: as good as always in frames of just this size.
+ADD_CREDIT_BYTES = 29
+_ADD_CREDIT_HEAD = struct.pack(">iIB", ADD_CREDIT_BYTES, MAGIC, 6)
+_ADD_CREDIT = struct.Struct(">9xi16s")
 
 _V1_16 = Generation.V1_16
 _new = tuple.__new__  # skips the generated __new__
@@ -276,6 +283,20 @@ def _task_event_request(frame: BytesLike, generation: Generation) -> Message:
     if partition[52] > 127 or partition[56] > 127:
         raise _negative_producer()
     return TaskEventRequest(bytes(frame[13 : 13 + size]), _new_id(ResultPartitionID, partition), receiver)
+
+
+def add_credits_size(data: memoryview, most: int) -> int:
+    """Size in bytes of the row of AddCredit frames that ``data`` begins with, ``most`` at most. 0: it begins otherwise."""
+    size = 0
+    end = min(len(data), most * ADD_CREDIT_BYTES)
+    while size + ADD_CREDIT_BYTES <= end and data[size : size + 9] == _ADD_CREDIT_HEAD:
+        size += ADD_CREDIT_BYTES
+    return size
+
+
+def parse_add_credits(frames: memoryview) -> Iterator[tuple[int, bytes]]:
+    """(credit, receiver) of each frame in a row of them; the credit may be anything."""
+    return _ADD_CREDIT.iter_unpack(frames)
 
 
 def _cancel_partition_request(frame: BytesLike, generation: Generation) -> Message:

@@ -37,6 +37,8 @@ BAD = {
     "a negative credit": frame(2, bytes(60) + struct.pack(">ii16si", 0, 0, RECEIVER, -1)),
     "a range that ends before it begins": frame(2, bytes(60) + struct.pack(">ii16si", 1, 0, RECEIVER, 1)),
     "no credit added": frame(6, struct.pack(">i16s", 0, RECEIVER)),
+    "no credit added, behind one that is": m.encode_add_credit(RECEIVER, 1)
+    + frame(6, struct.pack(">i16s", 0, RECEIVER)),
     "a task event longer than its frame": frame(3, struct.pack(">i", 1000) + bytes(76)),
     "a push of another size": frame(65, struct.pack(">iiiBBi", 1, 0, 0, 1, 0, 10) + b"x"),
     "a push of an unknown type": frame(65, struct.pack(">iiiBBi", 1, 0, 0, 14, 0, 1) + b"x"),

@@ -212,10 +212,17 @@ class RequestQueueMachine(RuleBasedStateMachine):
 
     @rule(name=receivers, credit=st.integers(1, 5))
     def add_credit(self, name: bytes, credit: int) -> None:
-        model, receiver, _ = self.model[name]
-        model.credit += credit
-        receiver.view.credit.add(credit)
-        self.queue.look(receiver)
+        self.model[name][0].credit += credit
+        self.queue.add_credits([(credit, name)])
+        self.check()
+
+    @rule(names=st.lists(receivers, max_size=4), credit=st.integers(1, 3))
+    def add_credits(self, names: list[bytes], credit: int) -> None:
+        """Several at once, perhaps for the same."""
+        names = [name for name in names if name in self.model]
+        for name in names:
+            self.model[name][0].credit += credit
+        self.queue.add_credits([(credit, name) for name in names])
         self.check()
 
     @rule(name=receivers)

@@ -256,6 +256,37 @@ def test_subpartitions_that_there_are_not_are_an_error_of_that_receiver(server: 
     assert len(reader.read_to_end(reader.request(partition))) == 3
 
 
+def test_a_row_of_credits_is_for_all_its_receivers(server: Served) -> None:
+    """More than are taken at once, for receivers that are there and others, cut anywhere."""
+    writer = server.connect().open(partition := new_id(), 3)
+    for index in range(3):
+        writer.push(*[b"%d" % index] * 100, subpartition=index)
+    writer.client.sync()
+    reader = server.connect()
+    receivers = [reader.request(partition, index, credit=1) for index in range(3)]
+    reader.take(3)
+    credits = [m.encode_add_credit(receivers[number % 3], 1) for number in range(200)]
+    credits[100:100] = [m.encode_add_credit(b"nobody's receive", 7)]
+    frames = b"".join(credits)
+    reader.send(frames[:777]).send(frames[777:3000]).send(frames[3000:])
+    came = reader.take(200)
+    assert [sum(b.receiver == receiver for b in came) for receiver in receivers] == [67, 67, 66]
+    assert reader.sync() == []
+
+
+def test_what_stands_behind_a_credit_in_its_frame_is_passed_over(server: Served) -> None:
+    """Even if it looks like another one."""
+    writer = server.connect().open(partition := new_id(), 2)
+    writer.push(b"0", b"0").push(b"1", b"1", subpartition=1)
+    writer.client.sync()
+    reader = server.connect()
+    first, second = reader.request(partition, 0, credit=1), reader.request(partition, 1, credit=1)
+    reader.take(2)
+    one = m.encode_add_credit(first, 1)
+    reader.send((58).to_bytes(4, "big") + one[4:] + m.encode_add_credit(second, 1))
+    assert [b.receiver for b in reader.sync()] == [first]
+
+
 # -- what a pipelined partition is --------------------------------------------------------------------------------------
 
 

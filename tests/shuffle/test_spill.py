@@ -239,6 +239,7 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
             size = part.bytes_between(start, start + count)
             from_file = part.bytes_between(start, start + in_file)
             partition.sent(part, start + count, size - from_file, count - in_file, in_file, from_file)
+        partition.settle()
 
     disk.meanwhile = lambda: sent(2)
     setup.spiller.step(0)

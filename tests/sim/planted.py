@@ -159,15 +159,12 @@ def _credit_off_by_one(right: Any) -> Any:
     return take
 
 
-def _not_queued_while_unwritable(right: Any) -> Any:
+def _wakes_nobody(right: Any) -> Any:
     def add_credits(self: RequestQueue, credits: Any) -> None:
-        if self._connection.writable:
-            right(self, credits)
-        else:
-            for credit, name in credits:
-                receiver = self.get(name)
-                if receiver is not None:
-                    receiver.view.credit.add(credit)
+        for credit, name in credits:
+            receiver = self.get(name)
+            if receiver is not None:
+                receiver.view.credit.add(credit)
 
     return add_credits
 
@@ -320,11 +317,11 @@ _ALL = [
         "resumption_not_waited_for", "a blocking event does not block", Credit, "take", _never_blocked, scene="shuffle"
     ),
     Bug(
-        "credit_while_unwritable",
-        "credit that comes while the connection takes nothing is noted and nobody goes on with it",
+        "credit_wakes_nobody",
+        "credit is noted, and nobody goes on with it",
         RequestQueue,
         "add_credits",
-        _not_queued_while_unwritable,
+        _wakes_nobody,
         scene="shuffle",
     ),
     Bug(

@@ -120,3 +120,18 @@ def test_a_parsed_message_holds_on_to_nothing_of_the_frame() -> None:
     message = m.parse(memoryview(frame), Generation.V2_0)
     frame[9:] = bytes(len(frame) - 9)
     assert m.TaskEventRequest(b"event", PARTITION, RECEIVER) == message
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(min_size=16, max_size=16)), max_size=6),
+    st.binary(max_size=40) | CLIENT_MESSAGES.map(lambda message: m.encode(message, Generation.V2_0)),
+    st.integers(1, 4),
+)
+def test_a_row_of_credits_ends_where_something_else_begins(
+    credits: list[tuple[int, bytes]], behind: bytes, most: int
+) -> None:
+    row = b"".join(m.encode_add_credit(receiver, credit) for credit, receiver in credits)
+    size = m.add_credits_size(memoryview(row + behind), most)
+    if len(credits) >= most or m.add_credits_size(memoryview(behind), 1) == 0:
+        assert m.ADD_CREDIT_BYTES * min(most, len(credits)) == size
+    assert credits[:most] == list(m.parse_add_credits(memoryview(row + behind)[:size]))[: len(credits)]
