@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from broker.client.kafka.cluster import Cluster
-from broker.client.kafka.columns import Decoder
 from broker.client.kafka.errors import OffsetOutOfRangeError, TopicRecreatedError, UnknownTopicError
 from broker.client.kafka.fetcher import Fetcher
 from broker.client.kafka.values import READ_COMMITTED, Fetched
@@ -19,6 +18,8 @@ from broker.spark.resolve import Loss, name, records
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from broker.client.kafka.columns import Decoder
 
 
 def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -75,7 +76,10 @@ def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> 
             return
 
 
-def _decoder(task: Slice, start: int) -> Decoder:
+def _decoder(task: Slice, start: int) -> "Decoder":
+    # Only tasks need Arrow and numpy: the processes that plan import this module, too, and are quicker without.
+    from broker.client.kafka.columns import Decoder
+
     return Decoder(task.range.topic, task.range.partition, start, task.range.end, columns=task.settings.columns)
 
 
