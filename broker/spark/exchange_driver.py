@@ -50,7 +50,7 @@ MAX_BUCKETS = 65536
 _TTL_S = 12 * 3600.0
 
 # Of Spark's while the map stage is planned: batches of some MB, whatever a row has, and the offsets that the reduce side reads.
-_SETTINGS = {
+SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
@@ -145,7 +145,7 @@ def exchange(
     tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
     committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
     try:
-        with _settings(spark, _SETTINGS), shown(spark, "exchange", progress):
+        with _settings(spark, SETTINGS), shown(spark, "exchange", progress):
             rows = committed.collect()
         # Spark gives the result of one attempt of each task, the first that succeeded.
         winners = tuple(map(Winner.of, rows))
