@@ -186,7 +186,7 @@ class RowWriter:
         size = self._bytes(batch)
         gathered.size += size
         self._size += size
-        if gathered.size >= self._batch_bytes:
+        if gathered.size + size // batch.num_rows >= self._batch_bytes:  # no other row fits in
             self._send(where)
         elif self._size > _GATHERED_MAX_BYTES:
             self._send(max(self._gathered, key=lambda one: self._gathered[one].size))
