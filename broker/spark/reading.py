@@ -62,7 +62,7 @@ def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> 
         if fetched is None:
             return
         if fetched.data:
-            yield from decoder.decode(fetched.data, fetched.aborted)
+            yield from decoder.batches(fetched.data, fetched.aborted)
             deadline = None
             continue
         # The end was taken from what the broker said, so what is missing here comes soon, or is lost.

@@ -193,7 +193,6 @@ class _Columns:
         else:
             sizes += 1
         if self.times is not None:
-            # Apart by what fits in int64, or else by anything.
             apart = int(self.times.max()) - int(self.times.min())
             sizes += min(10, (apart << 1).bit_length() // 7 + 1)
         else:
@@ -203,11 +202,12 @@ class _Columns:
         if int(sizes.max()) > _LARGEST:
             raise RecordTooLargeError(f"A record of {int(sizes.max())} bytes is larger than a record batch can be.")
         ends = np.cumsum(sizes)
+        limit = min(max_batch_bytes - HEADER_SIZE, _LARGEST)
         before = start = 0
         cuts = [start]
         while start < count:
             done = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, done + max_batch_bytes - HEADER_SIZE, "right")))
+            stop = max(start + 1, int(np.searchsorted(ends, done + limit, "right")))
             if start > cuts[0] and int(ends[stop - 1]) - before > _TOGETHER:
                 yield cuts
                 before, cuts = done, [start]

@@ -8,7 +8,7 @@ they hold about ``max_batch_bytes``, in any number; from there on each step is o
 that group: where they begin (``record_walk``), what their fields are (``record_fields``), and the columns made from those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -59,7 +59,6 @@ _CREATE_TIME, _LOG_APPEND_TIME = np.int32(0), np.int32(1)
 _LAST_OFFSET = (1 << 63) - 2  # so that the one after it is still an offset
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
-
 _new_header = tuple.__new__
 
 
@@ -109,14 +108,21 @@ class Decoder:
         """
         position = self.next_offset
         try:
-            return self._decode(memoryview(data), _Aborted(aborted or ()))
-        except ProtocolError as error:
+            return list(self.batches(data, aborted))
+        except CorruptRecordError:
             self.next_offset = position
+            raise
+
+    def batches(self, data: BytesLike, aborted: Sequence[tuple[int, int]] | None = None) -> Iterator[pa.RecordBatch]:
+        """The same, one at a time: compressed data may hold many times its size. ``next_offset`` is right after the last one."""
+        position = self.next_offset
+        try:
+            yield from self._batches(memoryview(data), _Aborted(aborted or ()))
+        except ProtocolError as error:
             where = f"{self.topic}-{self.partition}, in what was fetched from offset {position} on"
             raise CorruptRecordError(f"{where}: {error}.") from None
 
-    def _decode(self, view: memoryview, aborted: "_Aborted") -> list[pa.RecordBatch]:
-        found: list[pa.RecordBatch] = []
+    def _batches(self, view: memoryview, aborted: "_Aborted") -> Iterator[pa.RecordBatch]:
         group = _Group(view)
         first = self.next_offset
         pos, size = 0, len(view)
@@ -136,16 +142,15 @@ class Decoder:
                     for section, data in self._sections(view, pos, after, header):
                         length = section.end - section.start
                         if group.size and group.size + length > self._max_batch_bytes:
-                            found += self._columns_of(group, first)
+                            yield from self._columns_of(group, first)
                             group = _Group(view)
                         group.add(header, section, data)
                 self.next_offset = next_offset if self.end is None or next_offset < self.end else self.end
             pos = after
         if group.size:
-            found += self._columns_of(group, first)
+            yield from self._columns_of(group, first)
         if pos == 0 and size and not self.done:
             read_header(view)  # says what is missing
-        return found
 
     def _wants(self, header: BatchHeader) -> bool:
         count, offsets = header.record_count, header.last_offset_delta + 1

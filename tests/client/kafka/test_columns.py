@@ -179,6 +179,17 @@ def test_a_large_batch_is_given_in_pieces(codec: int) -> None:
     assert expected_rows(data) == rows(found)
 
 
+def test_what_compressed_data_holds_is_given_piece_by_piece() -> None:
+    data = b"".join(
+        build_batch([(None, bytes(4000), [], 0)] * 1000, base_offset=1000 * i, compression=4) for i in range(8)
+    )
+    before, most = pa.total_allocated_bytes(), 0
+    for batch in decoder(0, columns=["value"]).batches(data):
+        most = max(most, pa.total_allocated_bytes() - before)
+        del batch
+    assert most < 8_000_000  # of 32 MB
+
+
 @pytest.mark.parametrize("size", [1, 20, 49, 50, 57, 58, 100, 3000, 9000])
 @pytest.mark.parametrize("filling", [b"\x00", b"\x80", b"\x00\x90\x12\x00", b"\x00\x0c\x00", b"text"])
 def test_records_are_found_whatever_they_look_like(size: int, filling: bytes) -> None:
