@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from broker.client import InputGate, ShuffleWriter
+from broker.client.errors import AnotherAttemptWonError, ShuffleError
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import PARTITION_NOT_FOUND_EXCEPTION, PRODUCER_FAILED_EXCEPTION, ErrorResponse
@@ -210,6 +212,105 @@ def test_a_killed_reader_takes_nothing_from_the_others(broker: BrokerProcess) ->
             victim.join()
         while watcher.list()[0].readers:
             time.sleep(0.001)
+
+
+def _read_slowly(where: tuple[str, int], partition: bytes) -> None:
+    with Client(where) as client:
+        receiver = client.request(partition, 0, credit=1)
+        while True:
+            client.next(BufferResponse)
+            time.sleep(0.005)
+            client.add_credit(receiver)
+
+
+def test_a_killed_reader_of_a_pipelined_partition_holds_nobody_back(broker: BrokerProcess) -> None:
+    """It was in the middle of its subpartition. The others read on; the writer hears of it when it finishes."""
+    where, count = address(broker), 2000
+    partition = new_id()
+    whole = buffers(partition, count)
+    results: dict[int, list[bytes]] = {}
+
+    def reader(index: int) -> None:
+        results[index] = read(where, partition, index)
+
+    with Client(where) as client, Client(where) as watcher:
+        writer = client.open(partition, SUBPARTITIONS)
+        victim = SPAWN.Process(target=_read_slowly, args=(where, partition))
+        victim.start()
+        threads = [threading.Thread(target=reader, args=(index,)) for index in range(1, SUBPARTITIONS)]
+        for thread in threads:
+            thread.start()
+        for number, payload in enumerate(whole):
+            if number == count // 4:
+                while watcher.list()[0].readers < SUBPARTITIONS:
+                    time.sleep(0.002)
+                victim.kill()
+                victim.join()
+            writer.push_with_credit(payload, number % SUBPARTITIONS)
+        for index in range(1, SUBPARTITIONS):
+            writer.end(index)
+        for thread in threads:
+            thread.join()
+        writer.finish()
+        assert client.writer_error().code == WriterErrorCode.RELEASED
+    for index in range(1, SUBPARTITIONS):
+        assert digest(results[index]) == digest(whole[index::SUBPARTITIONS])
+
+
+def test_our_own_clients_get_through_kills_of_the_broker(broker: BrokerProcess) -> None:
+    """Written again as the next attempt when the broker has forgotten the last one; read again when it went while it was read."""
+    drawn = random.Random(SEED)
+    where = broker.address
+    partition = new_id()
+    whole = buffers(partition, 600)
+    killing = threading.Event()
+
+    def kill() -> None:
+        for _ in range(CYCLES):
+            killing.wait(10)
+            time.sleep(drawn.random() * 0.15)
+            broker.kill()
+            broker.start()
+            killing.clear()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    finished: ResultPartitionID | None = None
+    for attempt in range(100):
+        try:
+            with ShuffleWriter(where, partition.with_attempt(attempt), SUBPARTITIONS, "blocking") as writer:
+                for number, payload in enumerate(whole):
+                    writer.push(number % SUBPARTITIONS, payload)
+                    if number == 50:
+                        killing.set()
+        except AnotherAttemptWonError:
+            finished = partition.with_attempt(attempt - 1)  # it had, and its answer was lost
+        except ShuffleError:
+            time.sleep(0.05)
+            continue
+        finished = finished or partition.with_attempt(attempt)
+        break
+    assert finished is not None
+    channels = [(where, finished, index) for index in range(SUBPARTITIONS)]
+    expected = [
+        digest([payload for payload in whole[index::SUBPARTITIONS] if payload]) for index in range(SUBPARTITIONS)
+    ]
+    in_peace = False
+    while not in_peace:
+        in_peace = not killer.is_alive()
+        killing.set()
+        found: list[list[bytes]] = [[] for _ in range(SUBPARTITIONS)]
+        try:
+            with InputGate(channels, partition_wait=5.0) as gate:
+                for item in gate:
+                    if not item.is_event:
+                        found[item.channel].append(bytes(item.data or b""))
+        except ShuffleError:
+            assert not in_peace
+            time.sleep(0.05)  # it was being read when the broker went
+            continue
+        assert expected == [digest(each) for each in found]
+    killer.join()
 
 
 def test_a_pipelined_partition_and_one_that_was_not_finished_go_with_the_broker(broker: BrokerProcess) -> None:
