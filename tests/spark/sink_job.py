@@ -106,6 +106,8 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", f"{checkpoint}-local")
+        # How long a worker may take to start; 15 s are too few where every core is busy with something else.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -125,7 +125,7 @@ class Producer:
         self._check_usable()
         if self._transactional_id is not None and not self._in_transaction:
             raise TransactionError("Begin a transaction before sending.")
-        most = max(self._cluster.config.max_request_size, self._cluster.config.batch_size)
+        most = self._cluster.config.max_request_size
         if len(data) > most and count == 1:
             raise RecordTooLargeError(
                 f"A record for {topic}-{partition} takes {len(data)} bytes, which is more than max.request.size={most}."
