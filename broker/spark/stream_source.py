@@ -2,14 +2,15 @@
 how far each micro-batch goes, plans its tasks and keeps its connections. The tasks work on copies of it made before all that, so
 they use nothing but what is in their ``Slice``.
 
-What is a batch is decided in ``latestOffset`` alone, partitions and topic ids included; ``partitions`` must plan the same after a
-restart.
+What is a batch is decided in ``latestOffset`` alone: partitions, topic ids and, of the first one, its beginning are in the offset
+that Spark keeps. ``partitions`` plans the same from it after a restart.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -71,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = resolve.first_offsets(ends, partitions, self._options, now_ms)
         if latest is not None:
             first = {where: min(offset, latest[where]) for where, offset in first.items()}
-        return found.offset(first).to_json()
+        return attrs.evolve(found.offset(first), first=first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Says only whether there are limits: Spark can express one at a time, ``latestOffset`` goes by the options."""
@@ -90,7 +91,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         newest = self._newest = self._pinned or self._look()
-        begun = self._there(_going_on(StreamOffset.from_json(start), newest, self._loss.report), newest)
+        come_to = StreamOffset.from_json(start)
+        begun = self._there(_going_on(come_to, newest, self._loss.report), newest)
         lags = {where: newest.at[where] - offset for where, offset in begun.items()}
         # What comes before `start` is done. Spark says so itself with the next batch, so of the last one it never does.
         self.commit(start)
@@ -99,16 +101,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if any(taken.values()):
             self._last_batch_s = self._cluster.clock.monotonic()
         at = {where: offset + taken.get(where, 0) for where, offset in begun.items()}
-        return StreamOffset(at, newest.topic_ids).to_json()
+        if at == come_to.at and newest.topic_ids == come_to.topic_ids:
+            return start  # as it is: by that Spark knows that nothing is new
+        return StreamOffset(at, newest.topic_ids, begun if come_to.is_initial else None).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._newest.to_json() if self._newest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:
+            return []
         until = StreamOffset.from_json(end)
-        # What was lost has been reported when `end` was decided on.
-        begun = _going_on(StreamOffset.from_json(start), until, report=lambda _: None)
-        ranges = [OffsetRange(*where, begun[where], until.at[where], until.topic_ids.get(where[0])) for where in begun]
+        begun = until.first
+        if begun is None:
+            # What was lost has been reported when `end` was decided on.
+            begun = _going_on(StreamOffset.from_json(start), until, report=lambda _: None)
+        ranges = [
+            OffsetRange(*where, begun.get(where, 0), offset, until.topic_ids.get(where[0]))
+            for where, offset in until.at.items()
+        ]
         pieces = cut(ranges, self._options.min_partitions, self._options.max_records_per_partition)
         return [Slice(piece, self._settings) for piece in pieces]
 

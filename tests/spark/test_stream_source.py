@@ -206,6 +206,23 @@ def test_offsets_are_committed_to_a_group_for_tools_that_watch_groups(topics: To
     assert {(name, 0): 3, (name, 1): 3} == {where: one.offset for where, one in committed.items()}
 
 
+def test_the_first_batch_is_the_same_when_the_query_would_begin_somewhere_else_by_now(topics: Topics, ask: Ask) -> None:
+    name = topics.fill(1, 3)
+    before = ask(subscribe=name, startingOffsets="latest")
+    start = before.initial()
+    assert start == before.latest(start)
+    topics.put(name, 0, [3, 4])
+    end = before.latest(start)
+    topics.put(name, 0, [5])
+    after = ask(subscribe=name, startingOffsets="latest")
+    assert {0: 6} == at(after.initial())
+    assert [(0, 3, 5)] == after.ranges(after.initial(), end)
+    assert [] == after.ranges(after.initial(), start)
+    second = after.latest(end)
+    assert [(0, 5, 6)] == after.ranges(end, second)
+    assert "#from" not in second
+
+
 # What changes under a query --------------------------------------------------------------------------------------------
 
 
@@ -223,7 +240,7 @@ def test_new_partitions_are_read_from_their_beginning(topics: Topics, ask: Ask) 
 def test_new_topics_of_a_pattern_are_read_from_their_beginning(topics: Topics, ask: Ask) -> None:
     query = ask(subscribePattern="later-[0-9]+", startingOffsets="latest")
     start = query.initial()
-    assert {} == start
+    assert {} == at(start)
     topics.make(1, "later-1")
     topics.put("later-1", 0, range(2))
     assert ["0:0", "0:1"] == query.values(start, query.latest(start))
@@ -282,19 +299,38 @@ def test_a_topic_that_was_deleted_is_a_loss(topics: Topics, ask: Ask) -> None:
     assert ["0:0", "0:1"] == going_on.values(start, end)
 
 
-def test_a_topic_that_was_made_again_is_a_loss_and_read_from_its_beginning(topics: Topics, ask: Ask) -> None:
+@pytest.mark.parametrize("since", [2, 9], ids=["shorter than what was read", "grown beyond what was read"])
+def test_a_topic_that_was_made_again_is_a_loss_and_read_from_its_beginning(
+    topics: Topics, ask: Ask, since: int
+) -> None:
     name = topics.fill(1, 5)
     query = ask(subscribe=name)
     start = query.latest(query.initial())
+    planned = query.reader.partitions(query.initial(), start)
     topics.delete(name)
     topics.make(1, name)
-    topics.put(name, 0, [100, 101])
-    with pytest.raises(DataLossError, match=r"deleted and created again.* set failOnDataLoss to false\.$"):
+    topics.put(name, 0, range(100, 100 + since))
+    with pytest.raises(
+        DataLossError, match=rf"^The topic '{name}' was deleted and created again; .*to offset 5 of {name}-0"
+    ):
         query.latest(start)
+    with pytest.raises(
+        DataLossError, match=rf"^The topic '{name}' was deleted and created again before {name}-0 \[0, 5\) "
+    ):
+        list(query.reader.read(planned[0]))
     going_on = ask(subscribe=name, failOnDataLoss="false", maxOffsetsPerTrigger="1")
     end = going_on.latest(start)
     assert ["0:100"] == going_on.values(start, end)
     assert ["0:101"] == going_on.values(end, going_on.latest(end))
+
+
+def test_a_topic_without_an_id_that_is_shorter_than_what_was_read_was_made_again(topics: Topics, ask: Ask) -> None:
+    name = topics.fill(1, 2)
+    start = {name: {"0": 5}}  # as from a broker that gives no ids
+    with pytest.raises(DataLossError, match=rf"^{name}-0 ends at offset 2 and the query had come to 5: the topic was"):
+        ask(subscribe=name).latest(start)
+    going_on = ask(subscribe=name, failOnDataLoss="false")
+    assert ["0:0", "0:1"] == going_on.values(start, going_on.latest(start))
 
 
 def test_an_end_that_never_comes_is_a_loss_after_the_time_for_it(topics: Topics, ask: Ask) -> None:
@@ -405,3 +441,26 @@ def test_a_loss_stops_a_query_with_its_sentence(topics: Topics, stream: Stream, 
     seen: list[str] = []
     run(stream(failOnDataLoss="false", **options), tmp_path, seen)
     assert ["0:7", "0:8"] == seen
+
+
+def test_a_batch_that_is_read_again_is_the_same_or_a_loss(topics: Topics, stream: Stream, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    def fail(batch: "DataFrame", _: int) -> None:
+        raise RuntimeError(f"after {batch.count()} rows")
+
+    name = topics.fill(1, 4)
+    options = {"subscribe": name, "startingOffsets": "-4 offsets", "columns": "value"}
+    started = stream(**options).writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    with pytest.raises(PySparkException, match="after 4 rows"):
+        started.foreachBatch(fail).start().awaitTermination(120)
+    # Planned, and written into the checkpoint; what has come since then is another batch.
+    topics.put(name, 0, [4])
+    topics.delete_before(name, 0, 2)
+    with pytest.raises(PySparkException) as raised:
+        run(stream(**options), tmp_path, [])
+    assert f"Before they were read, records 0 to 1 of {name}-0 were deleted: it begins at 2 now." in str(raised.value)
+    seen: list[str] = []
+    batches: list[int] = []
+    run(stream(failOnDataLoss="false", **options), tmp_path, seen, batches)
+    assert (["0:2", "0:3", "0:4"], [2, 1]) == (seen, batches)
