@@ -189,6 +189,23 @@ def test_a_transaction_that_takes_too_long_is_aborted(name: str, topic: str, ser
     assert [] == by_confluent(servers, topic, "read_committed")
 
 
+def test_kafka_python_aborts_what_it_finds_open_in_a_partition(name: str, topic: str, servers: str) -> None:
+    producer = Producer(settings(servers, transactional_id=name))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"left open", partition=0)
+    producer.flush(30)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=servers)
+    partition = kafka.TopicPartition(topic, 0)
+    (active,) = admin.describe_producers([partition])[partition].active_producers
+    admin.abort_transaction(kafka.admin.AbortTransactionSpec(partition, active.producer_id, active.producer_epoch))
+    assert admin.describe_transactions([name])[name].state == "CompleteAbort"
+    admin.close()
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    assert [] == by_confluent(servers, topic, "read_committed")
+
+
 # Offsets --------------------------------------------------------------------------------------------------------------
 
 

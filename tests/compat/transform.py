@@ -8,9 +8,9 @@ import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-# When its only broker goes away, librdkafka (2.16) forgets what it knew of the cluster and begins again with the bootstrap servers,
-# and send_offsets_to_transaction waits for ever for the coordinator that was forgotten: confluentinc/librdkafka#5511. So it is
-# told to keep what it knows.
+# When its only broker goes away, librdkafka (2.16) forgets what it knew of the cluster and begins again with the bootstrap
+# servers, and send_offsets_to_transaction waits for ever for the coordinator that was forgotten: confluentinc/librdkafka#5511.
+# So it is told to keep what it knows.
 KEEP: dict[str, str | int | float | bool] = {"metadata.recovery.strategy": "none"}
 
 
