@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# Tests at a time; 0: all in one process, as a debugger wants it.
+WORKERS ?= 2
 SEEDS ?= 1-2000
 CYCLES ?= 200
 
@@ -45,8 +47,8 @@ run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARG
 demo: $(VENV)/.stamp-spark ## the pipeline of docs/PIPELINE.md on Spark, killed in the middle: counts must be exact
 	@$(BIN)/python docs/examples/demo.py
 
-test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x")
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff, as CI runs it
 	@$(BIN)/ruff check .

@@ -1,8 +1,14 @@
-"""What all tests share: hypothesis profiles. The `broker` fixture comes with the package (broker/client/pytest_plugin.py)."""
+"""What all tests share: hypothesis profiles, and what runs in one worker when several run tests (`make test`). The `broker`
+fixture comes with the package (broker/client/pytest_plugin.py)."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# Starting Spark takes longer than most tests of it, so they share a session, and with it a worker.
+_ONE_WORKER = ("spark",)
 
 # No deadlines anywhere: a shared or slow machine must not fail a test.
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -12,3 +18,14 @@ settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True
 # By hand, before a release or after a change to a codec: HYPOTHESIS_PROFILE=deep make test
 settings.register_profile("deep", deadline=None, max_examples=5000, suppress_health_check=_slow_is_fine)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests share its fixtures, so they stay together. What takes one worker longest comes first."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            folder = item.path.relative_to(here).parts[0]
+            item.add_marker(pytest.mark.xdist_group(folder if folder in _ONE_WORKER else str(item.path)))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not any(folder in item.path.parts for folder in _ONE_WORKER))
