@@ -27,8 +27,6 @@ from broker.client.kafka.errors import (
 )
 from broker.client.kafka.retry import Retry
 from broker.client.kafka.values import (
-    ISOLATION_LEVELS,
-    MAX_TIMESTAMP,
     READ_UNCOMMITTED,
     Identity,
     OffsetAndMetadata,
@@ -199,6 +197,12 @@ class Cluster:
             raise RetriableError(f"{topic}-{partition} has no leader at the moment.", ErrorCode.leader_not_available)
         return address
 
+    def learn_leaders(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for all that are not known, at once."""
+        unknown = {topic for topic, partition in partitions if (topic, partition) not in self._leaders}
+        if unknown:
+            self.refresh(unknown)
+
     def _look_for(self, topic: str, partition: int) -> None:
         found = self.refresh([topic]).get(topic)
         if found is None:
@@ -222,69 +226,9 @@ class Cluster:
 
         None where no record is that late. Under read_committed, LATEST is the last stable offset.
         """
-        pending = dict(wanted)
-        found: dict[TopicPartition, int | None] = {}
+        from broker.client.kafka.offsets import list_offsets
 
-        def ask() -> None:
-            failed: RetriableError | None = None
-            for address, partitions in self._by_leader(pending).items():
-                asked = {key: pending[key] for key in partitions}
-                for topic, partition, offset, code in self._list_offsets(address, asked, isolation):
-                    key = (topic, partition)
-                    if code in RETRIABLE:
-                        self.leader_moved(topic, partition)
-                        failed = RetriableError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
-                    elif code:
-                        raise BrokerAnswerError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
-                    elif pending.pop(key, None) is not None:
-                        found[key] = offset if offset >= 0 else None
-            if failed is not None:
-                raise failed
-            if pending:
-                topic, partition = next(iter(pending))
-                raise BrokerAnswerError(f"The broker said nothing about {topic}-{partition}.")
-
-        if pending:
-            self.retrying(ask)
-        return found
-
-    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
-        unknown = {topic for topic, partition in partitions if (topic, partition) not in self._leaders}
-        if unknown:
-            self.refresh(unknown)
-        by_leader: dict[Address, list[TopicPartition]] = {}
-        for topic, partition in partitions:
-            by_leader.setdefault(self.leader(topic, partition), []).append((topic, partition))
-        return by_leader
-
-    def _list_offsets(
-        self, address: Address, wanted: Mapping[TopicPartition, int], isolation: str
-    ) -> list[tuple[str, int, int, int]]:
-        try:
-            connection = self.connection(address)
-        except LinkError:
-            for key in wanted:
-                self.leader_moved(*key)
-            raise
-        lowest = 7 if MAX_TIMESTAMP in wanted.values() else 2 if ISOLATION_LEVELS[isolation] else 1
-        version = connection.version(ApiKey.LIST_OFFSETS, lowest, 7)
-        fields: dict[str, Any] = {
-            "replica_id": -1,
-            "topics": _nested(
-                {key: {"partition_index": key[1], "timestamp": time} for key, time in wanted.items()},
-                {"current_leader_epoch": -1} if version >= 4 else {},
-            ),
-        }
-        if version >= 2:
-            fields["isolation_level"] = ISOLATION_LEVELS[isolation]
-        answer = connection.ask(ApiKey.LIST_OFFSETS, version, fields)
-        return [
-            (topic.name, one.partition_index, one.offset, int(one.error_code))
-            for topic in answer.topics
-            for one in topic.partitions
-        ]
-
-    # Groups ---------------------------------------------------------------------------------------------------------
+        return list_offsets(self, wanted, isolation)
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None, stable: bool = False
@@ -293,59 +237,15 @@ class Cluster:
 
         ``stable``: waits for transactions that are committing offsets of them (on brokers that know: Kafka 2.5 and later).
         """
+        from broker.client.kafka.offsets import fetch_committed
 
-        def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-            connection = self.coordinator(GROUP, group)
-            version = connection.version(ApiKey.OFFSET_FETCH, 2 if partitions is None else 1, 7)
-            topics: dict[str, list[int]] = {}
-            for topic, partition in partitions or ():
-                topics.setdefault(topic, []).append(partition)
-            fields: dict[str, Any] = {
-                "group_id": group,
-                "topics": None
-                if partitions is None
-                else [{"name": topic, "partition_indexes": indexes} for topic, indexes in topics.items()],
-            }
-            if version >= 7:
-                fields["require_stable"] = stable
-            answer = connection.ask(ApiKey.OFFSET_FETCH, version, fields)
-            what = f"the offsets of the group {group!r}"
-            self.check(getattr(answer, "error_code", 0), what, GROUP, group)
-            found: dict[TopicPartition, OffsetAndMetadata] = {}
-            for topic in answer.topics:
-                for one in topic.partitions:
-                    self.check(one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group)
-                    if one.committed_offset >= 0:
-                        epoch = getattr(one, "committed_leader_epoch", -1)
-                        found[topic.name, one.partition_index] = OffsetAndMetadata(
-                            one.committed_offset, one.metadata or "", epoch
-                        )
-            return found
-
-        return {} if partitions is not None and not partitions else self.retrying(ask)
+        return fetch_committed(self, group, partitions, stable)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Commit for the group, as a consumer that is no member of it. Raises BrokerAnswerError while it has members."""
+        from broker.client.kafka.offsets import commit
 
-        def ask() -> None:
-            connection = self.coordinator(GROUP, group)
-            version = connection.version(ApiKey.OFFSET_COMMIT, 2, 8)
-            fields: dict[str, Any] = {
-                "group_id": group,
-                "generation_id_or_member_epoch": -1,
-                "member_id": "",
-                "topics": commit_fields(offsets, version >= 6),
-            }
-            if version <= 4:
-                fields["retention_time_ms"] = -1
-            answer = connection.ask(ApiKey.OFFSET_COMMIT, version, fields)
-            for topic in answer.topics:
-                for one in topic.partitions:
-                    what = f"the commit of the group {group!r} for {topic.name}-{one.partition_index}"
-                    self.check(one.error_code, what, GROUP, group)
-
-        if offsets:
-            self.retrying(ask)
+        commit(self, group, offsets)
 
     # Reading and writing --------------------------------------------------------------------------------------------
 
@@ -508,25 +408,3 @@ class Cluster:
             raise RetriableError(f"No answer for {what}: {code_name(code)}.", code)
         if code:
             raise BrokerAnswerError(f"The broker refuses {what}: {code_name(code)}.", code)
-
-
-def _nested(partitions: Mapping[TopicPartition, dict[str, Any]], more: dict[str, Any]) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, _), fields in partitions.items():
-        topics.setdefault(topic, []).append(fields | more)
-    return [{"name": topic, "partitions": fields} for topic, fields in topics.items()]
-
-
-def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], with_epoch: bool) -> list[dict[str, Any]]:
-    """The topics of an OffsetCommit or TxnOffsetCommit."""
-    partitions: dict[TopicPartition, dict[str, Any]] = {}
-    for key, given in offsets.items():
-        one = OffsetAndMetadata(given) if isinstance(given, int) else given
-        partitions[key] = {
-            "partition_index": key[1],
-            "committed_offset": one.offset,
-            "committed_metadata": one.metadata,
-        }
-        if with_epoch:
-            partitions[key]["committed_leader_epoch"] = one.leader_epoch
-    return _nested(partitions, {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from broker.client.kafka.cluster import GROUP, TRANSACTION, RetriableError, commit_fields
+from broker.client.kafka.cluster import GROUP, TRANSACTION, RetriableError
 from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import (
     COORDINATOR_MOVED,
@@ -22,6 +22,7 @@ from broker.client.kafka.errors import (
     UnsupportedVersionError,
     code_name,
 )
+from broker.client.kafka.offsets import commit_fields
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 from broker.runtime.entropy import SystemEntropy

@@ -1,0 +1,153 @@
+"""Offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has methods for all of it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.client.kafka.cluster import GROUP, RetriableError
+from broker.client.kafka.config import Address
+from broker.client.kafka.errors import RETRIABLE, BrokerAnswerError, LinkError, code_name
+from broker.client.kafka.values import ISOLATION_LEVELS, MAX_TIMESTAMP, OffsetAndMetadata, TopicPartition
+from protocol.kafka.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from broker.client.kafka.cluster import Cluster
+
+
+def list_offsets(
+    cluster: "Cluster", wanted: Mapping[TopicPartition, int], isolation: str
+) -> dict[TopicPartition, int | None]:
+    """``Cluster.offsets``: one request to each leader, and again for what failed for the moment."""
+    pending = dict(wanted)
+    found: dict[TopicPartition, int | None] = {}
+
+    def ask() -> None:
+        failed: RetriableError | None = None
+        for address, partitions in _by_leader(cluster, pending).items():
+            asked = {key: pending[key] for key in partitions}
+            for topic, partition, offset, code in _ask_leader(cluster, address, asked, isolation):
+                key = (topic, partition)
+                if code in RETRIABLE:
+                    cluster.leader_moved(topic, partition)
+                    failed = RetriableError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
+                elif code:
+                    raise BrokerAnswerError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
+                elif pending.pop(key, None) is not None:
+                    found[key] = offset if offset >= 0 else None
+        if failed is not None:
+            raise failed
+        if pending:
+            topic, partition = next(iter(pending))
+            raise BrokerAnswerError(f"The broker said nothing about {topic}-{partition}.")
+
+    if pending:
+        cluster.retrying(ask)
+    return found
+
+
+def _by_leader(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
+    cluster.learn_leaders(partitions)
+    by_leader: dict[Address, list[TopicPartition]] = {}
+    for topic, partition in partitions:
+        by_leader.setdefault(cluster.leader(topic, partition), []).append((topic, partition))
+    return by_leader
+
+
+def _ask_leader(
+    cluster: "Cluster", address: Address, wanted: Mapping[TopicPartition, int], isolation: str
+) -> list[tuple[str, int, int, int]]:
+    """Topic, partition, offset, error code."""
+    try:
+        connection = cluster.connection(address)
+    except LinkError:
+        for key in wanted:
+            cluster.leader_moved(*key)
+        raise
+    lowest = 7 if MAX_TIMESTAMP in wanted.values() else 2 if ISOLATION_LEVELS[isolation] else 1
+    version = connection.version(ApiKey.LIST_OFFSETS, lowest, 7)
+    more = {"current_leader_epoch": -1} if version >= 4 else {}
+    partitions = {key: {"partition_index": key[1], "timestamp": time} | more for key, time in wanted.items()}
+    fields: dict[str, Any] = {"replica_id": -1, "topics": _nested(partitions)}
+    if version >= 2:
+        fields["isolation_level"] = ISOLATION_LEVELS[isolation]
+    answer = connection.ask(ApiKey.LIST_OFFSETS, version, fields)
+    return [
+        (topic.name, one.partition_index, one.offset, int(one.error_code))
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+
+
+def fetch_committed(
+    cluster: "Cluster", group: str, partitions: Collection[TopicPartition] | None, stable: bool
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """``Cluster.committed``."""
+
+    def ask() -> dict[TopicPartition, OffsetAndMetadata]:
+        connection = cluster.coordinator(GROUP, group)
+        version = connection.version(ApiKey.OFFSET_FETCH, 2 if partitions is None else 1, 7)
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions or ():
+            topics.setdefault(topic, []).append(partition)
+        named = [{"name": topic, "partition_indexes": indexes} for topic, indexes in topics.items()]
+        fields: dict[str, Any] = {"group_id": group, "topics": None if partitions is None else named}
+        if version >= 7:
+            fields["require_stable"] = stable
+        answer = connection.ask(ApiKey.OFFSET_FETCH, version, fields)
+        what = f"the offsets of the group {group!r}"
+        cluster.check(getattr(answer, "error_code", 0), what, GROUP, group)
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                cluster.check(one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group)
+                if one.committed_offset >= 0:
+                    epoch = getattr(one, "committed_leader_epoch", -1)
+                    found[topic.name, one.partition_index] = OffsetAndMetadata(
+                        one.committed_offset, one.metadata or "", epoch
+                    )
+        return found
+
+    return {} if partitions is not None and not partitions else cluster.retrying(ask)
+
+
+def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+    """``Cluster.commit``."""
+
+    def ask() -> None:
+        connection = cluster.coordinator(GROUP, group)
+        version = connection.version(ApiKey.OFFSET_COMMIT, 2, 8)
+        fields: dict[str, Any] = {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": commit_fields(offsets, version >= 6),
+        }
+        answer = connection.ask(ApiKey.OFFSET_COMMIT, version, fields)
+        for topic in answer.topics:
+            for one in topic.partitions:
+                what = f"the commit of the group {group!r} for {topic.name}-{one.partition_index}"
+                cluster.check(one.error_code, what, GROUP, group)
+
+    if offsets:
+        cluster.retrying(ask)
+
+
+def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], with_epoch: bool) -> list[dict[str, Any]]:
+    """The topics of an OffsetCommit or TxnOffsetCommit."""
+    partitions: dict[TopicPartition, dict[str, Any]] = {}
+    for key, given in offsets.items():
+        one = OffsetAndMetadata(given) if isinstance(given, int) else given
+        partitions[key] = {
+            "partition_index": key[1],
+            "committed_offset": one.offset,
+            "committed_metadata": one.metadata,
+        }
+        if with_epoch:
+            partitions[key]["committed_leader_epoch"] = one.leader_epoch
+    return _nested(partitions)
+
+
+def _nested(partitions: Mapping[TopicPartition, dict[str, Any]]) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for (topic, _), fields in partitions.items():
+        topics.setdefault(topic, []).append(fields)
+    return [{"name": topic, "partitions": fields} for topic, fields in topics.items()]

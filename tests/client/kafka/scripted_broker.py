@@ -1,0 +1,167 @@
+"""A broker of one topic that speaks whichever versions it is told to, for what our own broker does not do: topic ids, torn
+batches, throttling, leaders that move, and answers that are no answers.
+
+It keeps what is produced in memory, in one partition, and answers by Kafka's own schemas.
+"""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.batch import batches, stamp
+from protocol.kafka.headers import parse_request_header
+
+TOPIC, TOPIC_ID = "topic", UUID(int=7)
+_LENGTH = struct.Struct(">i")
+
+DEFAULT_VERSIONS = {
+    ApiKey.PRODUCE: (0, 9),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.METADATA: (0, 12),
+    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.API_VERSIONS: (0, 3),
+}
+
+
+class ScriptedBroker:
+    """``script``: what the next fetches are answered with in place of records: fields of the partition, or raw bytes."""
+
+    def __init__(self, versions: Mapping[ApiKey, tuple[int, int]] | None = None, tears: bool = False) -> None:
+        self.versions = DEFAULT_VERSIONS | dict(versions or {})
+        self.tears = tears  # cuts at max_bytes, wherever that is, as Kafka did before KIP-74
+        self.log = bytearray()
+        self.end = 0
+        self.topic_id = TOPIC_ID
+        self.script: deque[dict[str, Any] | bytes] = deque()
+        self.asked: list[tuple[ApiKey, int]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()
+        self._threads = [threading.Thread(target=self._accept, name="scripted")]
+        self._sockets: list[socket.socket] = []
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for one in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._threads):
+            thread.join(30)
+            assert not thread.is_alive()
+        for one in [self._listener, *self._sockets]:
+            one.close()
+
+    def append(self, data: bytes | bytearray) -> int:
+        """The base offset."""
+        base = self.end
+        batch = bytearray(data)
+        for position, header in batches(batch):
+            stamp(batch, position, self.end, 0)
+            self.end += header.last_offset_delta + 1
+        self.log += batch
+        return base
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            thread = threading.Thread(target=self._serve, args=(client,), name="scripted")
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client.makefile("rb") as stream:
+            while length := stream.read(4):
+                frame = length + stream.read(_LENGTH.unpack(length)[0])
+                header = parse_request_header(frame)
+                key = ApiKey(header.api_key)
+                self.asked.append((key, header.api_version))
+                least, most = self.versions[key]
+                if not least <= header.api_version <= most:
+                    assert key == ApiKey.API_VERSIONS, (key, header.api_version)
+                    client.sendall(control.encode_response(key, 0, header.correlation_id, self._versions(35)))
+                    continue
+                request = control.parse_request(key, header.api_version, frame[header.body_offset :])
+                answer = getattr(self, key.name.lower())(request)
+                if isinstance(answer, bytes):
+                    client.sendall(answer)
+                else:
+                    client.sendall(control.encode_response(key, header.api_version, header.correlation_id, answer))
+
+    # APIs -----------------------------------------------------------------------------------------------------------
+
+    def _versions(self, error: int = 0) -> dict[str, Any]:
+        ranges = [{"api_key": int(key), "min_version": a, "max_version": b} for key, (a, b) in self.versions.items()]
+        return {"error_code": error, "api_keys": ranges}
+
+    def api_versions(self, request: Any) -> dict[str, Any]:
+        return self._versions()
+
+    def metadata(self, request: Any) -> dict[str, Any]:
+        topic = {
+            "name": TOPIC,
+            "topic_id": self.topic_id,
+            "partitions": [{"partition_index": 0, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}],
+        }
+        return {"brokers": [{"node_id": 1, "host": self.host, "port": self.port}], "topics": [topic]}
+
+    def list_offsets(self, request: Any) -> dict[str, Any]:
+        answers = [
+            {"partition_index": one.partition_index, "offset": self.end if one.timestamp == -1 else 0}
+            for one in request.topics[0].partitions
+        ]
+        return {"topics": [{"name": TOPIC, "partitions": answers}]}
+
+    def init_producer_id(self, request: Any) -> dict[str, Any]:
+        return {"producer_id": 5, "producer_epoch": 0}
+
+    def produce(self, request: Any) -> dict[str, Any]:
+        ((topic, (partition,)),) = [(one.name, one.partition_data) for one in request.topic_data]
+        answer = {"index": partition.index, "base_offset": self.append(partition.records)}
+        return {"responses": [{"name": topic, "partition_responses": [answer]}]}
+
+    def fetch(self, request: Any) -> dict[str, Any] | bytes:
+        scripted = self.script.popleft() if self.script else {}
+        if isinstance(scripted, bytes):
+            return scripted
+        (topic,) = request.topics
+        (wanted,) = topic.partitions
+        throttle = scripted.pop("throttle_time", 0)
+        data = {
+            "partition_index": wanted.partition,
+            "high_watermark": self.end,
+            "last_stable_offset": self.end,
+            "log_start_offset": 0,
+            "records": self._records(wanted.fetch_offset, wanted.partition_max_bytes),
+        } | scripted
+        if data.get("error_code"):
+            data["records"] = b""
+        name = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"topic": topic.topic}
+        return {"throttle_time": throttle, "responses": [name | {"partitions": [data]}]}
+
+    def _records(self, offset: int, most: int) -> bytes:
+        found = [(position, header) for position, header in batches(self.log) if header.next_offset > offset]
+        if not found:
+            return b""
+        start, first = found[0]
+        return bytes(self.log[start : start + (most if self.tears else max(most, first.size))])

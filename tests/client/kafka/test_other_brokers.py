@@ -1,0 +1,165 @@
+"""What brokers do that ours does not: every version of Fetch and Produce, topic ids, torn batches, throttling, nonsense."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.errors import (
+    BrokerAnswerError,
+    CorruptRecordError,
+    KafkaClientError,
+    TopicRecreatedError,
+    UnsupportedVersionError,
+)
+from protocol.kafka import client_fetch, client_produce
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.batch import read_header
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records import build_batch
+from tests.client.kafka.logs import values
+from tests.client.kafka.scripted_broker import TOPIC, ScriptedBroker
+
+PATIENCE = {"retry.backoff.ms": 1, "default.api.timeout.ms": 3000, "request.timeout.ms": 3000}
+VALUES: list[bytes | None] = [b"%d" % number + b"x" * 10 * number for number in range(20)]
+
+
+def filled(broker: ScriptedBroker) -> ScriptedBroker:
+    for value in VALUES:
+        broker.append(build_batch([(None, value, [], 0)]))
+    return broker
+
+
+def cluster(broker: ScriptedBroker) -> Cluster:
+    return Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.address} | PATIENCE))
+
+
+def read(client: Cluster, end: int = len(VALUES), **how: Any) -> Iterator[bytes | None]:
+    with client.fetcher(TOPIC, 0, 0, end, **how) as fetcher:
+        for fetched in fetcher:
+            yield from values(fetched.data)
+
+
+@pytest.mark.parametrize("version", range(client_fetch.MIN_VERSION, client_fetch.MAX_VERSION + 1))
+def test_every_version_of_fetch(version: int) -> None:
+    with filled(ScriptedBroker({ApiKey.FETCH: (version, version)})) as broker, cluster(broker) as client:
+        assert VALUES == list(read(client, max_bytes=300))
+        assert (ApiKey.FETCH, version) in broker.asked
+
+
+def test_without_topic_ids_names_are_sent() -> None:
+    versions = {ApiKey.FETCH: (4, 17), ApiKey.METADATA: (0, 9)}
+    with filled(ScriptedBroker(versions)) as broker, cluster(broker) as client:
+        assert VALUES == list(read(client))
+        assert (ApiKey.FETCH, 12) in broker.asked
+
+
+@pytest.mark.parametrize("version", range(client_produce.MIN_VERSION, client_produce.MAX_VERSION + 1))
+def test_every_version_of_produce(version: int) -> None:
+    with ScriptedBroker({ApiKey.PRODUCE: (version, version)}) as broker, cluster(broker) as client:
+        with client.producer() as producer:
+            for value in VALUES:
+                producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
+                producer.flush()
+        assert VALUES == values(memoryview(broker.log))
+        assert (5, 0, 0) == read_header(broker.log)[9:12]  # the producer, and its first sequence number
+
+
+def test_a_first_word_of_an_older_version() -> None:
+    with filled(ScriptedBroker({ApiKey.API_VERSIONS: (0, 2)})) as broker, cluster(broker) as client:
+        assert VALUES == list(read(client))
+
+
+def test_a_version_that_nobody_shares_names_both_sides() -> None:
+    refused = pytest.raises(
+        UnsupportedVersionError, match="has versions 18 to 19 of the API FETCH; 4 to 17 can be used"
+    )
+    with ScriptedBroker({ApiKey.FETCH: (18, 19)}) as broker, cluster(broker) as client, refused:
+        list(read(client))
+
+
+@pytest.mark.parametrize("max_bytes", [70, 100, 1000])
+def test_batches_that_are_torn_come_again(max_bytes: int) -> None:
+    """Also one that is larger than was asked for: then more is asked for."""
+    with filled(ScriptedBroker(tears=True)) as broker, cluster(broker) as client:
+        assert VALUES == list(read(client, max_bytes=max_bytes))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_topic_or_partition,
+    ],
+)
+def test_what_is_over_soon_is_tried_again(code: int) -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [{}, {"error_code": code}, {"error_code": code}]
+        assert VALUES == list(read(client, max_bytes=200))
+
+
+def test_what_is_not_over_is_raised_with_its_name() -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [{"error_code": ErrorCode.topic_authorization_failed}]
+        with pytest.raises(BrokerAnswerError, match=r"topic-0 cannot be read: TOPIC_AUTHORIZATION_FAILED \(29\)"):
+            list(read(client))
+
+
+def test_an_offset_that_is_out_of_range_only_for_now_is_tried_again() -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [{"error_code": ErrorCode.offset_out_of_range}]
+        assert VALUES == list(read(client))
+
+
+def test_a_throttled_reader_waits_and_loses_nothing() -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [{"throttle_time": 30}, {"throttle_time": 30, "records": b""}]
+        assert VALUES == list(read(client, max_bytes=200))
+
+
+def test_a_topic_that_was_made_again_is_not_read_on() -> None:
+    with filled(ScriptedBroker({ApiKey.FETCH: (4, 17)})) as broker, cluster(broker) as client:
+        broker.script += [{}, {"error_code": ErrorCode.unknown_topic_id}]
+        fetcher = client.fetcher(TOPIC, 0, 0, len(VALUES), max_bytes=200)
+        next(fetcher)
+        broker.topic_id = UUID(int=8)
+        with pytest.raises(TopicRecreatedError, match="'topic' was deleted and made again"):
+            list(fetcher)
+        fetcher.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\xff\xff\xff\xff",  # a length of -1
+        b"\x7f\xff\xff\xff",  # of 2 GiB
+        b"\x00\x00\x00\x04\x00\x00\x00\x63",  # to another request
+        b"\x00\x00\x00\x40" + b"\xff" * 64,
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+def test_nonsense_is_an_error_and_no_wait(nonsense: bytes) -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [nonsense]
+        with pytest.raises(KafkaClientError, match=r"The (broker at|answer of the broker at) 127\.0\.0\.1"):
+            list(read(client))
+
+
+@pytest.mark.parametrize("records", [bytes(61), b"\x00" * 8 + b"\x00\x00\x00\x40" + bytes(70)])
+def test_records_that_are_none_are_an_error(records: bytes) -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        broker.script += [{"records": records}]
+        with pytest.raises(CorruptRecordError, match="topic-0 cannot be read from offset 0 on"):
+            list(read(client))
+
+
+def test_old_records_again_and_again_are_an_error() -> None:
+    with filled(ScriptedBroker()) as broker, cluster(broker) as client:
+        old = bytes(build_batch([(None, b"v", [], 0)]))
+        broker.script += [{}, {"records": old}]
+        with pytest.raises(CorruptRecordError, match="up to offset 1 where those from"):
+            list(read(client, max_bytes=200))
