@@ -264,9 +264,13 @@ class ResultPartition:
         self.in_memory -= in_memory
         self.budget.give_back(self.owner, memory, disk, in_memory * IN_MEMORY_BYTES + in_file * IN_FILE_BYTES)
 
-    def unread(self, part: Subpartition, position: int) -> None:
-        """With the lock held: a reader that had been sent what comes before ``position`` was lost; another will begin again."""
+    def unread(self, part: Subpartition, position: int, sent_all: bool) -> None:
+        """With the lock held: a reader that had been sent what comes before ``position`` was lost; another will begin again.
+
+        ``sent_all``: to the end. It may have got it: if nobody comes, it has.
+        """
         part.lost = True
+        part.sent_all = sent_all
         begin = part.let_go_before
         self.unsent += part.bytes_between(begin, position) + (position - begin) * _BUFFER_OVERHEAD
 
@@ -276,7 +280,7 @@ class ResultPartition:
             for part in self.subpartitions:
                 if part.lost:
                     part.lost = False
-                    self.abandon(part, part.let_go_before, lost=True)
+                    self.abandon(part, part.let_go_before, lost=not part.sent_all)
             return self.read_by_all
 
     @property

@@ -48,6 +48,7 @@ class Subpartition:
         "memory_from",
         "offsets",
         "payloads",
+        "sent_all",
         "sizes",
     )
 
@@ -65,6 +66,7 @@ class Subpartition:
         self.cursor: Cursor | None = None  # a pipelined one's reader
         self.incomplete = False  # a reader has had buffers that are not kept any more
         self.lost = False  # its reader's connection was lost; another may begin again
+        self.sent_all = False  # ... when it had been sent everything
         self.forsaken = False  # its reader was lost before the end, and nobody can begin again
 
     @property

@@ -340,8 +340,8 @@ class View:
                 part = cursor.part
                 if part.cursor is cursor:
                     part.cursor = None
-                    if partition.retains and not (complete or self.finished):
-                        partition.unread(part, cursor.position)
+                    if partition.retains and not complete:  # what was sent last may have been lost with the connection
+                        partition.unread(part, cursor.position, sent_all=self.finished)
                     else:
                         partition.abandon(part, cursor.position, lost=not (complete or self.finished))
             return partition.read_by_all

@@ -19,7 +19,9 @@ KINDS = [PIPELINED, BLOCKING]
 
 def read(server: Served, partition: bytes, subpartition: int = 0) -> list[bytes]:
     reader = server.connect()
-    came = payloads(reader.read_to_end(reader.request(partition, subpartition)))
+    receiver = reader.request(partition, subpartition)
+    came = payloads(reader.read_to_end(receiver))
+    reader.send(m.encode_cancel_partition_request(receiver))
     reader.close()
     return came[:-2]
 
@@ -329,6 +331,19 @@ def test_a_lost_reader_begins_again_within_the_retention(serve: Any, spilled: bo
     wait_for(lambda: server.partitions.list("")[0].readers == 0)
     assert read(server, partition) == buffers
     # ... and that one had it all.
+    wait_for(lambda: server.partitions.list("") == [])
+
+
+def test_what_was_sent_last_may_have_been_lost_with_the_connection(serve: Any) -> None:
+    """Nobody but the reader knows that it has all: until it says so, or the retention is over, another may begin again."""
+    server = serve(shuffle_pipelined_retention_ms=60_000)
+    client = server.connect()
+    client.finish(client.open(partition := new_id()).push(b"1", b"2"))
+    lost = server.connect()
+    lost.read_to_end(lost.request(partition, 0))
+    lost.reset()
+    wait_for(lambda: server.partitions.list("")[0].readers == 0)
+    assert read(server, partition) == [b"1", b"2"]
     wait_for(lambda: server.partitions.list("") == [])
 
 
