@@ -233,7 +233,9 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
             sums[segment.base_offset] = len(entries), segment.aborted.checksum(len(entries))
         source.files.disk.sync_dir(source.directory)
         aborted_checkpoint.write(source.files.disk, source.directory, sums)
-    loaded.aborted_sums = sums
+    # What is said of the rest may be about a log that was cut since.
+    known = [segment.base_offset for segment in loaded.segments if segment.base_offset < source.recovery_point]
+    loaded.aborted_sums = {base: sums[base] for base in known if base in sums}
 
 
 def index_fits(segment: Segment, next_base: int) -> bool:

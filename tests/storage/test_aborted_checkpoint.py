@@ -266,6 +266,29 @@ def test_compaction_leaves_nothing_to_be_made_again(storage: Storage, monkeypatc
     assert storage.log().offline is None
 
 
+def test_a_log_that_was_cut_is_not_held_to_what_it_had(full: Storage) -> None:
+    """As an operator does who accepts that records are lost."""
+    full.kill()
+    (Path(full.directory) / "recovery-point-offset-checkpoint").unlink()
+    for name in full.files(".log")[4:]:
+        (full.path() / name).unlink()
+    last = full.path() / full.files(".log")[-1]
+    last.write_bytes(last.read_bytes()[:-3])
+    full.open()
+    log = full.log()
+    end_offset = log.log_end_offset
+    append_many(log, 30)
+    for _ in range(2):
+        full.clock.sleep_ms(4_000_000)
+        full.manager.housekeeper.scrub_some()
+        assert log.offline is None
+        full.housekeep()
+    assert log.log_end_offset == end_offset + 30
+    before = contents(full)
+    full.restart()
+    assert (full.log().offline, contents(full)) == (None, before)
+
+
 def test_a_checkpoint_that_could_not_be_written_is_written_later(full: Storage) -> None:
     log = full.log()
     transact(log, 7, b"bad")
