@@ -44,7 +44,7 @@ class ShuffleSettings:
         unit="buffers",
         least=4,
         most=1_000_000,
-        doc="Buffers a writer may have on their way to the broker.",
+        doc="Buffers a writer may have on their way to the broker; up to eight times as many when they are smaller than 8 KiB.",
         reason="2 MiB of 32 KiB buffers: enough to fill a local network, little to hold back.",
     )
     shuffle_partition_request_timeout_ms: int = setting(

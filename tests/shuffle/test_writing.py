@@ -11,7 +11,7 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import PARTITION_NOT_FOUND_EXCEPTION, PRODUCER_FAILED_EXCEPTION
 from protocol.shuffle.writer_frames import PartitionState, WriterErrorCode
-from tests.shuffle.harness import BLOCKING, END, PIPELINED, Client, Served, new_id, wait_for
+from tests.shuffle.harness import BLOCKING, END, PIPELINED, Client, Served, Writer, new_id, wait_for
 from tests.shuffle.test_reading import payloads
 
 KINDS = [PIPELINED, BLOCKING]
@@ -124,9 +124,32 @@ def test_opening_again_on_the_same_connection_replaces_the_handle(serve: Any) ->
 def test_an_acknowledgement_says_what_is_expected_next(server: Served) -> None:
     client = server.connect()
     writer = client.open(new_id(), 2)
-    writer.push(*[b"x"] * 10).push(*[b"y"] * 5, subpartition=1).push(b"x", sequence=3)
+    x, y = b"x" * 10_000, b"y" * 10_000
+    writer.push(*[x] * 10).push(*[y] * 5, subpartition=1).push(x, sequence=3)
     assert client.next() == w.PushAcknowledged(writer.handle, ((0, 10), (1, 5)))
     assert client.next() == w.WriterCredit(writer.handle, 16)
+
+
+def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
+    """Eight times as many of the smallest, less of larger ones, and as many as ever when they are large again."""
+    client = server.connect()
+    writer = client.open(new_id(), kind=BLOCKING)
+    assert writer.credit == 64
+    for size, expected in ((1, 512), (2048, 256), (1024, 512), (16_000, 64), (4096, 128), (8192, 64)):
+        # Until the size of the last ones has told; a window that was larger shrinks as it is used.
+        for _ in range(3):
+            while writer.credit:
+                writer.push(b"x" * size)
+            came = client.sync()
+            writer.credit += sum(message.credit for message in came if isinstance(message, w.WriterCredit))
+        assert writer.credit + used(server, writer) == expected
+
+
+def used(server: Served, writer: Writer) -> int:
+    """Of what it was granted last, what has not been granted again."""
+    connections = [c for p in server.sockets.processors for c in p.connections.copy() if c.data is not None]
+    (found,) = [each for c in connections for each in c.data.writers._writers.values() if each.handle == writer.handle]
+    return int(found.used)
 
 
 def test_a_gap_is_refused_and_the_writer_may_do_better(server: Served) -> None:
