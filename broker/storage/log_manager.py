@@ -292,7 +292,8 @@ class LogManager:
             try:
                 log.checkpoint()
             except (StorageError, RequestError) as error:
-                logger.error("checkpoint failed", topic=log.topic, partition=log.partition, error=str(error))
+                if not log.deleted:  # meanwhile: nothing is wrong
+                    logger.error("checkpoint failed", topic=log.topic, partition=log.partition, error=str(error))
         self.save_recovery_points()
 
     def save_recovery_points(self) -> None:
