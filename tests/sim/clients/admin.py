@@ -167,7 +167,8 @@ class Admin(Client):
         elif kind == "delete":
             self._deleted(body.responses[0].error_code)
         elif kind == "look":
-            self._looked(body.topics[0].error_code)
+            if self.life == self.world.lives:  # else: what a dead broker saw, who may have done more before it died
+                self._looked(body.topics[0].error_code)
         elif kind == "fill":
             self._produced(body.responses[0].partition_responses[0])
         elif kind == "read":

@@ -118,6 +118,8 @@ class ShuffleReader(StreamClient):
         self._retention_s = retention_s
         self._receivers: dict[bytes, Receiver] = {}
         self._cancelled: set[bytes] = set()
+        # Whose connection was lost, when and in which life of the broker: it must keep a pipelined one for a while.
+        self._lost: dict[tuple[int, int], tuple[float, int]] = {}
         self._pace_s = self.rng.choice((0.005, 0.05, 0.3))
 
     @property
@@ -225,6 +227,8 @@ class ShuffleReader(StreamClient):
             attempt.excuse("a reader's connection was lost")
             if attempt.job.pipelined and (not self._retention_s or self.rng.random() < 0.2):
                 attempt.job.give_up(attempt, "a reader does not come back")
+            elif receiver.attached:
+                self._lost.setdefault((id(receiver.part), id(attempt)), (self.lost_at, self.world.lives))
 
     # -- what the broker says -------------------------------------------------------------------------------------------------
 
@@ -262,6 +266,13 @@ class ShuffleReader(StreamClient):
         if self.rng.random() < 0.7:
             self._cancel(receiver)
 
+    def _is_owed(self, receiver: Receiver) -> bool:
+        """It has come back, in time."""
+        lost_at, life = self._lost.get((id(receiver.part), id(receiver.attempt)), (-1e9, 0))
+        if life != self.world.lives or self.work.machine_failed() or receiver.attempt.opened_in != life:
+            return False
+        return self.world.now < lost_at + 0.9 * self._retention_s
+
     def _failed(self, receiver: Receiver, class_name: str, text: str) -> None:
         attempt, job = receiver.attempt, receiver.attempt.job
         self.world.note(f"{receiver} fails: {class_name}: {text}")
@@ -273,7 +284,7 @@ class ShuffleReader(StreamClient):
                 forgotten = attempt.opened_in != self.life
                 if attempt.writer if forgotten else attempt.opened_at > receiver.asked_at:
                     return  # it had not come by then, or comes again
-                excused = attempt.excused
+                excused = attempt.excused and not self._is_owed(receiver)
             else:
                 excused = not attempt.kept or attempt.finished_at > receiver.asked_at or self.work.machine_failed()
         elif class_name == errors.PRODUCER_FAILED_EXCEPTION:

@@ -34,6 +34,7 @@ class StreamClient:
         self.quiet = False
         self.quiet_since = math.inf
         self.closed = False
+        self.lost_at = 0.0  # the last connection; the broker has not noticed before
         self.read_most = self.rng.choice((100, 2_000, 1 << 20, 1 << 20))  # bytes at a time
         self.read_gap_s = self.rng.choice((0.0, 0.0, 0.01, 0.1))  # a slow reader: the broker's end fills up
         self._decoder = ClientDecoder(generation, _LARGEST_BUFFER)
@@ -156,6 +157,9 @@ class StreamClient:
         self.connected()
 
     def _gone(self) -> None:
+        assert self.socket is not None
+        broken_at = self.socket.wire.broken_at
+        self.lost_at = self.world.now if broken_at is None else min(broken_at, self.world.now)
         self.socket = None
         self._connect_at = self.world.now + self.rng.random() * 0.2
         self.lost()

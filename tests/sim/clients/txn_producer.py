@@ -288,8 +288,9 @@ class TxnProducer(Client):
         if call.key == ApiKey.OFFSET_FETCH:
             for _, offset in fetched_offsets(self, call, body, self._partitions[0][0]):
                 if offset is not None:
-                    self.ledger.offset_found(self.name, offset, "OffsetFetch")
                     self._looks = False
+                    if not self.ledger.machine_failed():  # else what was decided may have to wait for its markers
+                        self.ledger.offset_found(self.name, offset, "OffsetFetch")
             return
         error = error_of(call.key, body)
         if call.key == ApiKey.INIT_PRODUCER_ID:
