@@ -57,7 +57,7 @@ def write_task(
     from broker.spark.row_writer import RowWriter
 
     name = None if job is None else sink_commit.task_name(job, task.partition, task.attempt)
-    with Cluster(options.client) as cluster, cluster.producer(transactional_id=name) as producer:
+    with Cluster(options.client, patient=True) as cluster, cluster.producer(transactional_id=name) as producer:
         writer = RowWriter(cluster, producer, columns, options.topic, first=task.partition)
         began = False
         try:
@@ -101,17 +101,17 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.version is not None:
-            with Cluster(self._options.client) as cluster:
+            with Cluster(self._options.client, patient=True) as cluster:
                 MicroBatch(cluster, self._options.version[1], written(messages)).commit()
         elif self._job is not None:
-            with Cluster(self._options.client) as cluster:
+            with Cluster(self._options.client, patient=True) as cluster:
                 sink_commit.commit_job(cluster, self._job, written(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._job is not None:
+            members = [one.identity for one in written(messages) if one.identity is not None]
             with Cluster(self._options.client) as cluster:
-                sink_commit.abort(cluster, [one.identity for one in written(messages) if one.identity is not None])
-                sink_commit.abort_leftovers(cluster, self._job, ())
+                sink_commit.abort_job(cluster, self._job, members)
 
 
 def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -120,8 +120,11 @@ def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 def batch_writer(given: Any, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Raises ConfigError."""
+    """Raises ConfigError, or why the broker cannot be asked."""
     if overwrite:
         raise ConfigError('A topic cannot be overwritten, only appended to: write with mode("append").')
     options = SinkOptions.parse(given, default_guarantee=AT_LEAST_ONCE)
-    return BatchWriter(options, SinkColumns.of(schema, options.topic))
+    writer = BatchWriter(options, SinkColumns.of(schema, options.topic))
+    with Cluster(options.client) as cluster:
+        cluster.topics(())  # a wrong address or password is found here, once, and not by every task
+    return writer

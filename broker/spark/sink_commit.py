@@ -158,6 +158,15 @@ def abort(cluster: Cluster, members: Iterable[Identity]) -> None:
             return
 
 
+def abort_job(cluster: Cluster, job: str, members: Iterable[Identity]) -> None:
+    """``abort``, and what else of this job is open."""
+    abort(cluster, members)
+    try:
+        abort_leftovers(cluster, job, ())
+    except KafkaClientError as error:
+        _log.warning("transactions of %s may stay open until they time out: %s", job, error)
+
+
 def abort_leftovers(cluster: Cluster, job: str, members: Iterable[Identity]) -> None:
     """Open transactions of tasks of this job that are none of ``members``."""
     mine = {(one.transactional_id, one.producer_id) for one in members}

@@ -44,7 +44,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if self.options.exactly_once:
-            with Cluster(self.options.client) as cluster:
+            with Cluster(self.options.client, patient=True) as cluster:
                 MicroBatch(cluster, batchId, written(messages)).commit()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -62,9 +62,13 @@ class RetriableError(KafkaClientError):
 
 
 class Cluster:
-    """``with Cluster(config) as cluster``; connects at the first question."""
+    """``with Cluster(config) as cluster``; connects at the first question.
 
-    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+    Where nobody answers, the first question gives up after half of ``socket.connection.setup.timeout.ms``: it is a wrong address,
+    most likely. ``patient``: the address is known to be right, and a broker that is being restarted is waited for.
+    """
+
+    def __init__(self, config: ClientConfig, clock: Clock | None = None, *, patient: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self._context: TlsContext | None = None
@@ -73,7 +77,7 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
-        self._reached = False  # a broker has answered at least once
+        self._reached = patient  # a broker has answered at least once
 
     # Life -----------------------------------------------------------------------------------------------------------
 

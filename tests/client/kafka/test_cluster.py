@@ -1,5 +1,6 @@
 import pickle
 import socket
+import threading
 
 import pytest
 
@@ -102,6 +103,21 @@ def test_nobody_there_is_one_clear_sentence() -> None:
         with pytest.raises(UnreachableError) as failure:
             Cluster(ClientConfig.from_properties(settings)).topics()
     assert f"No broker answers at 127.0.0.1:{port}: connection refused." == str(failure.value)
+
+
+def test_a_broker_that_is_being_started_is_waited_for_if_its_address_is_known_to_be_right() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    later = Broker(listeners=(f"kafka://{address}",))
+    settings = {"bootstrap.servers": address, "socket.connection.setup.timeout.ms": 200, "retry.backoff.max.ms": 50}
+    patient = Cluster(ClientConfig.from_properties(settings), patient=True)
+    starting = threading.Timer(1, later.start)
+    starting.start()
+    with patient:
+        assert {} == patient.topics()
+    starting.join()
+    later.stop()
 
 
 def test_the_second_address_is_tried(running: Broker, topic: str) -> None:
