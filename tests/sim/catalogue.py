@@ -184,12 +184,13 @@ class SimCatalogue:
         return first
 
     def together(self, changes: Iterable[Change]) -> None:
+        self._begin()
+        # On copies, and without giving way: others must not change in the meantime what is put in place below.
         tables = Tables()
         vars(tables).update({name: copy.copy(value) for name, value in vars(self.tables).items()})
         inside = SimCatalogue(None, tables)
         for change in changes:
             change(inside)
-        self._begin()
         vars(self.tables).update(vars(tables))
         self._end()
 
