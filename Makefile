@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint types ci docs wheel sim kill fuzz bench docker-check clean
+.PHONY: help run demo test lint types ci docs wheel sim kill kill-sink fuzz bench docker-check clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ sim: $(VENV)/.stamp-test ## the whole broker in a simulated world (SEEDS=1-2000)
 
 kill: $(VENV)/.stamp-test ## kill -9 under load and reopen, again and again (CYCLES=200)
 	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py
+
+kill-sink: $(VENV)/.stamp-test ## kill -9 of a streaming query at every step of the sink's commit, and of the broker with it
+	@ALL_KILLS=1 $(BIN)/python -m pytest tests/spark/test_sink_kill.py
 
 fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
