@@ -19,6 +19,7 @@ from protocol.errors import ProtocolError
 from protocol.wire import BytesLike
 
 SMALLEST_RECORD = 7  # seven one-byte fields
+_IN_A_RECORD = np.arange(1, SMALLEST_RECORD)
 _SMALLEST_BODY = 6
 
 # Guessing looks at every byte (0.2 ns each), walking at every record (90 ns): they meet at about 450 bytes a record.
@@ -80,6 +81,8 @@ class RecordFinder:
         for before, after in pairwise(sections):
             if before.end < after.start:
                 marks[before.end : after.start] = False
+        # The first record of nearly every batch has more zeros (its time and offset) behind its length.
+        marks[tiles.starts[:, np.newaxis] + _IN_A_RECORD] = False
         marks[tiles.starts] = True
         try:
             records = tiles.records(_positions(marks))

@@ -131,6 +131,11 @@ def test_what_does_not_compress_is_not_compressed() -> None:
     assert 0 == read_header(built.data).compression
 
 
+def test_a_record_may_have_very_many_headers() -> None:
+    rows: list[Row] = [(None, b"v", [(f"h{i}", b"x") for i in range(count)], None) for count in (0, 63, 64, 9000)]
+    assert expected(rows) == read(build(**columns(rows, pa.binary()), now_ms=NOW))
+
+
 def test_headers_of_no_record_cost_nothing() -> None:
     values = pa.array([b"v"] * 3)
     none = pa.array([None, [], None], HEADERS_TYPE)

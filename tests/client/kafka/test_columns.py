@@ -199,6 +199,13 @@ def test_records_are_found_whatever_they_look_like(size: int, filling: bytes) ->
     assert expected_rows(data) == rows(decoder(0).decode(data))
 
 
+def test_a_value_that_looks_like_a_record_is_none() -> None:
+    # One record that is not seen, because its length has three bytes, and one thing seen that is no record: as many as there are.
+    values = [b"x"] * 62 + [b"y" * 9000, b"ab\x00\x90\x01\x00cd"]
+    data = bytes(build_batch([(None, value, [], 0) for value in values]))
+    assert expected_rows(data) == rows(decoder(0).decode(data))
+
+
 def test_a_record_may_have_very_many_headers() -> None:
     many = [(f"h{i}", None if i % 7 == 0 else b"x" * (i % 90)) for i in range(20_000)]
     data = bytes(build_batch([(None, b"v", many, 0), (None, b"w", [], 0)] + [(None, b"u", many[:3], 0)] * 20))
