@@ -209,7 +209,11 @@ class Producer:
         self._settle()
         self.close()
         if self._anything_added:
-            transaction.end(self._cluster, self.identity, committed=False)
+            try:
+                transaction.end(self._cluster, self.identity, committed=False)
+            except ProducerFencedError as error:
+                self._ended()
+                self._fail(error)  # never again: it would fence the newer one
         # What was stamped and never sent leaves a gap, and what is on its way all the same must not come into the next
         # transaction: that has a new epoch, in which sequence numbers begin again.
         self._producer = None

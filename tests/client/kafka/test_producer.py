@@ -153,9 +153,13 @@ def test_a_newer_producer_fences_an_older_one(cluster: Cluster, topic: str) -> N
         newer.begin()
         newer.send(topic, 0, *batch(b"new"))
         newer.commit()
-        with pytest.raises(ProducerFencedError, match=f"{topic}-writer"):
-            older.commit()
-    assert [b"new"] == everything(cluster, topic)
+        for late in (older.commit, older.abort, older.begin):
+            with pytest.raises(ProducerFencedError, match=f"{topic}-writer"):
+                late()
+        newer.begin()
+        newer.send(topic, 0, *batch(b"newer"))
+        newer.commit()
+    assert [b"new", b"newer"] == everything(cluster, topic)
 
 
 def test_what_cannot_be_now_is_refused(cluster: Cluster, topic: str) -> None:
