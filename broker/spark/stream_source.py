@@ -127,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has its own checkpoint; the group is for tools that watch groups, so a failure is no reason to stop."""
+        """To the group, if one is wanted. Spark goes by its own checkpoint, so a failure is no reason to stop."""
         group = self._options.commit_group
         if group is None or end == self._committed:
             return
@@ -207,7 +207,8 @@ def _going_on(begun: StreamOffset, until: StreamOffset, report: Callable[[str], 
                 f"{resolve.name(where)} ends at offset {offset} and the query had come to {come_to}:"
                 f" the topic was deleted and created again, or lost its end."
             )
-            at[where] = offset if where[0] in begun.topic_ids else 0
+            known = where[0] in begun.topic_ids and where[0] in until.topic_ids
+            at[where] = offset if known else 0
         else:
             at[where] = come_to
     return at

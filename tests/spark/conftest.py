@@ -3,16 +3,16 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.client import Broker
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from broker.client import Broker
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 
 @pytest.fixture(scope="session")
-def topics(session_broker: "Broker") -> Topics:
+def topics(session_broker: Broker) -> Topics:
     return Topics(session_broker.bootstrap_servers)
 
 
@@ -65,6 +65,18 @@ def read(spark: "SparkSession", topics: Topics) -> "Callable[..., DataFrame]":
 def stream(spark: "SparkSession", topics: Topics) -> "Callable[..., DataFrame]":
     """``stream(subscribe=...)``: the same as a stream."""
     return lambda **options: _with_options(spark.readStream, topics, options).load()
+
+
+@pytest.fixture
+def restarting(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that can be stopped and started again at the same address."""
+    directory = str(tmp_path / "broker")
+    with Broker(directory) as first:
+        address = first.bootstrap_servers
+    broker = Broker(directory, listeners=(f"kafka://{address}",))
+    broker.start()
+    yield broker
+    broker.stop()
 
 
 def _with_options(reader: Any, topics: Topics, options: dict[str, Any]) -> Any:

@@ -3,8 +3,6 @@
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +23,6 @@ def slice_of(bootstrap_servers: str, name: str, start: int, end: int, **more: An
     properties = {"bootstrap.servers": bootstrap_servers, "retry.backoff.ms": 20, "retry.backoff.max.ms": 100} | more
     settings = ReadSettings(ClientConfig.from_properties(properties), ("value", "offset"), True, 60_000)
     return pickle.loads(pickle.dumps(Slice(OffsetRange(name, 0, start, end), settings)))  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def restarting(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that can be stopped and started again at the same address."""
-    with Broker(str(tmp_path)) as first:
-        address = first.bootstrap_servers
-    broker = Broker(str(tmp_path), listeners=(f"kafka://{address}",))
-    broker.start()
-    yield broker
-    broker.stop()
 
 
 def fill(topics: Topics) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from broker.errors import ConfigError
 from broker.spark.errors import DataLossError
@@ -19,7 +20,7 @@ from broker.spark.table_schema import spark_schema
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Stream = Callable[..., "DataFrame"]
 EVERYTHING = ReadAllAvailable()
@@ -406,6 +407,36 @@ def test_a_running_query_reads_new_partitions_and_shows_its_lag(topics: Topics, 
         assert ["0:0", "0:1", "0:2", "1:0", "1:1"] == sorted(seen)
         behind = [lag(progress)[0].total for progress in query.recentProgress if progress["numInputRows"]]
         assert (1, 0) == (behind[0], behind[-1])
+    finally:
+        query.stop()
+
+
+def test_a_running_query_outlives_a_restart_of_the_broker(
+    restarting: Broker, spark: "SparkSession", tmp_path: Path
+) -> None:
+    there = Topics(restarting.bootstrap_servers)
+    name = there.fill(1, 3)
+    seen: list[str] = []
+    options = {
+        "kafka.bootstrap.servers": restarting.bootstrap_servers,
+        "subscribe": name,
+        "startingOffsets": "earliest",
+    }
+    query = (
+        spark.readStream.format("broker")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(lambda batch, _: seen.extend(row.value.decode() for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        restarting.stop()
+        restarting.start()
+        there.put(name, 0, [3, 4])
+        query.processAllAvailable()
+        assert ["0:0", "0:1", "0:2", "0:3", "0:4"] == seen
     finally:
         query.stop()
 
