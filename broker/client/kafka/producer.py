@@ -113,6 +113,7 @@ class Producer:
         self._sequences: dict[TopicPartition, int] = {}
         self._known_to: set[TopicPartition] = set()  # partitions that have a batch of this producer
         self._lanes: dict[Address, _Lane] = {}
+        self._lane_of: dict[TopicPartition, _Lane] = {}  # where each partition's last batch went
         self._failure: KafkaClientError | None = None
         self._in_transaction = False
         self._added: set[TopicPartition] = set()  # partitions of the present transaction
@@ -162,6 +163,7 @@ class Producer:
                 lane.connection.close()
             lane.take_all()
         self._lanes.clear()
+        self._lane_of.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +276,13 @@ class Producer:
         lane = self._lanes.get(address)
         if lane is None:
             lane = self._lanes[address] = _Lane(address)
+        before = self._lane_of.get(batch.key)
+        if before is not None and before is not lane:
+            # The partition has moved: what went to its old leader has to be settled first.
+            self._transmit(before)
+            while before.in_flight:
+                self._receive(before)
+        self._lane_of[batch.key] = lane
         return lane
 
     def _transmit(self, lane: _Lane) -> None:

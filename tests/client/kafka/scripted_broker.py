@@ -16,7 +16,8 @@ from uuid import UUID
 
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import batches, stamp
+from protocol.kafka.batch import batches, read_header, stamp
+from protocol.kafka.errors import ErrorCode
 from protocol.kafka.headers import parse_request_header
 
 TOPIC, TOPIC_ID = "topic", UUID(int=7)
@@ -40,7 +41,9 @@ class ScriptedBroker:
         self.tears = tears  # cuts at max_bytes, wherever that is, as Kafka did before KIP-74
         self.log = bytearray()
         self.end = 0
+        self.next_sequence = 0
         self.topic_id = TOPIC_ID
+        self.leader = self  # of the one partition
         self.script: deque[dict[str, Any] | bytes] = deque()
         self.asked: list[tuple[ApiKey, int]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -77,6 +80,11 @@ class ScriptedBroker:
             self.end += header.last_offset_delta + 1
         self.log += batch
         return base
+
+    def hand_over_to(self, other: "ScriptedBroker") -> None:
+        """The other one leads from now on, and has all that there is."""
+        other.log, other.end, other.next_sequence = self.log, self.end, self.next_sequence
+        self.leader = other
 
     def _accept(self) -> None:
         while True:
@@ -123,7 +131,8 @@ class ScriptedBroker:
             "topic_id": self.topic_id,
             "partitions": [{"partition_index": 0, "leader_id": 1, "replica_nodes": [1], "isr_nodes": [1]}],
         }
-        return {"brokers": [{"node_id": 1, "host": self.host, "port": self.port}], "topics": [topic]}
+        leader = self.leader
+        return {"brokers": [{"node_id": 1, "host": leader.host, "port": leader.port}], "topics": [topic]}
 
     def list_offsets(self, request: Any) -> dict[str, Any]:
         answers = [
@@ -137,7 +146,15 @@ class ScriptedBroker:
 
     def produce(self, request: Any) -> dict[str, Any]:
         ((topic, (partition,)),) = [(one.name, one.partition_data) for one in request.topic_data]
-        answer = {"index": partition.index, "base_offset": self.append(partition.records)}
+        answer = {"index": partition.index}
+        header = read_header(partition.records)
+        if self.leader is not self:
+            answer["error_code"] = ErrorCode.not_leader_or_follower
+        elif header.base_sequence != self.next_sequence:
+            answer["error_code"] = ErrorCode.out_of_order_sequence_number
+        else:
+            self.next_sequence += header.record_count
+            answer["base_offset"] = self.append(partition.records)
         return {"responses": [{"name": topic, "partition_responses": [answer]}]}
 
     def fetch(self, request: Any) -> dict[str, Any] | bytes:

@@ -67,6 +67,22 @@ def test_every_version_of_produce(version: int) -> None:
         assert (5, 0, 0) == read_header(broker.log)[9:12]  # the producer, and its first sequence number
 
 
+@pytest.mark.parametrize("in_flight", range(4))
+def test_what_is_on_its_way_to_the_old_leader_comes_before_what_goes_to_the_new_one(in_flight: int) -> None:
+    sent = [b"%d" % number for number in range(8)]
+    with ScriptedBroker() as old, ScriptedBroker() as new, cluster(old) as client, client.producer() as producer:
+        producer.send(TOPIC, 0, build_batch([(None, sent[0], [], 0)]), 1)
+        producer.flush()
+        old.hand_over_to(new)
+        for value in sent[1 : 1 + in_flight]:
+            producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
+        client.topics([TOPIC])  # somebody else hears of the new leader
+        for value in sent[1 + in_flight :]:
+            producer.send(TOPIC, 0, build_batch([(None, value, [], 0)]), 1)
+        producer.flush()
+        assert sent == values(memoryview(new.log))
+
+
 def test_a_first_word_of_an_older_version() -> None:
     with filled(ScriptedBroker({ApiKey.API_VERSIONS: (0, 2)})) as broker, cluster(broker) as client:
         assert VALUES == list(read(client))
