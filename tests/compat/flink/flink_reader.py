@@ -77,6 +77,11 @@ class Gate:
             channels.append(Channel(streams=streams, **channel))
         return Result(channels, found["finished"], found["error"])
 
+    @property
+    def buffers(self) -> int:
+        """That it has read so far."""
+        return int(self._reader.ask("buffers", self._number))
+
     def read(self) -> Result:
         return self.start().result()
 

@@ -8,11 +8,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from broker.client import Broker, ShuffleAdmin, ShuffleWriter
+from broker.client import Broker, ShuffleWriter
 from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.compat.flink.flink_reader import FlinkReader, Gate, Sum, record
@@ -139,22 +139,17 @@ def test_channels_of_several_gates_share_a_connection_and_borrow_floating_buffer
 ) -> None:
     """Slow gates: a backlog builds up, and Flink takes floating buffers for it and gives credit for them."""
     written = [Written(broker, flink.release, "pipelined", 1500, 10_000, subpartitions=3) for _ in range(4)]
-    gates = [
-        flink.gate(broker.shuffle_address, *(each.id for each in written), first=index, kind=KINDS["pipelined"])
-        for index in range(3)
-    ]
-    for gate in gates:
-        gate.start(delay_us=300)
-    assert flink.connections == 1
-    for index, gate in enumerate(gates):
-        channels, finished, error = gate.result()
+    with ExitStack() as stack:
+        gates = [stack.enter_context(reading(flink, broker, *written, first=index)) for index in range(3)]
+        for gate in gates:
+            gate.start(delay_us=300)
+        results = [gate.result() for gate in gates]
+        assert flink.connections == 1
+    for index, (channels, finished, error) in enumerate(results):
         assert [{index: each.sums[index]} for each in written] == [channel.streams for channel in channels]
         assert (True, []) == (finished, error)
         assert any(channel.backlog > 0 for channel in channels)
         assert any(channel.floating > 0 for channel in channels)
-        gate.close()
-    for each in written:
-        each.done()
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -210,13 +205,6 @@ def test_a_blocking_partition_is_read_again_and_a_pipelined_one_is_not(flink: Fl
             assert "PartitionNotFoundException" in again.read().error[0]
 
 
-def gates_have_read(broker: Broker, partition: ResultPartitionID, readers: int) -> bool:
-    """All that there is of a pipelined partition so far."""
-    with ShuffleAdmin(broker.shuffle_address) as admin:
-        (info,) = admin.partitions(partition.hex())
-        return (info.readers, info.buffers) == (readers, 0)
-
-
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +252,7 @@ def test_what_flink_sends_upstream_comes_to_the_writer(flink: FlinkReader, broke
     with writer:
         writer.push(0, ONE)
         gate = flink.gate(broker.shuffle_address, partition, kind=KINDS["pipelined"]).start()
-        wait_for(lambda: gates_have_read(broker, partition, 1))
+        wait_for(lambda: gate.buffers == 1)
         gate.send_task_event()
         gate.announce_buffer_size(4096)
         wait_for(lambda: len(told) == 2)
@@ -319,7 +307,7 @@ def test_a_producer_that_fails_fails_its_gate_and_no_other(flink: FlinkReader, b
             writer.push(0, ONE)
             gate = flink.gate(broker.shuffle_address, partition, kind=KINDS[kind]).start()
             if kind == "pipelined":
-                wait_for(lambda: gates_have_read(broker, partition, 1))
+                wait_for(lambda: gate.buffers == 1)
             writer.fail("out of luck")
         found = gate.result()
         gate.close()
@@ -355,7 +343,7 @@ def test_a_broker_that_goes_fails_every_gate(jvm: FlinkReader, flink: FlinkReade
         ]
         for index in range(2):
             writer.push(index, ONE)
-        wait_for(lambda: gates_have_read(doomed, writer.partition, 2))
+        wait_for(lambda: [1, 1] == [gate.buffers for gate in gates])
     for gate in gates:
         found = gate.result()
         assert 1 == found.channels[0].buffers

@@ -78,6 +78,7 @@ import org.apache.flink.util.concurrent.ScheduledExecutorServiceAdapter;
  *   <li>gate TYPE FIRST LAST PORT PARTITION...: a gate on these partitions (hex), on these subpartitions of each
  *   <li>read GATE MOST DELAY: begin to read, at most so many buffers, with so many microseconds after each
  *   <li>result GATE: wait until that has ended, and tell what came
+ *   <li>buffers GATE: how many have been read so far
  *   <li>announce GATE SIZE; event GATE; close GATE: as the names of the gate's methods say
  *   <li>state: the connections that are open, and the buffers that nobody has
  * </ul>
@@ -138,6 +139,8 @@ public final class ReadPartitions {
             case "result":
                 gate.join();
                 return gate.result();
+            case "buffers":
+                return gate.buffers;
             case "announce":
                 gate.input.announceBufferSize(Integer.parseInt(words[2]));
                 return true;
@@ -316,7 +319,7 @@ public final class ReadPartitions {
         private final Set<Integer> ended = new HashSet<>();
         private long most;
         private long delay;
-        private long buffers;
+        private volatile long buffers;
         private Throwable error;
 
         Gate(SingleInputGate input) throws IOException {
