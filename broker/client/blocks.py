@@ -40,11 +40,16 @@ def new_data_set() -> bytes:
 
 
 def push_block(
-    writer: PartitionWriter, subpartition: int, block: Bytes, *, buffer_size: int = BLOCK_BUFFER_BYTES
+    writer: PartitionWriter,
+    subpartition: int,
+    block: Bytes,
+    *,
+    buffer_size: int = BLOCK_BUFFER_BYTES,
+    copy: bool = True,
 ) -> None:
     """Push ``block``, which is not empty, and wait while the other side has no room for it.
 
-    Raises what ``PartitionWriter.push`` does; then the subpartition is of no more use.
+    ``copy`` as for ``push``. Raises what ``PartitionWriter.push`` does; then the subpartition is of no more use.
     """
     size = len(block)
     if not size:
@@ -53,9 +58,9 @@ def push_block(
         block = memoryview(block)
         last = (size - 1) // buffer_size * buffer_size
         for start in range(0, last, buffer_size):
-            writer.push(subpartition, block[start : start + buffer_size], DataType.DATA_BUFFER)
+            writer.push(subpartition, block[start : start + buffer_size], DataType.DATA_BUFFER, copy=copy)
         block = block[last:]
-    writer.push(subpartition, block, DataType.DATA_BUFFER_WITH_CLEAR_END)
+    writer.push(subpartition, block, DataType.DATA_BUFFER_WITH_CLEAR_END, copy=copy)
 
 
 @attrs.define(eq=False)

@@ -170,6 +170,7 @@ class LocalWriter(PartitionWriter):
         *,
         compressed: bool = False,
         timeout: float | None = None,
+        copy: bool = True,
     ) -> None:
         deadline = None if timeout is None else _monotonic() + timeout
         while not self._push(subpartition, payload, data_type, compressed, deadline):

@@ -71,11 +71,12 @@ class PartitionWriter:
         *,
         compressed: bool = False,
         timeout: float | None = None,
+        copy: bool = True,
     ) -> None:
         """Add a buffer. Waits while the other side has no room (back-pressure), at most ``timeout`` s.
 
         Raises ShuffleTimeoutError (nothing was pushed), and what made an end of the writer. ``payload`` is copied if it
-        can change (bytes are not).
+        can change (bytes are not); ``copy`` false: the caller will not change it, so it is kept as it is.
         """
         raise NotImplementedError
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.client.errors import PartitionLostError
+from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
 
 
@@ -30,7 +31,7 @@ class Push(NamedTuple):
     sequence: int
     data_type: int
     compressed: bool
-    payload: bytes
+    payload: Buffer
 
 
 class ResendWindow:
@@ -78,7 +79,7 @@ class ResendWindow:
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
 
-    def push(self, subpartition: int, data_type: int, compressed: bool, payload: bytes) -> Push:
+    def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
         """Number it and keep it."""
         sequence = self._next[subpartition]
         push = Push(subpartition, sequence, data_type, compressed, payload)

@@ -197,6 +197,7 @@ class ShuffleWriter(PartitionWriter):
         *,
         compressed: bool = False,
         timeout: float | None = None,
+        copy: bool = True,
     ) -> None:
         size = len(payload)
         with self._changed:
@@ -204,7 +205,7 @@ class ShuffleWriter(PartitionWriter):
             if not self._room(size):
                 self._wait(lambda: self._room(size), timeout, "the broker gave no credit")
                 self._check_open(subpartition, data_type, size)
-            self._push(subpartition, data_type, compressed, payload)
+            self._push(subpartition, data_type, compressed, bytes(payload) if copy else payload)
 
     def try_push(
         self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
@@ -213,7 +214,7 @@ class ShuffleWriter(PartitionWriter):
             self._check_open(subpartition, data_type, len(payload))
             if not self._room(len(payload)):
                 return False
-            self._push(subpartition, data_type, compressed, payload)
+            self._push(subpartition, data_type, compressed, bytes(payload))
         return True
 
     def has_room(self, subpartition: int, size: int) -> bool:
@@ -284,7 +285,7 @@ class ShuffleWriter(PartitionWriter):
             raise self._error
         if self._discards:
             return
-        self._window.push(subpartition, data_type, compressed, bytes(payload))
+        self._window.push(subpartition, data_type, compressed, payload)
         self._schedule_pump()
 
     def _schedule_pump(self) -> None:

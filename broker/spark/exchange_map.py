@@ -88,7 +88,7 @@ class MapTask:
             try:
                 for blocks in _steps(splitter, first, rest):
                     for bucket, block in blocks:
-                        push_block(writer, bucket, memoryview(block))
+                        push_block(writer, bucket, memoryview(block), copy=False)  # nobody else has it
                         size += block.size
                 # Not `finish`: the broker ends each subpartition itself, and thousands of events need not travel.
                 writer.commit()

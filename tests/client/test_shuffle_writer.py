@@ -218,3 +218,19 @@ def test_what_makes_no_sense_is_refused(server: ReferenceServer, partition: Resu
             writer.push(1, b"x")
         with pytest.raises(ValueError, match="0 bytes"):
             writer.push(0, b"", DataType.EVENT_BUFFER)
+
+
+def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_will_not(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    copied, kept = bytearray(b"first" * 1000), bytearray(b"first" * 1000)
+    server.credit, server.give_credit = 2, False
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        window = writer._window
+        writer.push(0, copied)
+        writer.push(0, memoryview(kept), copy=False)
+        payloads = [push.payload for push in window._kept[0]]
+        server.call(lambda: setattr(server, "give_credit", True))
+    copied[:5] = kept[:5] = b"later"
+    assert [b"first" * 1000] * 2 == stored(server, partition)
+    assert [b"first", b"later"] == [bytes(payload[:5]) for payload in payloads]
