@@ -68,14 +68,12 @@ def cut(ranges: Iterable[OffsetRange], at_least: int | None, most_records: int |
     missing = min(at_least or 0, sum(one.size for one in whole)) - sum(pieces)
     heap = [(-one.size / count, index) for index, (one, count) in enumerate(zip(whole, pieces, strict=True))]
     heapq.heapify(heap)
-    while missing > 0:
+    for _ in range(
+        missing
+    ):  # the longest piece has two records at least, for there are as many records as pieces wanted
         _, index = heap[0]
-        if pieces[index] < whole[index].size:
-            pieces[index] += 1
-            missing -= 1
-            heapq.heapreplace(heap, (-whole[index].size / pieces[index], index))
-        else:
-            heapq.heappop(heap)
+        pieces[index] += 1
+        heapq.heapreplace(heap, (-whole[index].size / pieces[index], index))
     return [piece for one, count in zip(whole, pieces, strict=True) for piece in _split(one, count)]
 
 

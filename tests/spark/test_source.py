@@ -136,6 +136,7 @@ def test_offsets_that_are_gone_are_an_error_unless_loss_is_allowed(topics: Topic
     with pytest.raises(DataLossError, match=rf"^startingOffsets has 1 for {name}-0, which goes from 4 to 6 "):
         plan(topics, **asked)
     assert [(name, 0, 4, 6)] == plan(topics, failOnDataLoss="false", **asked)
+    assert [(name, 0, 4, 6)] == plan(topics, subscribe=name, startingOffsets="-5 offsets")
 
 
 # Through Spark -------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ Ask = Callable[..., Asked]
         ({"startingOffsets": "earliest"}, {0: 0, 1: 0}),
         ({"startingOffsets": '{"T": {"0": 5, "1": -1}}'}, {0: 5, 1: 3}),
         ({"startingOffsets": "-2 offsets"}, {0: 4, 1: 1}),
+        ({"startingOffsets": "-4 offsets"}, {0: 2, 1: 0}),
         ({"startingTimestamp": "1002"}, {0: 2, 1: 2}),
         ({"startingOffsets": "-10 minutes"}, {0: 6, 1: 3}),
     ],
