@@ -16,7 +16,6 @@ from broker.kafka.service import KafkaSession
 from broker.kafka.transactions import registry
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.registry import Registry
-from broker.kafka.transactions.rows import row_of
 from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
@@ -244,19 +243,6 @@ def _offsets_on_abort(right: Any) -> Any:
     return lambda row, commit, catalogue: right(row, True, catalogue)
 
 
-def _decided_before_durable(_: Any) -> Any:
-    def change_together(self: Registry, changes: Any, reply: Any) -> None:
-        rows = [row_of(entry.transaction.transactional_id, state) for entry, state in changes]
-        for entry, state in changes:
-            entry.transaction.begin(state)
-        # In the writer's order, but before it writes.
-        entries = [entry for entry, _ in changes]
-        self._writer.change(lambda _: None, lambda failure: self._all_changed(entries, reply, failure))
-        self._writer.change(lambda catalogue: catalogue.save_transactions(rows), lambda failure: None)
-
-    return change_together
-
-
 def _not_resumed(right: Any) -> Any:
     def carry_out(self: Registry, entry: Any, state: Any, partitions: Any, if_open: bool = False) -> None:
         if not if_open:
@@ -379,14 +365,6 @@ _ALL = [
         registry,
         "_complete",
         _offsets_on_abort,
-        scene="transactions",
-    ),
-    Bug(
-        "decided_before_durable",
-        "markers are written before the decision is",
-        Registry,
-        "change_together",
-        _decided_before_durable,
         scene="transactions",
     ),
     Bug(

@@ -282,6 +282,12 @@ class TxnProducer(Client):
         txn.given_up()
         self.close()
 
+    def lost(self, call: Call) -> None:
+        # It never hears what became of its transaction: the worst moment to die.
+        if call.key in (ApiKey.END_TXN, ApiKey.END_TXNS) and not self.quiet and self.rng.random() < 0.5:
+            self.world.note(f"{self.name} dies with the answer to {self._txn}")
+            self._lose()
+
     # -- answers ------------------------------------------------------------------------------------------------------------
 
     def answered(self, call: Call, body: Any) -> None:
