@@ -217,3 +217,37 @@ def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> Non
     assert partition.held_back
     assert len(view.take(10, 1000)) == 2
     assert len(told) == 1, "the writer is told that it may go on"
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spilled: bool) -> None:
+    """Turns of one buffer go another way through the code than runs."""
+    kinds = [DataType.DATA_BUFFER, DataType.EVENT_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END, DataType.DATA_BUFFER]
+    kinds += [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
+
+    def sent(receivers: int) -> list[bytes]:
+        bench = Bench(3)
+        bench.connection.writable = False
+        for index in range(receivers):
+            bench.request(index, 3)
+            for number, kind in enumerate(kinds):
+                bench.partition.append(index, number, kind, number == 2, memoryview(b"%d" % number * 20))
+        if spilled:
+            bench.spill(FakeFile())
+        bench.connection.writable = True
+        bench.queue.send()
+        data = b"".join(
+            bytes(p.file.pread(p.size, p.offset)) if type(p) is FileRegion else bytes(p) for p in bench.parts
+        )
+        frames: list[list[bytes]] = [[] for _ in range(3)]
+        while data:
+            size = int.from_bytes(data[:4], "big")
+            frames[data[9]].append(data[:size])
+            data = data[size:]
+        assert bench.partition.memory == bench.budget.memory
+        assert all(view.finished for view in (r.view for r in bench.queue._receivers.values()))
+        return frames[0]
+
+    alone = sent(1)
+    assert len(alone) == len(kinds)
+    assert alone == sent(3)
