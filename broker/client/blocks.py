@@ -46,10 +46,12 @@ def push_block(
     *,
     buffer_size: int = BLOCK_BUFFER_BYTES,
     copy: bool = True,
+    timeout: float | None = None,
 ) -> None:
     """Push ``block``, which is not empty, and wait while the other side has no room for it.
 
-    ``copy`` as for ``push``. Raises what ``PartitionWriter.push`` does; then the subpartition is of no more use.
+    ``copy`` and ``timeout`` (for each of its buffers) as for ``push``. Raises what ``push`` does; then the subpartition is of
+    no more use.
     """
     size = len(block)
     if not size:
@@ -58,9 +60,11 @@ def push_block(
         block = memoryview(block)
         last = (size - 1) // buffer_size * buffer_size
         for start in range(0, last, buffer_size):
-            writer.push(subpartition, block[start : start + buffer_size], DataType.DATA_BUFFER, copy=copy)
+            writer.push(
+                subpartition, block[start : start + buffer_size], DataType.DATA_BUFFER, copy=copy, timeout=timeout
+            )
         block = block[last:]
-    writer.push(subpartition, block, DataType.DATA_BUFFER_WITH_CLEAR_END, copy=copy)
+    writer.push(subpartition, block, DataType.DATA_BUFFER_WITH_CLEAR_END, copy=copy, timeout=timeout)
 
 
 @attrs.define(eq=False)

@@ -14,12 +14,20 @@ from pyspark.sql.types import StructType
 
 from broker.client import ShuffleAdmin, ShuffleWriter
 from broker.client.blocks import push_block
-from broker.client.errors import AnotherAttemptWonError, ConnectionFailedError, QuotaExceededError, ShuffleError
+from broker.client.errors import (
+    AnotherAttemptWonError,
+    ConnectionFailedError,
+    QuotaExceededError,
+    ShuffleError,
+    ShuffleTimeoutError,
+)
 from broker.spark.exchange_plan import ExchangeError, ExchangeSpec, bits
 from broker.spark.exchange_split import Splitter
 
 # What may be on its way to the broker.
 _WINDOW_BYTES = 16 * 1024 * 1024
+# How long a task waits for a broker whose memory and disk are used up, before it says so and fails.
+_NO_ROOM_S = 600.0
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -61,6 +69,10 @@ class MapTask:
                 f"The broker at {address} has no room for more of the owner {self.spec.owner!r} (shuffle_quota_bytes):"
                 f" {error}. Release other exchanges, or raise the quota."
             ) from error
+        except ShuffleTimeoutError as error:
+            raise ExchangeError(
+                f"The broker at {address} has no room (shuffle_disk_bytes): {error}. Release other exchanges, or raise the bound."
+            ) from error
         except ConnectionFailedError as error:
             raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
         except ShuffleError as error:
@@ -88,7 +100,8 @@ class MapTask:
             try:
                 for blocks in _steps(splitter, first, rest):
                     for bucket, block in blocks:
-                        push_block(writer, bucket, memoryview(block), copy=False)  # nobody else has it
+                        # Not copied: nobody else has it.
+                        push_block(writer, bucket, memoryview(block), copy=False, timeout=_NO_ROOM_S)
                         size += block.size
                 # Not `finish`: the broker ends each subpartition itself, and thousands of events need not travel.
                 writer.commit()

@@ -11,6 +11,8 @@ from broker.client.errors import (
     ConnectionFailedError,
     LocalTransportError,
     PartitionNotFoundError,
+    ShuffleError,
+    ShuffleTimeoutError,
 )
 from protocol.shuffle.data_type import DataType
 from tests.client.reference_server import ReferenceServer
@@ -116,6 +118,18 @@ def test_an_end_in_the_middle_of_a_block_is_an_error(broker: Broker, partition: 
         writer.push(0, b"and then", DataType.DATA_BUFFER)
     with pytest.raises(LocalTransportError, match="middle of a block"):
         list(BlockReader([(broker.shuffle_address, partition, 0)]))
+
+
+def test_a_block_waits_for_room_as_long_as_it_may(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit, server.give_credit = 3, False
+    writer = ShuffleWriter(server.address, partition, 1, "blocking")
+    writer.open()
+    with pytest.raises(ShuffleTimeoutError):
+        push_block(writer, 0, bytes(100), buffer_size=25, timeout=0.05)
+    writer.fail("no room")
+    with pytest.raises(ShuffleError):
+        push_block(writer, 0, b"any")
+    writer.close()
 
 
 def test_the_attempt_that_has_finished_is_found(broker: Broker, partition: ResultPartitionID) -> None:

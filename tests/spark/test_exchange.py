@@ -19,6 +19,7 @@ from rich.console import Console
 
 from broker.client import Broker, ShuffleAdmin, ShuffleWriter
 from broker.client.blocks import push_block
+from broker.spark import exchange_map
 from broker.spark.exchange_driver import exchange, release_losers
 from broker.spark.exchange_map import MapTask
 from broker.spark.exchange_plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
@@ -356,6 +357,16 @@ def test_no_room_in_the_quota(spark: "SparkSession") -> None:
         with pytest.raises(ExchangeError, match=r"^The broker at .* has no room for more of the owner 'somebody'"):
             exchange(words(spark), "word", 2, brokers=broker.shuffle_address, owner="somebody")
         assert released(broker)
+
+
+def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_map, "_NO_ROOM_S", 0.05)
+    with Broker(shuffle_disk_bytes=0, shuffle_memory_bytes=1024 * 1024) as broker:
+        task = MapTask(spec_of(broker.shuffle_address), SCHEMA)
+        text = pa.array(["x" * 100_000] * 200)
+        rows = pa.record_batch({"v": text, "bucket": pa.array([0] * len(text), pa.int32())})
+        with pytest.raises(ExchangeError, match=r"has no room \(shuffle_disk_bytes\)"):
+            task.run([rows] * 10, 7, 3, 0)
 
 
 def test_what_cannot_be(spark: "SparkSession") -> None:
