@@ -21,6 +21,7 @@ from tests.sim.world import Violation
 _RETRIABLE = frozenset(
     {
         ErrorCode.concurrent_transactions,
+        ErrorCode.unstable_offset_commit,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
         ErrorCode.coordinator_load_in_progress,
@@ -346,7 +347,8 @@ class TxnProducer(Client):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {call.key.name} of {self._txn}")
 
     def _excuse(self, error: int, what: str) -> None:
-        concurrent = error == ErrorCode.concurrent_transactions
+        # Something is still being carried out. For ever, it may not: then nobody gets to the end.
+        concurrent = error in (ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit)
         if error not in _RETRIABLE or (self.strict and not concurrent):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what} of {self._txn}")
         self.idle(0.05)
