@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Starting Spark takes longer than most tests of it, so they share a session, and with it a worker.
-_ONE_WORKER = ("spark",)
+# Starting Spark takes longer than most tests of it, so all that use the fixture share a session, and with it a worker.
+_SPARK = Path(__file__).parent / "spark"
 
 # No deadlines anywhere: a shared or slow machine must not fail a test.
 _slow_is_fine = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -20,12 +20,11 @@ settings.register_profile("deep", deadline=None, max_examples=5000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests share its fixtures, so they stay together. What takes one worker longest comes first."""
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
-            folder = item.path.relative_to(here).parts[0]
-            item.add_marker(pytest.mark.xdist_group(folder if folder in _ONE_WORKER else str(item.path)))
+        shared = _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if shared else str(item.path)))
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not any(folder in item.path.parts for folder in _ONE_WORKER))
+        items.sort(key=lambda item: _SPARK not in item.path.parents)
