@@ -20,11 +20,13 @@ settings.register_profile("deep", deadline=None, max_examples=5000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A file's tests share its fixtures, so they stay together."""
+    shared = _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ())
+    item.add_marker(pytest.mark.xdist_group("spark" if shared else str(item.path)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share its fixtures, so they stay together. What takes one worker longest comes first."""
-    for item in items:
-        shared = _SPARK in item.path.parents and "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if shared else str(item.path)))
+    """What takes a worker longest comes first."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _SPARK not in item.path.parents)

