@@ -328,4 +328,5 @@ def test_a_pipelined_partition_and_one_that_was_not_finished_go_with_the_broker(
         for partition in partitions:
             client.request(partition)
             assert client.error().class_name == PARTITION_NOT_FOUND_EXCEPTION
-    assert os.listdir(broker.data_dir / "shuffle") == []
+    files = broker.data_dir / "shuffle"  # made when something is spilled
+    assert not files.exists() or os.listdir(files) == []

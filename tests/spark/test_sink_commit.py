@@ -94,7 +94,7 @@ class Query:
     cluster: Cluster
     tasks: int = TASKS
     id: str = attrs.Factory(lambda: str(uuid.uuid4()))
-    topic: str = attrs.Factory(lambda: f"topic-{next(_names)}")
+    topic: str = attrs.Factory(lambda: f"batches-{next(_names)}")
 
     def options(self) -> SinkOptions:
         servers = ",".join(f"{host}:{port}" for host, port in self.cluster.config.bootstrap)
@@ -310,7 +310,7 @@ def test_a_task_that_fails_leaves_nothing_open(cluster: Cluster) -> None:
 def test_the_number_moves_with_the_topic(cluster: Cluster) -> None:
     query = Query(cluster)
     assert MicroBatch(cluster, 0, query.batch(0, [0] * TASKS)).commit()
-    query.topic = f"topic-{next(_names)}"
+    query.topic = f"batches-{next(_names)}"
     assert MicroBatch(cluster, 1, query.batch(1, [0] * TASKS)).commit()
     assert not MicroBatch(cluster, 1, query.batch(1, [0] * TASKS)).commit()
 

@@ -18,7 +18,7 @@ class Topics:
 
     def make(self, partitions: int = 2, name: str | None = None) -> str:
         """A topic of this name, or of one that no other test has."""
-        name = name or f"topic-{next(_names)}"
+        name = name or f"made-{next(_names)}"
         self._done(self._admin.create_topics([NewTopic(name, partitions)]))
         return name
 

@@ -65,8 +65,9 @@ def _partition(number: int, node_id: int) -> dict[str, Any]:
         "leader_epoch": 0,
         "replica_nodes": [node_id],
         "isr_nodes": [node_id],
-        "eligible_leader_replicas": None,
-        "last_known_elr": None,
+        # Null is allowed, and Kafka's own admin client does not survive it.
+        "eligible_leader_replicas": [],
+        "last_known_elr": [],
         "offline_replicas": [],
     }
 

@@ -26,7 +26,7 @@ def cluster(running: Broker) -> Iterator[Cluster]:
 @pytest.fixture
 def topic(running: Broker) -> str:
     """A topic of two partitions that no other test has."""
-    name = f"topic-{next(_names)}"
+    name = f"columns-{next(_names)}"
     running.server.kafka.logs.create_topic(name, 2, {})
     return name
 

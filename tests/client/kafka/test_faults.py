@@ -26,7 +26,7 @@ class Broken(NamedTuple):
     direct: ClientConfig
 
     def topic(self) -> str:
-        name = f"topic-{next(_names)}"
+        name = f"fault-{next(_names)}"
         self.running.server.kafka.logs.create_topic(name, 2, {})
         return name
 
