@@ -340,6 +340,13 @@ class Writer:
     def compact_array(self, count: int) -> None:
         self.uvarint(count + 1)
 
+    def any_array(self, count: int, compact: _Bool) -> None:
+        """For messages whose later versions are compact."""
+        if compact:
+            self.compact_array(count)
+        else:
+            self.array(count)
+
     def compact_nullable_array(self, count: int | None) -> None:
         self.uvarint(0 if count is None else count + 1)
 

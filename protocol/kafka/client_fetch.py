@@ -12,6 +12,7 @@ from uuid import UUID
 
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
 from protocol.kafka.headers import request_header
 from protocol.wire import BytesLike, Reader, Writer
 
@@ -72,10 +73,7 @@ def request(
     if version >= 7:
         out.i32(0)  # no session,
         out.i32(-1)  # and none wanted
-    if flexible:
-        out.compact_array(1)
-    else:
-        out.array(1)
+    out.any_array(1, flexible)
     if isinstance(topic, UUID):
         assert version >= FIRST_WITH_TOPIC_ID
         out.uuid(topic)
@@ -85,10 +83,7 @@ def request(
             out.compact_string(topic)
         else:
             out.string(topic)
-    if flexible:
-        out.compact_array(1)
-    else:
-        out.array(1)
+    out.any_array(1, flexible)
     out.i32(partition)
     if version >= 9:
         out.i32(-1)  # whatever the leader's epoch is
@@ -176,10 +171,9 @@ def _transactions(reader: Reader, count: int, flexible: bool) -> list[tuple[int,
 
 # -- walking batches --------------------------------------------------------------------------------------------
 
+# Of a batch's header only what is needed to go on to the next one: a fetch may hold thousands of small ones.
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
-_LOG_OVERHEAD = 12
-_HEADER_SIZE = 61
 _MAGIC_AT, _LAST_OFFSET_DELTA_AT = 16, 23
 
 
@@ -191,13 +185,13 @@ def whole_batches(records: memoryview) -> tuple[int, int]:
     position, size = 0, len(records)
     last = -1
     read = _OFFSET_AND_LENGTH.unpack_from
-    while size - position >= _HEADER_SIZE:
+    while size - position >= HEADER_SIZE:
         _, length = read(records, position)
-        if length < _HEADER_SIZE - _LOG_OVERHEAD:
+        if length < SMALLEST_BATCH_LENGTH:
             raise ProtocolError(f"a record batch of {length} bytes")
-        if records[position + _MAGIC_AT] != 2:
+        if records[position + _MAGIC_AT] != MAGIC:
             raise ProtocolError(f"a record batch of format {records[position + _MAGIC_AT]}, only format 2 is read")
-        after = position + _LOG_OVERHEAD + length
+        after = position + LOG_OVERHEAD + length
         if after > size:
             break
         last, position = position, after

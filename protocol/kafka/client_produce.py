@@ -37,7 +37,7 @@ def request_parts(
         out.nullable_string(transactional_id)
     out.i16(acks)
     out.i32(timeout_ms)
-    _count(out, len(topics), flexible)
+    out.any_array(len(topics), flexible)
     parts: list[BytesLike] = []
     size = 0
     for topic, partitions in topics.items():
@@ -45,7 +45,7 @@ def request_parts(
             out.compact_string(topic)
         else:
             out.string(topic)
-        _count(out, len(partitions), flexible)
+        out.any_array(len(partitions), flexible)
         for partition, records in partitions:
             out.i32(partition)
             if flexible:
@@ -66,10 +66,3 @@ def request_parts(
         parts.append(out.getvalue())
     parts[0] = size.to_bytes(4, "big") + bytes(parts[0])
     return parts
-
-
-def _count(out: Writer, count: int, flexible: bool) -> None:
-    if flexible:
-        out.compact_array(count)
-    else:
-        out.array(count)

@@ -270,13 +270,13 @@ def _response_parts_any(
     if version >= 7:
         out.i16(error)
         out.i32(session_id)
-    _write_count(out, len(topics), flexible)
+    out.any_array(len(topics), flexible)
     for topic, partitions in topics:
         if flexible:
             out.compact_string(topic)
         else:
             out.string(topic)
-        _write_count(out, len(partitions), flexible)
+        out.any_array(len(partitions), flexible)
         for data in partitions:
             _write_partition(out, version, data)
             if data.records_size:
@@ -297,13 +297,6 @@ def _response_parts_any(
     return parts
 
 
-def _write_count(out: Writer, count: int, flexible: bool) -> None:
-    if flexible:
-        out.compact_array(count)
-    else:
-        out.array(count)
-
-
 def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
     """Everything of a partition up to its records."""
     flexible = version >= _FLEXIBLE
@@ -316,7 +309,7 @@ def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
     if data.aborted is None:
         out.raw(b"\0" if flexible else b"\xff\xff\xff\xff")
     else:
-        _write_count(out, len(data.aborted), flexible)
+        out.any_array(len(data.aborted), flexible)
         for producer_id, first_offset in data.aborted:
             out.i64(producer_id)
             out.i64(first_offset)

@@ -95,7 +95,7 @@ def response(
         out.no_tags()
     if version >= 3:
         out.i32(throttle_ms)
-    _write_count(out, len(brokers), flexible)
+    out.any_array(len(brokers), flexible)
     for broker in brokers:
         _write_broker(out, version, broker)
     if flexible:
@@ -104,7 +104,7 @@ def response(
         out.nullable_string(cluster_id)
     if version >= 1:
         out.i32(controller_id)
-    _write_count(out, len(topics), flexible)
+    out.any_array(len(topics), flexible)
     for topic in topics:
         _write_topic(out, version, topic)
     if version >= 8:
@@ -113,13 +113,6 @@ def response(
         out.no_tags()
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
     return out.getvalue()
-
-
-def _write_count(out: Writer, count: int, flexible: bool) -> None:
-    if flexible:
-        out.compact_array(count)
-    else:
-        out.array(count)
 
 
 def _write_broker(out: Writer, version: int, broker: BrokerInfo) -> None:
@@ -145,7 +138,7 @@ def _write_topic(out: Writer, version: int, topic: TopicMetadata) -> None:
         out.string(topic.name)
     if version >= 1:
         out.bool(topic.is_internal)
-    _write_count(out, len(topic.partitions), flexible)
+    out.any_array(len(topic.partitions), flexible)
     _write_partitions(out, version, topic.partitions)
     if version >= 8:
         out.i32(topic.authorized_operations)
@@ -167,7 +160,7 @@ def _write_partitions(out: Writer, version: int, partitions: Iterable[PartitionM
         else:
             data += _PARTITION_0.pack(error, index, leader)
         for nodes in (replicas, isr, offline) if version >= 5 else (replicas, isr):
-            _write_count(out, len(nodes), flexible)
+            out.any_array(len(nodes), flexible)
             data += struct.pack(f">{len(nodes)}i", *nodes)
         if flexible:
             data.append(0)
