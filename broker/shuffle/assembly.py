@@ -18,7 +18,8 @@ class Shuffle:
     def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer) -> None:
         self._config = config
         budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
-        self.spiller = Spiller(runtime.disk, f"{config.data_dir}/shuffle", budget, runtime.clock)
+        directory = f"{config.data_dir}/shuffle"
+        self.spiller = Spiller(runtime.disk, directory, budget, runtime.clock, config.shuffle_spare_bytes)
         settings = PartitionSettings(
             request_timeout_s=config.shuffle_partition_request_timeout_ms / 1000,
             retention_s=config.shuffle_pipelined_retention_ms / 1000,

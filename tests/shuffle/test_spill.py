@@ -141,11 +141,14 @@ def test_an_index_is_read_as_it_was_written_and_nothing_else_is_taken_for_one(
 class Setup:
     """A spiller that the test steps itself."""
 
-    def __init__(self, tmp_path: Path, disk: SystemDisk | None = None) -> None:
-        self.budget = Budget(1000, -1, -1)
+    def __init__(
+        self, tmp_path: Path, disk: SystemDisk | None = None, *, spare_bytes: int = 0, disk_max: int = -1
+    ) -> None:
+        self.budget = Budget(1000, disk_max, -1)
         self.disk = disk or MoodyDisk()
         self.directory = tmp_path / "shuffle"
-        self.spiller = Spiller(self.disk, str(self.directory), self.budget, SystemClock())
+        self.clock = ManualClock()
+        self.spiller = Spiller(self.disk, str(self.directory), self.budget, self.clock, spare_bytes)
         self.done: list[OSError | None] = []
 
     def partition(self, kind: Any, *payloads: bytes) -> ResultPartition:
@@ -155,9 +158,36 @@ class Setup:
             partition.append(0, number, DataType.DATA_BUFFER, False, memoryview(payload))
         return partition
 
+    def finished(self, *payloads: bytes) -> ResultPartition:
+        partition = self.partition(BLOCKING, *payloads)
+        partition.end_subpartitions()
+        self.spiller.finish(partition, self.done.append)
+        self.spiller.step(0)
+        assert self.done.pop() is None
+        assert partition.finish()
+        return partition
+
+    def release(self, partition: ResultPartition) -> None:
+        partition.release()
+        self.spiller.remove(partition)
+        self.spiller.step(0)
+
+    @property
+    def files(self) -> dict[str, int]:
+        """Name and size."""
+        return {path.name: path.stat().st_size for path in self.directory.iterdir()}
+
     @property
     def accounts(self) -> tuple[int, int]:
         return self.budget.memory, self.budget.disk
+
+
+class ManualClock(SystemClock):
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Interrupting(SystemDisk):
