@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, Union
-from weakref import WeakSet
 
+import attrs
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame
@@ -32,10 +32,11 @@ from broker.client import ResultPartitionID, ShuffleAdmin
 from broker.client.blocks import new_data_set
 from broker.client.connection import parse_address
 from broker.client.errors import ShuffleError
+from broker.spark.exchange_batches import Batches, counted, uncounted
 from broker.spark.exchange_map import MapTask
 from broker.spark.exchange_plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
 from broker.spark.exchange_progress import shown
-from broker.spark.exchange_read import ExchangeSource
+from broker.spark.exchange_read import ReduceTask, one_a_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -49,14 +50,8 @@ MAX_BUCKETS = 65536
 # Longer than most jobs, and short enough that a driver that died does not fill a disk over a weekend.
 _TTL_S = 12 * 3600.0
 
-# Of Spark's while the map stage is planned: batches of some MB, whatever a row has, and the offsets that the reduce side reads.
-SETTINGS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
-}
-
-_registered: "WeakSet[SparkSession]" = WeakSet()
+# The offsets that the reduce side reads are of 32 bits.
+_SETTINGS = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 
 
 class Exchanged(DataFrame):
@@ -143,19 +138,32 @@ def exchange(
     # Spark's own placement, in the JVM.
     bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
     tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
-    committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
+    batches = uncounted(tagged)
+    with shown(spark, "exchange", progress):
+        plan = None if batches is None else _written(spark, spec, schema, batches)
+        if plan is None:
+            # What has been written of it already must not win.
+            spec = attrs.evolve(spec, data_set=new_data_set())
+            plan = _written(spark, spec, schema, counted(tagged))
+    assert plan is not None, "no row is too wide for batches whose bytes are counted"
+    read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
+    return Exchanged(read.toDF(*df.columns), plan)
+
+
+def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
+    """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
+    committed = batches.rows.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
     try:
-        with _settings(spark, SETTINGS), shown(spark, "exchange", progress):
+        with _settings(spark, {**_SETTINGS, **batches.settings}):
             rows = committed.collect()
         # Spark gives the result of one attempt of each task, the first that succeeded.
         winners = tuple(map(Winner.of, rows))
+        if any(winner.too_wide for winner in winners):
+            _release_quietly(spec)
+            return None
         plan = ExchangePlan(spec, winners)
         release_losers(plan)
-        if spark not in _registered:
-            spark.dataSource.register(ExchangeSource)
-            _registered.add(spark)
-        read = spark.read.format(ExchangeSource.name()).schema(schema).option("plan", plan.to_json()).load()
-        return Exchanged(read.toDF(*df.columns), plan)
+        return plan
     except BaseException as error:
         _release_quietly(spec)
         sentence = said(str(error))

@@ -12,17 +12,17 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from broker.client import ShuffleAdmin, ShuffleWriter
+from broker.client import ShuffleWriter
 from broker.client.blocks import push_block
 from broker.client.errors import (
-    AnotherAttemptWonError,
     ConnectionFailedError,
     QuotaExceededError,
     ShuffleError,
     ShuffleTimeoutError,
 )
-from broker.spark.exchange_plan import ExchangeError, ExchangeSpec, bits
+from broker.spark.exchange_plan import NO_ROWS, TOO_WIDE, ExchangeError, ExchangeSpec, bits
 from broker.spark.exchange_split import Splitter
+from broker.spark.worker import settle
 
 # What may be on its way to the broker.
 _WINDOW_BYTES = 16 * 1024 * 1024
@@ -43,6 +43,7 @@ class MapTask:
     schema: StructType
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         context = TaskContext.get()
         assert context is not None
         # Another attempt may fare better with another broker.
@@ -50,20 +51,23 @@ class MapTask:
         yield self.run(batches, context.partitionId(), context.taskAttemptId() % 2**31, broker)
 
     def run(self, batches: Iterable[pa.RecordBatch], map_number: int, attempt: int, broker: int) -> pa.RecordBatch:
-        """Write everything; returns the commit row. Raises ExchangeError."""
-        filled = (batch for batch in batches if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return _commit(map_number, attempt, -1, 0, 0, b"")
+        """Write everything, or nothing if a row is too wide; returns the commit row. Raises ExchangeError."""
+        try:
+            filled = _narrow(batches)
+            first = next(filled, None)
+            if first is None:
+                return _commit(map_number, attempt, NO_ROWS, 0, 0, b"")
+            return self._run(first, filled, map_number, attempt, broker)
+        except _WideRow:
+            return _commit(map_number, attempt, TOO_WIDE, 0, 0, b"")
+
+    def _run(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], map_number: int, attempt: int, broker: int
+    ) -> pa.RecordBatch:
         self._check(first.schema)
         address = self.spec.brokers[broker]
         try:
-            try:
-                rows, size, buckets = self._write(first, filled, map_number, attempt, address)
-            except AnotherAttemptWonError:
-                # It had finished, and Spark did not hear of it: its executor was lost, or it was a copy of a slow one.
-                attempt = self._winner(map_number, attempt, address)
-                rows, size, buckets = -1, -1, b"\xff" * -(-self.spec.buckets // 8)
+            rows, size, buckets = self._write(first, rest, map_number, attempt, address)
         except QuotaExceededError as error:
             raise ExchangeError(
                 f"The broker at {address} has no room for more of the owner {self.spec.owner!r} (shuffle_quota_bytes):"
@@ -112,19 +116,25 @@ class MapTask:
             writer.close()
         return int(splitter.counts.sum()), size, bits(splitter.counts)
 
-    def _winner(self, map_number: int, attempt: int, address: str) -> int:
-        with ShuffleAdmin(address) as admin:
-            winner = admin.finished_attempt(self.spec.partition(map_number, attempt))
-        if winner is None:
-            raise ExchangeError(f"Another attempt of map task {map_number} had finished, and is gone from {address}.")
-        return winner.attempt
-
     def _check(self, found: pa.Schema) -> None:
         """The reduce side reads with a schema of its own, so it has to be laid out like what comes here."""
         wanted = arrow_schema(self.schema)
         types = [layout(field.type) for field in found][:-1]
         if types != [layout(field.type) for field in wanted]:
             raise ExchangeError(f"Spark gives these rows as {found}, but would take them as {wanted}.")
+
+
+class _WideRow(Exception):
+    """One whose values were left behind, see ``exchange_batches``."""
+
+
+def _narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those that have rows. Raises _WideRow."""
+    for batch in batches:
+        if batch.num_rows:
+            if batch.column(batch.num_columns - 1).to_numpy().min() < 0:
+                raise _WideRow
+            yield batch
 
 
 def _steps(

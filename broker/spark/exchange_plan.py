@@ -1,15 +1,13 @@
 """What the two stages of an exchange and the driver tell each other. Values only.
 
 An exchange is a data set of 16 random bytes. The attempt ``a`` of map task ``m`` writes the result partition ``<data set>#m``
-of attempt ``a``, a subpartition for each bucket, so attempts never meet; which of them count is the driver's word.
+of attempt ``a``, a subpartition for each bucket, so attempts never meet; which of them count is the driver's word. An attempt
+cannot know it itself: where what comes before it fails, its rows just end, and it finishes like any other.
 """
 
-import base64
-import json
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 from attrs import frozen
 
@@ -40,9 +38,10 @@ class ExchangeSpec:
     patience: float  # s without a connection, after which a task gives up
 
     def partition(self, map_number: int, attempt: int) -> ResultPartitionID:
-        return ResultPartitionID.of(
-            self.data_set, map_number, graph=self.data_set, subtask=map_number, attempt=attempt % 2**_ATTEMPT_BITS
-        )
+        # Each attempt is a producer of its own for the broker, which would otherwise have the first that finishes win.
+        attempt %= 2**_ATTEMPT_BITS
+        vertex = attempt.to_bytes(16, "big")
+        return ResultPartitionID.of(self.data_set, map_number, self.data_set, vertex, map_number, attempt)
 
     @property
     def prefix(self) -> str:
@@ -50,15 +49,20 @@ class ExchangeSpec:
         return self.data_set.hex()
 
 
+# In place of a broker.
+NO_ROWS = -1
+TOO_WIDE = -2  # it came to a row that was too wide for its batches, and has written nothing
+
+
 @frozen
 class Winner:
-    """The attempt of a map task that counts. ``broker``: which of the addresses has it; -1: it had no rows."""
+    """The attempt of a map task that counts. ``broker``: which of the addresses has it, or NO_ROWS, or TOO_WIDE."""
 
     map_number: int
     attempt: int
     broker: int
-    rows: int  # -1: not known
-    size: int  # bytes; -1: not known
+    rows: int
+    size: int  # bytes
     buckets: bytes  # a bit for each bucket that has rows, the first in the highest
 
     @classmethod
@@ -66,6 +70,10 @@ class Winner:
         """From a commit row."""
         map_number, attempt, broker, rows, size, buckets = row
         return cls(map_number, attempt, broker, rows, size, bytes(buckets))
+
+    @property
+    def too_wide(self) -> bool:
+        return self.broker == TOO_WIDE
 
     def has(self, bucket: int) -> bool:
         return self.broker >= 0 and bool(self.buckets[bucket >> 3] >> (7 - (bucket & 7)) & 1)
@@ -93,33 +101,11 @@ class ExchangePlan:
         ]
 
     @property
-    def rows(self) -> int | None:
-        """Of all map tasks; None where an attempt has won of which Spark did not hear."""
-        return _sum([winner.rows for winner in self.winners])
+    def rows(self) -> int:
+        """Of all map tasks."""
+        return sum(winner.rows for winner in self.winners)
 
     @property
-    def size(self) -> int | None:
-        """In bytes; None as for ``rows``."""
-        return _sum([winner.size for winner in self.winners])
-
-    def to_json(self) -> str:
-        return json.dumps([attrs.asdict(self.spec), [attrs.astuple(winner) for winner in self.winners]], default=_text)
-
-    @classmethod
-    def from_json(cls, text: str) -> "ExchangePlan":
-        """Of what ``to_json`` gave."""
-        spec, winners = json.loads(text)
-        spec |= {"data_set": _bytes(spec["data_set"]), "brokers": tuple(spec["brokers"])}
-        return cls(ExchangeSpec(**spec), tuple(Winner.of([*rest, _bytes(buckets)]) for *rest, buckets in winners))
-
-
-def _sum(numbers: list[int]) -> int | None:
-    return None if -1 in numbers else sum(numbers)
-
-
-def _text(data: Any) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
+    def size(self) -> int:
+        """In bytes."""
+        return sum(winner.size for winner in self.winners)

@@ -1,13 +1,14 @@
-"""The reduce side of an exchange: a Python data source with a partition for each bucket.
+"""The reduce side of an exchange: ``mapInArrow`` over the numbers of the buckets, a partition each.
 
-A data source and not ``mapInArrow`` over a range, because Spark takes the size of that for the size of the range and would
-broadcast gigabytes in a join; of a data source it assumes nothing.
+Not a Python data source: to plan that, Spark starts Python processes on the driver, half a second for each reading.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from attrs import frozen
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructType
 
 from broker.client.blocks import BlockReader
@@ -15,38 +16,37 @@ from broker.client.errors import ConnectionFailedError, PartitionNotFoundError, 
 from broker.spark.exchange_map import arrow_schema
 from broker.spark.exchange_plan import ExchangeError, ExchangePlan
 from broker.spark.exchange_split import BLOCK_BYTES, Codec
+from broker.spark.worker import settle
 
 
-class ExchangeSource(DataSource):
-    """Made by ``exchange``, not by users. Its option ``plan`` is an ExchangePlan as JSON."""
+def one_a_partition(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers below ``count``, each in a partition of its own.
 
-    @classmethod
-    def name(cls) -> str:
-        return "broker_exchange"
-
-    def schema(self) -> StructType:
-        raise ExchangeError("broker_exchange is read by what broker.spark.exchange returns.")
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return ExchangeReader(ExchangePlan.from_json(self.options["plan"]), schema)
+    As the rows of an RDD, of whose size Spark assumes nothing. Of a range it knows the size, would take it for the size of what
+    is made of it, and broadcast gigabytes in a join.
+    """
+    numbers = spark.range(0, count, 1, count).toDF("bucket")._jdf
+    return DataFrame(spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), spark)
 
 
-class Bucket(InputPartition):
-    """One subpartition of every winner."""
+@frozen
+class ReduceTask:
+    """``read`` is what ``mapInArrow`` runs. ``schema``: of the rows."""
 
+    plan: ExchangePlan
+    schema: StructType
 
-class ExchangeReader(DataSourceReader):
-    def __init__(self, plan: ExchangePlan, schema: StructType) -> None:
-        self._plan = plan
-        self._schema = schema
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for bucket in batch.column(0).to_pylist():
+                yield from self.bucket(bucket)
 
-    def partitions(self) -> list[InputPartition]:  # Spark takes nothing but a list
-        return [Bucket(bucket) for bucket in range(self._plan.spec.buckets)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        spec = self._plan.spec
-        channels = self._plan.channels(partition.value)
-        schema = arrow_schema(self._schema)
+    def bucket(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        """One subpartition of every winner. Raises ExchangeError."""
+        spec = self.plan.spec
+        channels = self.plan.channels(bucket)
+        schema = arrow_schema(self.schema)
         try:
             yield from gathered(
                 _batches(BlockReader(channels, patience=spec.patience), Codec(spec.compression), schema)

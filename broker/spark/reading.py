@@ -15,6 +15,7 @@ from broker.client.kafka.fetcher import Fetcher
 from broker.client.kafka.values import READ_COMMITTED, Fetched
 from broker.spark.partitions import Slice
 from broker.spark.resolve import Loss, name, records
+from broker.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,7 @@ def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The records of one slice, in order. Spark makes a partition of its own, without a value, where there is none to read."""
     if not isinstance(partition, Slice):
         return
+    settle()
     wanted, settings = partition.range, partition.settings
     loss = Loss(settings.fail_on_data_loss)
     with Cluster(settings.client) as cluster:

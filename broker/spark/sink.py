@@ -29,6 +29,7 @@ from broker.errors import ConfigError
 from broker.spark import sink_commit
 from broker.spark.sink_commit import MicroBatch, Written
 from broker.spark.sink_options import AT_LEAST_ONCE, SinkColumns, SinkOptions
+from broker.spark.worker import settle
 
 # How a streaming query tells its tasks what they run for. Undocumented, and the only way: ``write`` is not given the batch.
 _QUERY_ID = "sql.streaming.queryId"
@@ -56,6 +57,7 @@ def write_task(
     # Only tasks need Arrow and numpy; planning and committing, each in a process of its own, are quicker without.
     from broker.spark.row_writer import RowWriter
 
+    settle()
     name = None if job is None else sink_commit.task_name(job, task.partition, task.attempt)
     with Cluster(options.client, patient=True) as cluster, cluster.producer(transactional_id=name) as producer:
         writer = RowWriter(cluster, producer, columns, options.topic, first=task.partition)

@@ -27,10 +27,10 @@ def main(address: str, directory: str, when: str) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as sf
 
-    from broker.spark import exchange, exchange_driver
+    from broker.spark import exchange, exchange_batches
 
     # So small that a map task begins to write long before it ends; and rows so large that a batch is not held back in a buffer.
-    exchange_driver.SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"] = "50"
+    exchange_batches._ROWS = 50
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")

@@ -19,12 +19,12 @@ from rich.console import Console
 
 from broker.client import Broker, ShuffleAdmin, ShuffleWriter
 from broker.client.blocks import push_block
-from broker.spark import exchange_map
+from broker.spark import exchange_driver, exchange_map
 from broker.spark.exchange_driver import exchange, release_losers
 from broker.spark.exchange_map import MapTask
 from broker.spark.exchange_plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
 from broker.spark.exchange_progress import shown
-from broker.spark.exchange_read import Bucket, ExchangeReader
+from broker.spark.exchange_read import ReduceTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,6 +136,63 @@ def test_large_rows_and_several_brokers(spark: "SparkSession", broker: Broker, c
             assert 300 == exchanged.exchange.rows
         assert released(broker)
         assert released(other)
+
+
+def bytes_counted(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each map stage that is run, whether Spark counts the bytes of batches."""
+    runs = []
+    written = exchange_driver._written
+
+    def observed(session: Any, spec: Any, schema: Any, batches: Any) -> Any:
+        runs.append(batches.settings["spark.sql.execution.arrow.maxBytesPerBatch"] != str(2**31 - 1))
+        return written(session, spec, schema, batches)
+
+    monkeypatch.setattr(exchange_driver, "_written", observed)
+    return runs
+
+
+def test_a_row_that_is_wider_than_all_others(
+    spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to light when others have been written already, and by tasks that have finished."""
+    runs = bytes_counted(spark, monkeypatch)
+    text = sf.when(sf.col("id") == 29_999, sf.repeat(sf.lit("x"), 70_000)).otherwise("narrow")
+    df = words(spark, 30_000).withColumn("text", text)
+    with exchange(df, "word", 3, brokers=broker.shuffle_address) as exchanged:
+        assert runs == [False, True]
+        assert 30_000 == exchanged.exchange.rows
+        assert placed(df.repartition(3, "word")) == placed(exchanged)
+        with ShuffleAdmin(broker.shuffle_address) as admin:
+            assert len(exchanged.exchange.winners) == len(admin.partitions())
+    assert released(broker)
+
+
+@pytest.mark.parametrize(
+    ("made", "counted"),
+    [
+        ("id", [False]),
+        ("cast(null as string)", [False]),
+        ("repeat('x', 65535)", [False]),
+        ("repeat('x', 65537)", [False, True]),
+        ("cast(repeat('ä', 32769) as binary)", [False, True]),
+        ("array_repeat(id, 8191)", [False]),
+        ("array_repeat(id, 8193)", [False, True]),
+        ("named_struct('a', repeat('x', 40000), 'b', array_repeat(1, 10000))", [False, True]),
+        ("named_struct('a', 'x', 'A.b', 1)", [False]),
+        ("named_struct('a', repeat('x', 65537), 'A', 1)", [True]),
+        ("if(id = 1, named_struct('a', 'x'), null)", [False]),
+        ("map('a', 1)", [True]),
+        ("array('a')", [True]),
+    ],
+)
+def test_how_wide_a_row_is(
+    spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch, made: str, counted: list[bool]
+) -> None:
+    runs = bytes_counted(spark, monkeypatch)
+    df = spark.range(3).withColumn("made", sf.expr(made))
+    with exchange(df, "id", 2, brokers=broker.shuffle_address) as exchanged:
+        assert counted == runs
+        assert placed(df.repartition(2, "id")) == placed(exchanged)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -268,7 +325,7 @@ def commit(task: MapTask, attempt: int, broker: int = 0) -> Winner:
 
 
 def read(plan: ExchangePlan, bucket: int) -> list[str]:
-    batches = ExchangeReader(plan, SCHEMA).read(Bucket(bucket))
+    batches = ReduceTask(plan, SCHEMA).read([pa.record_batch({"bucket": [bucket]})])
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
@@ -285,16 +342,14 @@ def test_an_attempt_says_which_buckets_it_has_filled(broker: Broker) -> None:
     assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (winner,)), bucket) for bucket in range(3)]
 
 
-def test_an_attempt_that_comes_second_stands_for_the_first(broker: Broker) -> None:
-    """Speculation, or an executor that was lost when the broker had all and before Spark heard of it."""
+def test_an_attempt_that_finished_does_not_win_by_that(broker: Broker) -> None:
+    """What came before it may have failed, and then it has finished with less than all."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
-    commit(task, 3)
-    second = commit(task, 4)
-    assert (7, 3) == (second.map_number, second.attempt)
+    _, second = task.run([ROWS.slice(1, 1)], 7, 3, 0), commit(task, 4)
+    assert (7, 4, 3) == (second.map_number, second.attempt, second.rows)
     plan = ExchangePlan(spec, (second,))
     assert [["a", "c"], [], ["b"]] == [read(plan, bucket) for bucket in range(3)]
-    assert plan.rows is None
 
 
 def test_two_attempts_at_two_brokers_do_not_mix(broker: Broker) -> None:
@@ -310,7 +365,7 @@ def test_two_attempts_at_two_brokers_do_not_mix(broker: Broker) -> None:
 
 
 def test_two_attempts_at_the_same_time(broker: Broker) -> None:
-    """Both write, one after the other finishes: the second learns at its end that it came second."""
+    """Speculation: both come to their end, and the driver takes the one that Spark takes."""
     spec = spec_of(broker.shuffle_address)
     task = MapTask(spec, SCHEMA)
     nested: list[Winner] = []
@@ -320,8 +375,8 @@ def test_two_attempts_at_the_same_time(broker: Broker) -> None:
         nested.append(commit(task, 4))
 
     (row,) = task.run(meanwhile(), 7, 3, 0).to_pylist()
-    assert (4, 4) == (row["attempt"], nested[0].attempt)
-    assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (nested[0],)), bucket) for bucket in range(3)]
+    for winner in (Winner.of(list(row.values())), *nested):
+        assert [["a", "c"], [], ["b"]] == [read(ExchangePlan(spec, (winner,)), bucket) for bucket in range(3)]
 
 
 def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
@@ -333,6 +388,14 @@ def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
     assert 4 == winner.attempt
     assert ["a", "c"] == read(ExchangePlan(spec, (winner,)), 0)
     writer.close()
+
+
+def test_an_attempt_that_comes_to_a_row_that_is_too_wide_leaves_nothing(broker: Broker) -> None:
+    wide = pa.record_batch({"v": pa.array([None], pa.string()), "bucket": pa.array([-1], pa.int32())})
+    (row,) = MapTask(spec_of(broker.shuffle_address), SCHEMA).run([ROWS, wide, ROWS], 7, 3, 0).to_pylist()
+    assert Winner.of(list(row.values())).too_wide
+    while not released(broker):  # a failed partition goes soon
+        pass
 
 
 def test_an_attempt_without_rows_needs_no_partition(broker: Broker) -> None:
@@ -383,12 +446,6 @@ def test_what_cannot_be(spark: "SparkSession") -> None:
         exchange(df, [], 2, brokers="localhost:1")
     with pytest.raises(ValueError, match="not 'snappy'"):
         exchange(df, "word", 2, brokers="localhost:1", compression="snappy")
-
-
-def test_a_source_that_exchange_did_not_make_cannot_be_read(spark: "SparkSession", broker: Broker) -> None:
-    exchange(words(spark, 1), "word", 2, brokers=broker.shuffle_address).release()
-    with pytest.raises(Exception, match=r"read by what broker\.spark\.exchange returns"):
-        spark.read.format("broker_exchange").load()
 
 
 def test_a_bar_shows_how_many_tasks_are_done(spark: "SparkSession", capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,17 +26,12 @@ def plans(draw: st.DrawFn) -> ExchangePlan:
         Winner,
         map_number=st.integers(0, 2**31 - 1),
         attempt=st.integers(0, 2**31 - 1),
-        broker=st.integers(-1, len(spec.brokers) - 1),
-        rows=st.integers(-1, 2**40),
-        size=st.integers(-1, 2**40),
+        broker=st.integers(-2, len(spec.brokers) - 1),
+        rows=st.integers(0, 2**40),
+        size=st.integers(0, 2**40),
         buckets=counts.map(lambda numbers: bits(np.array(numbers))),
     )
     return ExchangePlan(spec, tuple(draw(st.lists(winner, max_size=5))))
-
-
-@given(plan=plans())
-def test_a_plan_travels_as_json(plan: ExchangePlan) -> None:
-    assert plan == ExchangePlan.from_json(plan.to_json())
 
 
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=40))
@@ -63,10 +58,11 @@ def test_a_bucket_is_read_from_the_winners_that_have_rows_for_it(plan: ExchangeP
 @given(
     spec=specs, map_number=st.integers(0, 2**31 - 1), attempts=st.sets(st.integers(0, 2**40), min_size=2, max_size=2)
 )
-def test_attempts_of_a_map_are_told_apart_and_belong_together(
+def test_attempts_of_a_map_are_told_apart_and_do_not_race(
     spec: ExchangeSpec, map_number: int, attempts: set[int]
 ) -> None:
     one, other = (spec.partition(map_number, attempt) for attempt in attempts)
-    assert (one == other) is (len({attempt % 2**31 for attempt in attempts}) == 1)
-    assert one.producer_key == other.producer_key
+    same = len({attempt % 2**31 for attempt in attempts}) == 1
+    assert (one == other) is same
+    assert (one.producer_key == other.producer_key) is same
     assert one.hex().startswith(spec.prefix)
