@@ -41,7 +41,7 @@ class Bench:
         self.options = options
         self.broker = broker
         self.parquet = f"{directory}/rows"
-        self.spark = session(directory)
+        self.spark = session(directory, options.conf)
         self.client = ClientConfig.from_properties({"bootstrap.servers": broker.address})
 
     def fill(self, topic: str) -> None:
@@ -116,14 +116,14 @@ def cpu_of_tree(without: int) -> np.ndarray[Any, Any]:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def session(directory: str) -> Any:
+def session(directory: str, settings: list[str]) -> Any:
     from pyspark.sql import SparkSession
 
     from broker.spark import java, register
 
     java.provide()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -131,8 +131,11 @@ def session(directory: str) -> Any:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", f"{directory}/local")
-        .getOrCreate()
     )
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
@@ -185,6 +188,7 @@ def main() -> None:
     arguments.add_argument("--repeat", type=int, default=4)
     arguments.add_argument("--dir", help="where to work (a temporary directory)")
     arguments.add_argument("--headers", action="store_true")
+    arguments.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark")
     arguments.add_argument("--what", nargs="*", default=["floor", "read", "write"])
     options = arguments.parse_args()
     directory = tempfile.mkdtemp(dir=options.dir)
