@@ -24,12 +24,12 @@ class ShuffleSettings:
         doc="Bytes of result partitions on disk. When they are used up, writers wait until something is released. -1: no bound.",
         reason="What else the disk is for, only the operator knows.",
     )
-    shuffle_spare_bytes: int = setting(
+    shuffle_released_bytes: int = setting(
         1024 * 1024 * 1024,
         kafka=None,
         least=0,
-        doc="Bytes of the files of released blocking partitions that are kept for a minute, to be written over by the next ones: "
-        "that costs the kernel much less than new files. They count in shuffle_disk_bytes and go first when the disk is full.",
+        doc="Bytes of the files of released partitions that are not removed before others grow, for a minute at most: new files "
+        "are cheaper with memory that is at hand. They count in shuffle_disk_bytes and go first when the disk is full.",
         reason="A job's stages, or jobs one after another, write about as much as was released before.",
     )
     shuffle_quota_bytes: int = setting(

@@ -19,7 +19,7 @@ class Shuffle:
         self._config = config
         budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
         directory = f"{config.data_dir}/shuffle"
-        self.spiller = Spiller(runtime.disk, directory, budget, runtime.clock, config.shuffle_spare_bytes)
+        self.spiller = Spiller(runtime.disk, directory, budget, runtime.clock, config.shuffle_released_bytes)
         settings = PartitionSettings(
             request_timeout_s=config.shuffle_partition_request_timeout_ms / 1000,
             retention_s=config.shuffle_pipelined_retention_ms / 1000,

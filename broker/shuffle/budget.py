@@ -92,6 +92,13 @@ class Budget:
             if self.owner_max >= 0:
                 self._owners[owner] += size
 
+    def read_ahead(self, change: int) -> None:
+        """Bytes read from files before they can be sent; it is memory that payloads cannot have."""
+        with self._lock:
+            self.index += change
+        if change < 0:
+            self._look_for_room()
+
     def give_back(self, owner: str, memory: int, disk: int, index: int = 0) -> None:
         with self._lock:
             self.memory -= memory

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from broker.runtime.threads import Lock
 from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
-from broker.shuffle.stored import DataFile, SpillFile
+from broker.shuffle.stored import SpillFile
 from broker.shuffle.subpartition import Subpartition
+from broker.storage.files import CachedFile
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionState, PartitionType
@@ -81,8 +82,7 @@ class ResultPartition:
         self.in_file = 0  # buffers held in `file`
         self.file: SpillFile | None = None
         self.file_end = 0
-        self.file_size = 0  # of `file` if it was another partition's before; it may end beyond `file_end`
-        self.named_file: DataFile | None = (
+        self.named_file: CachedFile | None = (
             None  # a blocking one's: `file`, and still known when that has been let go of
         )
         self.finishing = False

@@ -17,12 +17,12 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.threads import Event, Lock
 from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.released_files import ReleasedFiles
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
-from broker.shuffle.spare_files import SpareFiles
 from broker.shuffle.spill_index import SpillIndex
-from broker.shuffle.stored import DataFile, NamelessFile
+from broker.shuffle.stored import NamelessFile
 from broker.shuffle.subpartition import Subpartition
-from broker.storage.files import OpenFiles
+from broker.storage.files import CachedFile, OpenFiles
 from protocol.shuffle.writer_frames import PartitionType
 
 log = get_logger("shuffle")
@@ -52,7 +52,7 @@ class _Finishing:
     done: Done
     error: OSError | None = None
     gone: bool = False  # released or failed meanwhile
-    data: DataFile | None = None
+    data: CachedFile | None = None
     index: bytes = b""
     index_path: str = ""
     index_file: File | None = None
@@ -61,14 +61,14 @@ class _Finishing:
 class Spiller:
     """The body of the spiller thread."""
 
-    def __init__(self, disk: Disk, directory: str, budget: Budget, clock: Clock, spare_bytes: int = 0) -> None:
-        """``spare_bytes``: of the files of released partitions, how much is kept to be written again."""
+    def __init__(self, disk: Disk, directory: str, budget: Budget, clock: Clock, released_bytes: int = 0) -> None:
+        """``released_bytes``: of the files of released partitions, how much may wait for others to grow."""
         self._disk = disk
         self._directory = directory
         self._budget = budget
         self._clock = clock
         self._files = OpenFiles(disk, _OPEN_FILES)
-        self.spares = SpareFiles(disk, spare_bytes)
+        self.released = ReleasedFiles(released_bytes)
         self._lock = Lock()
         self._partitions: dict[bytes, ResultPartition] = {}
         self._finishing: list[_Finishing] = []
@@ -117,9 +117,9 @@ class Spiller:
         if timeout != 0:
             if self.broken is not None:
                 timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
-            idle = self.spares.next_s(self._clock.monotonic())
-            if idle is not None:
-                timeout = idle if timeout is None else min(timeout, idle)
+            following = self.released.next_s(self._clock.monotonic())
+            if following is not None:
+                timeout = following if timeout is None else min(timeout, following)
             self._wanted.wait(timeout)
         self._wanted.clear()
         worked = False
@@ -136,7 +136,9 @@ class Spiller:
             worked |= self._make_room()
         else:
             self.broken = None
-        worked |= self._trim_spares()
+        # They are on the disk still, and take nobody's place there.
+        budget = self._budget
+        worked |= self._remove_released(None if budget.disk_max < 0 else max(0, budget.disk_max - budget.disk))
         if self._room:
             self._room = False
             self.on_room()
@@ -147,7 +149,7 @@ class Spiller:
 
     def close(self) -> None:
         """When the thread has ended."""
-        self._drop_spares()
+        self._remove_released(0)
         self._files.close_all()
 
     def _make_room(self) -> bool:
@@ -175,8 +177,8 @@ class Spiller:
         """Move one piece of a partition's memory to its file; returns how many buffers. 0: there is nothing to move."""
         try:
             return self._move_piece(partition)
-        except OSError:
-            if not self._drop_spares():
+        except OSError:  # perhaps the disk is full
+            if not self._remove_released(0):
                 raise
         return self._move_piece(partition)
 
@@ -188,6 +190,8 @@ class Spiller:
             file, offset = partition.file, partition.file_end
         if not count:
             return 0
+        for path in self.released.make_way(size):
+            self._remove_file(path)
         if file is None:
             file = self._create(partition)
         file.get().pwrite(_joined([payload for _, _, payloads in batch for payload in payloads]), offset)
@@ -212,7 +216,7 @@ class Spiller:
             self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES))
         return count
 
-    def _create(self, partition: ResultPartition) -> NamelessFile | DataFile:
+    def _create(self, partition: ResultPartition) -> NamelessFile | CachedFile:
         self._disk.makedirs(self._directory)
         named = partition.named_file
         if named is None:
@@ -224,8 +228,7 @@ class Spiller:
                 file = self._disk.open(path, create=True)
                 self._disk.remove(path)
                 return NamelessFile(file)
-            partition.file_size = self.spares.take(path)
-            named = partition.named_file = DataFile(self._files.cached(path))
+            named = partition.named_file = self._files.cached(path)
         named.create()
         return named
 
@@ -263,11 +266,7 @@ class Spiller:
 
     def _sync_data(self, each: "_Finishing") -> None:
         assert each.data is not None
-        file, partition = each.data.get(), each.partition
-        if partition.file_size > partition.file_end:  # what was in it before
-            file.truncate(partition.file_end)
-            partition.file_size = 0
-        file.sync()
+        each.data.get().sync()
 
     def _write_index(self, each: "_Finishing") -> None:
         each.index_file = self._disk.open(f"{each.index_path}.tmp", create=True)
@@ -301,7 +300,7 @@ class Spiller:
                 continue
             try:
                 index = self._read_index(stem)
-                named = DataFile(self._files.cached(f"{self._directory}/{stem}{_DATA}"))
+                named = self._files.cached(f"{self._directory}/{stem}{_DATA}")
                 partition = index.partition(named, named.get().size(), budget)
                 if partition.id in self._partitions:
                     raise ValueError("there is another one of this partition")
@@ -345,39 +344,28 @@ class Spiller:
     def _remove_files(self, partition: ResultPartition) -> None:
         named = partition.named_file
         if named is not None:
-            named.retire()  # it is open for those only who are being sent something of it
+            named.drop()  # it is open for those only who are being sent something of it
             index = named.path.removesuffix(_DATA) + _INDEX
             # The index first: without it the data means nothing.
-            gone = [self._remove_file(path) for path in (index, f"{index}.tmp")]
-            size = max(partition.file_end, partition.file_size)
-            if not (all(gone) and self.spares.keep(named, size, self._clock.monotonic())):
+            for path in (index, f"{index}.tmp"):
+                self._remove_file(path)
+            if not self.released.keep(named.path, partition.file_end, self._clock.monotonic()):
                 self._remove_file(named.path)
 
-    def _trim_spares(self) -> bool:
-        budget = self._budget
-        most = 2**63 if budget.disk_max < 0 else max(0, budget.disk_max - budget.disk)
-        surplus = self.spares.surplus(self._clock.monotonic(), most)
-        for path in surplus:
+    def _remove_released(self, most: int | None) -> bool:
+        """Those that have waited for long, or are more than ``most`` bytes. False if there are none."""
+        gone = self.released.surplus(self._clock.monotonic(), 2**63 if most is None else most)
+        for path in gone:
             self._remove_file(path)
-        return bool(surplus)
+        return bool(gone)
 
-    def _drop_spares(self) -> bool:
-        """False if there were none."""
-        surplus = self.spares.surplus(self._clock.monotonic(), 0)
-        for path in surplus:
-            self._remove_file(path)
-        return bool(surplus)
-
-    def _remove_file(self, path: str) -> bool:
-        """False if it is still there."""
+    def _remove_file(self, path: str) -> None:
         try:
             self._disk.remove(path)
         except FileNotFoundError:
             pass
         except OSError as error:
             log.warning("file_not_removed", file=path, error=str(error))
-            return False
-        return True
 
 
 def _oldest(partition: ResultPartition) -> tuple[list[_Run], int, int]:

@@ -1,11 +1,8 @@
 """The files that spilled buffers lie in."""
 
 from typing import Protocol
-from weakref import ref
 
 from broker.runtime.disk import File
-from broker.runtime.threads import Lock
-from broker.storage.files import CachedFile
 
 
 class SpillFile(Protocol):
@@ -25,54 +22,3 @@ class NamelessFile:
 
     def get(self) -> File:
         return self._file
-
-
-class DataFile:
-    """One that has a name, and knows who still has it open: only when nobody does, it may be written again."""
-
-    __slots__ = ("_cached", "_given", "_last", "_lock", "_retired")
-
-    def __init__(self, cached: CachedFile) -> None:
-        self._cached = cached
-        self._lock = Lock()
-        self._given: list[ref[File]] = []
-        self._last: ref[File] | None = None
-        self._retired = False
-
-    @property
-    def path(self) -> str:
-        return self._cached.path
-
-    def get(self) -> File:
-        file, last = self._cached.file, self._last
-        if file is not None and last is not None and last() is file:
-            self._cached.used = True
-            return file
-        return self._open()
-
-    def create(self) -> File:
-        """As ``get``; makes the file if it is missing."""
-        return self._open(create=True)
-
-    def _open(self, create: bool = False) -> File:
-        # What is opened is noted before anybody has it, so ``in_use`` is right from the moment of ``retire`` on.
-        with self._lock:
-            if self._retired:
-                raise FileNotFoundError(self.path)
-            file = self._cached.create() if create else self._cached.get()
-            if self._last is None or self._last() is not file:
-                self._last = ref(file)
-                self._given = [given for given in self._given if given() is not None]
-                self._given.append(self._last)
-            return file
-
-    def retire(self) -> None:
-        """It is not given to anybody any more."""
-        with self._lock:
-            self._retired = True
-            self._cached.drop()
-
-    @property
-    def in_use(self) -> bool:
-        """Of one that was retired: somebody who was given it reads it, or sends from it."""
-        return any(given() is not None for given in self._given)

@@ -8,7 +8,7 @@ that does not end in the middle of a record.
 from collections import deque
 from collections.abc import Callable
 
-from broker.runtime.disk import FileRegion
+from broker.runtime.disk import File, FileRegion
 from broker.shuffle.credit import Credit
 from broker.shuffle.result_partition import FAILED, RELEASED, ResultPartition
 from broker.shuffle.stored import SpillFile
@@ -21,8 +21,12 @@ from protocol.shuffle.ids import IndexSet
 # many bytes at once.
 _SENDFILE_BYTES = 8 * 1024
 _READ_BYTES = 64 * 1024
+# Of a finished partition those that come next are read with them, up to so many bytes: a receiver with little credit, or one of
+# many, takes them one by one.
+_AHEAD_BYTES = 16 * 1024
 
 _END_OF_PARTITION = DataType.END_OF_PARTITION
+_NOTHING = memoryview(b"")
 
 # A buffer to be sent: subpartition, type (as the receiver's generation knows it), compressed, payload, size, backlog.
 Taken = tuple[int, int, bool, "bytes | memoryview | FileRegion", int, int]
@@ -75,8 +79,11 @@ class View:
     """
 
     __slots__ = (
+        "_ahead",
+        "_ahead_from",
         "_file",
         "_on_data",
+        "_run_end",
         "_types",
         "_unended",
         "credit",
@@ -106,6 +113,9 @@ class View:
         self.idle = True  # nothing to send for want of data: to be told
         self.more = False
         self._file: SpillFile | None = None  # what was taken just now lies there
+        self._run_end = 0  # and so far what follows it lies in its order
+        self._ahead = _NOTHING  # read from there before, and where it begins
+        self._ahead_from = 0
         self._on_data = on_data
         self._types = AS_KNOWN_BY[generation]
         self._unended = indices.size
@@ -164,10 +174,10 @@ class View:
         if file is None:
             return taken  # type: ignore[return-value]
         self._file = None
-        return _with_spilled(taken, file)
+        return self._with_spilled(taken, file)
 
     def take_one(self, room: int) -> list[Taken]:
-        """``take(1, room)``, quicker for a buffer in memory: with many receivers this is what is done most.
+        """``take(1, room)``, quicker for a buffer in memory, or read ahead: with many receivers this is what is done most.
 
         The partition is to be settled by the caller.
         """
@@ -177,13 +187,17 @@ class View:
             part, position = cursor.part, cursor.position
             index = position - part.first
             state = partition.state
-            if (
-                len(self.cursors) == 1
-                and position >= part.memory_from
-                and index < len(part.kinds)
-                and state is not FAILED
-                and state is not RELEASED
-            ):
+            payload: bytes | memoryview | None = None
+            if len(self.cursors) == 1 and index < len(part.kinds) and state is not FAILED and state is not RELEASED:
+                if position >= part.memory_from:
+                    payload = part.payloads[position - part.memory_from]
+                    assert payload is not None, "a buffer was sent twice"
+                elif self._ahead:
+                    start = part.offsets[index] - self._ahead_from
+                    end = start + part.sizes[index]
+                    if 0 <= start <= end <= len(self._ahead):
+                        payload = self._ahead[start:end]
+            if payload is not None:
                 kind = part.kinds[index]
                 compressed = kind >= COMPRESSED
                 data_type = self._types[kind & ~COMPRESSED]
@@ -191,8 +205,6 @@ class View:
                 if not credit.take(data_type):
                     self.more = False
                     return []
-                payload = part.payloads[position - part.memory_from]
-                assert payload is not None, "a buffer was sent twice"
                 position = cursor.position = position + 1
                 if IS_BUFFER[data_type]:
                     cursor.data_taken += 1
@@ -282,6 +294,8 @@ class View:
             in_file = min(memory_from, position) - begin if memory_from > begin else 0
             if in_file:
                 self._file = partition.file
+                # A pipelined one's file may be another one soon.
+                self._run_end = _end_of_small(part, position) if alone and not partition.pipelined else 0
             if partition.pipelined:
                 partition.sent(part, position, memory, position - begin - in_file, in_file, in_file_bytes)
             if alone:
@@ -294,6 +308,45 @@ class View:
         elif index == end:  # the rest of a record has not come yet
             self.idle = True
         return more, room
+
+    def _with_spilled(self, taken: list[_Found], file: SpillFile) -> list[Taken]:
+        """Where to send each from: memory, a region of the file, or what is read from it here. OSError."""
+        opened: File | None = None
+        result: list[Taken] = []
+        run, run_start = self._ahead, self._ahead_from
+        for position, (subpartition, data_type, compressed, payload, size, backlog) in enumerate(taken):
+            where: bytes | memoryview | FileRegion
+            if type(payload) is bytes:
+                where = payload
+            else:
+                assert type(payload) is int
+                if size >= _SENDFILE_BYTES:
+                    opened = opened or file.get()
+                    where = FileRegion(opened, payload, size)
+                else:
+                    if not run_start <= payload <= payload + size <= run_start + len(run):
+                        opened = opened or file.get()
+                        run_start, run = payload, self._read(opened, payload, _end_of_run(taken, position))
+                    where = run[payload - run_start : payload - run_start + size]
+            result.append((subpartition, data_type, compressed, where, size, backlog))
+        return result
+
+    def _read(self, file: File, start: int, end: int) -> memoryview:
+        """At least from ``start`` to ``end``. OSError."""
+        budget = self.partition.budget
+        ahead = end < self._run_end <= start + _AHEAD_BYTES and not budget.memory_scarce
+        if ahead:
+            end = self._run_end
+        data = memoryview(file.pread(end - start, start))
+        if len(data) < end - start:
+            raise OSError(f"{file.path} ends before byte {end}")
+        self._keep_ahead(data if ahead else _NOTHING, start)
+        return data
+
+    def _keep_ahead(self, data: memoryview, start: int) -> None:
+        if len(data) != len(self._ahead):
+            self.partition.budget.read_ahead(len(data) - len(self._ahead))
+        self._ahead, self._ahead_from = data, start
 
     def _go_on(self, cursor: Cursor, partial: bool, has_more: bool, more: bool) -> bool:
         """With the lock held: after a run was taken from ``cursor`` of a union. Whether there is something for another run."""
@@ -333,6 +386,7 @@ class View:
         True if the partition has been read to its end by everybody and can be released.
         """
         partition = self.partition
+        self._keep_ahead(_NOTHING, 0)
         with partition.lock:
             for cursor in self.cursors:
                 if cursor in partition.cursors:
@@ -347,28 +401,16 @@ class View:
             return partition.read_by_all
 
 
-def _with_spilled(taken: list[_Found], file: SpillFile) -> list[Taken]:
-    """Where to send each from: memory, a region of the file, or what is read from it here. OSError."""
-    opened = file.get()
-    result: list[Taken] = []
-    run, run_start, run_end = memoryview(b""), 0, 0
-    for position, (subpartition, data_type, compressed, payload, size, backlog) in enumerate(taken):
-        where: bytes | memoryview | FileRegion
-        if type(payload) is bytes:
-            where = payload
-        else:
-            assert type(payload) is int
-            if size >= _SENDFILE_BYTES:
-                where = FileRegion(opened, payload, size)
-            else:
-                if not run_start <= payload <= payload + size <= run_end:
-                    run_start, run_end = payload, _end_of_run(taken, position)
-                    run = memoryview(opened.pread(run_end - run_start, run_start))
-                    if len(run) < run_end - run_start:
-                        raise OSError(f"{opened.path} ends before byte {run_end}")
-                where = run[payload - run_start : payload - run_start + size]
-        result.append((subpartition, data_type, compressed, where, size, backlog))
-    return result
+def _end_of_small(part: Subpartition, position: int) -> int:
+    """Where in the file the small buffers end that lie behind the one before ``position``, or the first of them."""
+    offsets, sizes = part.offsets, part.sizes
+    index = position - part.first
+    end = offsets[index - 1] + sizes[index - 1]
+    most = end + _AHEAD_BYTES - _SENDFILE_BYTES
+    while index < len(offsets) and end < most and offsets[index] == end and sizes[index] < _SENDFILE_BYTES:
+        end += sizes[index]
+        index += 1
+    return end
 
 
 def _end_of_run(taken: list[_Found], position: int) -> int:

@@ -306,10 +306,10 @@ class Served:
 
     @property
     def files(self) -> list[str]:
-        """Of partitions: without those that are kept for others."""
+        """Of partitions: without those that only wait to be removed."""
         directory = self.data_dir / "shuffle"
-        spares = {os.path.basename(path) for path in self.shuffle.spiller.spares.paths}
-        return sorted(set(os.listdir(directory)) - spares) if directory.exists() else []
+        released = {os.path.basename(path) for path in self.shuffle.spiller.released.paths}
+        return sorted(set(os.listdir(directory)) - released) if directory.exists() else []
 
     def connect(self, generation: Generation = V2_0, *, receive_buffer: int = 0) -> Client:
         client = Client(self.sockets.address(generation.value), generation, receive_buffer=receive_buffer)

@@ -142,13 +142,13 @@ class Setup:
     """A spiller that the test steps itself."""
 
     def __init__(
-        self, tmp_path: Path, disk: SystemDisk | None = None, *, spare_bytes: int = 0, disk_max: int = -1
+        self, tmp_path: Path, disk: SystemDisk | None = None, *, released_bytes: int = 0, disk_max: int = -1
     ) -> None:
         self.budget = Budget(1000, disk_max, -1)
         self.disk = disk or MoodyDisk()
         self.directory = tmp_path / "shuffle"
         self.clock = ManualClock()
-        self.spiller = Spiller(self.disk, str(self.directory), self.budget, self.clock, spare_bytes)
+        self.spiller = Spiller(self.disk, str(self.directory), self.budget, self.clock, released_bytes)
         self.done: list[OSError | None] = []
 
     def partition(self, kind: Any, *payloads: bytes) -> ResultPartition:

@@ -53,11 +53,11 @@ def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> Non
 class Bench:
     """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
 
-    def __init__(self, subpartitions: int, high_water: int = 1 << 20) -> None:
+    def __init__(
+        self, subpartitions: int, high_water: int = 1 << 20, kind: PartitionType = PartitionType.PIPELINED
+    ) -> None:
         self.budget = Budget(1 << 30, -1, -1)
-        self.partition = ResultPartition(
-            ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, subpartitions, self.budget
-        )
+        self.partition = ResultPartition(ResultPartitionID.of(b"p" * 16), kind, subpartitions, self.budget)
         self.connection: Any = SimpleNamespace(writable=True, outgoing_bytes=0)
         self.parts: list[Any] = []
         outbox: Any = SimpleNamespace(push=self._push)
@@ -144,6 +144,60 @@ def test_small_spilled_buffers_that_lie_together_are_read_together(size: int) ->
     assert [length for _, length in bench.sent()] == [size] * 5 + [9]
     assert file.reads == [(5 * size, 0)]
     assert (bench.budget.memory, bench.budget.disk) == (0, 0)
+
+
+@pytest.mark.parametrize("receivers", [1, 2])
+def test_small_buffers_of_a_finished_partition_are_read_ahead(receivers: int) -> None:
+    """A receiver with one credit, and two that take turns, get one at a time."""
+    bench = Bench(2, kind=PartitionType.BLOCKING)
+    payloads = [bytes([n]) * 1000 for n in range(40)]
+    for subpartition in range(2):
+        bench.push(subpartition, *payloads, b"", *payloads)
+    file = FakeFile()
+    bench.spill(file)
+    index = bench.budget.index
+    asking = [bench.request(number, 1) for number in range(receivers)]
+    came: list[list[bytes]] = [[], []]
+    for _ in range(81):
+        data, bench.parts = b"".join(map(bytes, bench.parts)), []
+        while data:
+            length = int.from_bytes(data[:4], "big")
+            came[data[9]].append(data[47:length])
+            data = data[length:]
+        bench.queue.add_credits([(1, receiver.id) for receiver in asking])
+    assert came[:receivers] == [[*payloads, b"", *payloads]] * receivers
+    assert len(file.reads) < 10 * receivers
+    assert max(size for size, _ in file.reads) <= 16 * 1024
+    for receiver in asking:
+        assert bench.budget.index > index
+        receiver.view.close(True)
+    assert bench.budget.index == index
+
+
+def test_nothing_is_read_ahead_when_memory_is_scarce() -> None:
+    bench = Bench(1, kind=PartitionType.BLOCKING)
+    bench.push(0, b"a" * 100, b"b" * 100)
+    file = FakeFile()
+    bench.spill(file)
+    bench.budget.memory_max = 0
+    receiver = bench.request(0, 1)
+    bench.queue.add_credits([(1, receiver.id)])
+    assert file.reads == [(100, 0), (100, 100)]
+    assert bench.sent() == [(0, 100), (0, 100)]
+
+
+def test_empty_spilled_buffers_of_a_pipelined_partition_are_counted_as_such() -> None:
+    bench = Bench(2)
+    for subpartition in range(2):
+        bench.push(subpartition, b"", b"x")
+    bench.spill(FakeFile())
+    bench.connection.writable = False
+    for subpartition in range(2):
+        bench.request(subpartition, 100)
+    bench.connection.writable = True
+    bench.queue.send()
+    assert sorted(bench.sent()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert (bench.partition.in_file, bench.partition.in_memory, bench.budget.index) == (0, 0, 0)
 
 
 def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:

@@ -21,11 +21,11 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
-from broker.shuffle import view
 from broker.shuffle.credit import Credit
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.request_queue import RequestQueue
 from broker.shuffle.result_partition import ResultPartition
+from broker.shuffle.view import View
 from broker.storage import recovery
 from broker.storage.flusher import Flusher
 from broker.storage.log import Log
@@ -186,9 +186,9 @@ def _resend_stored(right: Any) -> Any:
 
 
 def _spill_offset(right: Any) -> Any:
-    def with_spilled(taken: list[Any], file: Any) -> Any:
+    def with_spilled(self: View, taken: list[Any], file: Any) -> Any:
         beside = [(*one[:3], one[3] + 1 if isinstance(one[3], int) and one[4] else one[3], *one[4:]) for one in taken]
-        return right(beside, file)
+        return right(self, beside, file)
 
     return with_spilled
 
@@ -337,7 +337,7 @@ _ALL = [
     Bug(
         "spill_offset",
         "spilled buffers are read beside their place",
-        view,
+        View,
         "_with_spilled",
         _spill_offset,
         scene="shuffle",

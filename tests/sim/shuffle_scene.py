@@ -33,7 +33,7 @@ class ShuffleScene:
             # What is known of each buffer must have room beside the payloads.
             "shuffle_memory_bytes": rng.choice((3_000, 40_000, 1_000_000)) + IN_MEMORY_BYTES * self.work.buffers_most,
             "shuffle_disk_bytes": rng.choice((-1, self.work.bytes_most)),
-            "shuffle_spare_bytes": rng.choice((0, 100_000, 1_000_000)),
+            "shuffle_released_bytes": rng.choice((0, 100_000, 1_000_000)),
             "shuffle_pipelined_bytes": rng.choice((1, 5_000, 1_000_000)),
             "shuffle_write_credit_buffers": window,
             "shuffle_partition_request_timeout_ms": rng.choice((100, 1_000, 10_000)),
@@ -114,7 +114,7 @@ class ShuffleScene:
             "bytes of buffers on disk": partitions.budget.disk,
             "bytes of their index": partitions.budget.index,
             "spill files": sum(
-                path.startswith(f"{_DIRECTORY}/") and path not in shuffle.spiller.spares.paths
+                path.startswith(f"{_DIRECTORY}/") and path not in shuffle.spiller.released.paths
                 for path, _ in self.host.medium.walk()
             ),
             "open spill files": sum(
