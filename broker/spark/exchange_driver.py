@@ -146,8 +146,12 @@ def exchange(
             spec = attrs.evolve(spec, data_set=new_data_set())
             plan = _written(spark, spec, schema, counted(tagged))
     assert plan is not None, "no row is too wide for batches whose bytes are counted"
-    read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
-    return Exchanged(read.toDF(*df.columns), plan)
+    try:
+        read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
+        return Exchanged(read.toDF(*df.columns), plan)
+    except BaseException:
+        _release_quietly(spec)
+        raise
 
 
 def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
