@@ -19,7 +19,8 @@ class Topics:
     def make(self, partitions: int = 2, name: str | None = None) -> str:
         """A topic of this name, or of one that no other test has."""
         name = name or f"made-{next(_names)}"
-        self._done(self._admin.create_topics([NewTopic(name, partitions)]))
+        # Records here are of 1970, and the broker looks every five minutes for what is too old.
+        self._done(self._admin.create_topics([NewTopic(name, partitions, config={"retention.ms": "-1"})]))
         return name
 
     def fill(self, partitions: int, each: int, start_ms: int = 1000) -> str:
