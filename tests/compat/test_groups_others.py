@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 import aiokafka
@@ -59,6 +60,7 @@ class Mixed:
         self.group = new_name("mixed")
         self.heard: dict[str, list[bytes]] = {}
         self.done = threading.Event()
+        self._deadline = time.monotonic() + 200
         self._errors: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._run, args=(member,))
@@ -76,10 +78,11 @@ class Mixed:
             thread.join()
 
     def check(self) -> None:
-        """Wait a little for things to come; raises if a member has failed."""
+        """Wait a little for things to come; raises if a member has failed, or if it takes too long for what has come."""
         self.done.wait(0.02)
         if self._errors:
             raise self._errors[0]
+        assert time.monotonic() < self._deadline, {name: len(values) for name, values in self.heard.items()}
 
     def _run(self, member: "Callable[[Mixed, list[bytes]], None]") -> None:
         try:
