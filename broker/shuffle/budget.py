@@ -8,6 +8,7 @@ Touched by processors and the spiller, under one lock that is held for an additi
 
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 
 from broker.runtime.threads import Lock
 
@@ -42,8 +43,13 @@ class Budget:
         return self.memory * 2 > self.memory_max - self.index
 
     @property
+    def disk_left(self) -> float:
+        """Infinite without a bound."""
+        return inf if self.disk_max < 0 else max(0, self.disk_max - self.disk)
+
+    @property
     def disk_full(self) -> bool:
-        return 0 <= self.disk_max <= self.disk
+        return self.disk_left == 0
 
     def full(self, to_disk: bool) -> bool:
         """Writers must wait: memory is used up and the spiller is behind; or, ``to_disk``, the disk is used up.

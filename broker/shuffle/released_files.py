@@ -11,8 +11,11 @@ Only the spiller's thread comes here.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from attrs import frozen
+
+from broker.runtime.clock import Clock
 
 # How long (s) a file waits for others to grow.
 WAIT_S = 60.0
@@ -26,10 +29,12 @@ class _Released:
 
 
 class ReleasedFiles:
-    """``most``: bytes of them together. Whoever is given a path removes that file."""
+    """``most``: bytes of them together. ``remove``: has a file go, and does not fail."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Clock, remove: Callable[[str], None]) -> None:
         self._most = most
+        self._clock = clock
+        self._remove = remove
         self._files: deque[_Released] = deque()
         self._ahead = 0  # bytes removed, of which nothing has been written yet
         self.bytes = 0
@@ -38,34 +43,33 @@ class ReleasedFiles:
     def paths(self) -> list[str]:
         return [file.path for file in self._files]
 
-    def keep(self, path: str, size: int, now: float) -> bool:
-        """False if there is no room for it: then it is to be removed right away."""
-        if not 0 < size <= self._most - self.bytes:
-            return False
-        self._files.append(_Released(path, size, now))
-        self.bytes += size
-        return True
+    def add(self, path: str, size: int) -> None:
+        """Remove a file some time; now if there is no room for it."""
+        if 0 < size <= self._most - self.bytes:
+            self._files.append(_Released(path, size, self._clock.monotonic()))
+            self.bytes += size
+        else:
+            self._remove(path)
 
-    def make_way(self, size: int) -> list[str]:
-        """So many bytes are going to be written. The files to be removed before; the last ones released are in memory."""
-        gone = []
+    def make_way(self, size: int) -> None:
+        """So many bytes are going to be written. The last files go first: they are in memory."""
         while self._ahead < size and self._files:
-            self._ahead += self._files[-1].size
-            gone.append(self._remove(self._files.pop()))
+            self._ahead += self._drop(self._files.pop())
         self._ahead = max(0, self._ahead - size)
-        return gone
 
-    def surplus(self, now: float, most: int) -> list[str]:
-        """Those that have waited for long, or are more than ``most`` bytes, the oldest first."""
-        gone = []
-        while self._files and (self.bytes > most or now - self._files[0].since >= WAIT_S):
-            gone.append(self._remove(self._files.popleft()))
-        return gone
+    def trim(self, most: float) -> bool:
+        """Remove what has waited for long, or is more than ``most`` bytes, the oldest first. False if there is nothing."""
+        trimmed = False
+        while self._files and (self.bytes > most or self.wait_s() == 0):
+            self._drop(self._files.popleft())
+            trimmed = True
+        return trimmed
 
-    def _remove(self, file: _Released) -> str:
+    def wait_s(self) -> float | None:
+        """Until one has waited for long."""
+        return max(0.0, self._files[0].since + WAIT_S - self._clock.monotonic()) if self._files else None
+
+    def _drop(self, file: _Released) -> int:
         self.bytes -= file.size
-        return file.path
-
-    def next_s(self, now: float) -> float | None:
-        """When one will have waited for long."""
-        return max(0.0, self._files[0].since + WAIT_S - now) if self._files else None
+        self._remove(file.path)
+        return file.size

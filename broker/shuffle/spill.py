@@ -68,7 +68,7 @@ class Spiller:
         self._budget = budget
         self._clock = clock
         self._files = OpenFiles(disk, _OPEN_FILES)
-        self.released = ReleasedFiles(released_bytes)
+        self.released = ReleasedFiles(released_bytes, clock, self._remove_file)
         self._lock = Lock()
         self._partitions: dict[bytes, ResultPartition] = {}
         self._finishing: list[_Finishing] = []
@@ -115,12 +115,8 @@ class Spiller:
 
     def step(self, timeout: float | None) -> bool:
         if timeout != 0:
-            if self.broken is not None:
-                timeout = _RETRY_S if timeout is None else min(timeout, _RETRY_S)
-            following = self.released.next_s(self._clock.monotonic())
-            if following is not None:
-                timeout = following if timeout is None else min(timeout, following)
-            self._wanted.wait(timeout)
+            waits = (timeout, None if self.broken is None else _RETRY_S, self.released.wait_s())
+            self._wanted.wait(min((wait for wait in waits if wait is not None), default=None))
         self._wanted.clear()
         worked = False
         with self._lock:
@@ -137,8 +133,7 @@ class Spiller:
         else:
             self.broken = None
         # They are on the disk still, and take nobody's place there.
-        budget = self._budget
-        worked |= self._remove_released(None if budget.disk_max < 0 else max(0, budget.disk_max - budget.disk))
+        worked |= self.released.trim(self._budget.disk_left)
         if self._room:
             self._room = False
             self.on_room()
@@ -149,7 +144,7 @@ class Spiller:
 
     def close(self) -> None:
         """When the thread has ended."""
-        self._remove_released(0)
+        self.released.trim(0)
         self._files.close_all()
 
     def _make_room(self) -> bool:
@@ -178,7 +173,7 @@ class Spiller:
         try:
             return self._move_piece(partition)
         except OSError:  # perhaps the disk is full
-            if not self._remove_released(0):
+            if not self.released.trim(0):
                 raise
         return self._move_piece(partition)
 
@@ -190,8 +185,7 @@ class Spiller:
             file, offset = partition.file, partition.file_end
         if not count:
             return 0
-        for path in self.released.make_way(size):
-            self._remove_file(path)
+        self.released.make_way(size)
         if file is None:
             file = self._create(partition)
         file.get().pwrite(_joined([payload for _, _, payloads in batch for payload in payloads]), offset)
@@ -349,15 +343,7 @@ class Spiller:
             # The index first: without it the data means nothing.
             for path in (index, f"{index}.tmp"):
                 self._remove_file(path)
-            if not self.released.keep(named.path, partition.file_end, self._clock.monotonic()):
-                self._remove_file(named.path)
-
-    def _remove_released(self, most: int | None) -> bool:
-        """Those that have waited for long, or are more than ``most`` bytes. False if there are none."""
-        gone = self.released.surplus(self._clock.monotonic(), 2**63 if most is None else most)
-        for path in gone:
-            self._remove_file(path)
-        return bool(gone)
+            self.released.add(named.path, partition.file_end)
 
     def _remove_file(self, path: str) -> None:
         try:

@@ -15,10 +15,10 @@ from attrs import frozen
 from pyspark.sql import functions as sf
 from pyspark.sql import types as t
 
+from broker.spark.exchange_plan import WIDE_ROW
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-WIDE_ROW = -1
 
 # Bytes of a row's strings and binaries; beyond that it is too wide.
 _WIDTH_MAX = 64 * 1024
@@ -67,21 +67,18 @@ def counted(tagged: "DataFrame") -> Batches:
 def uncounted(tagged: "DataFrame") -> Batches | None:
     """``tagged``: columns of any kind, and last the bucket, an int. None for columns whose width is not soon found."""
     fields = tagged.schema.fields
-    widths = [_width(sf.col(f"`{field.name}`"), field.dataType) for field in fields]
-    fixed, variable = 0, list["Column"]()
-    for width in widths:
-        if width is None:
-            return None
-        fixed += width.fixed
-        variable += width.variable
-    rows = max(1, min(_ROWS_MAX, _BATCH_BYTES // max(1, fixed)))
-    if not variable:
-        return Batches(tagged, {_RECORDS: str(rows), _BYTES: str(_NO_BOUND)})
-    fits = reduce(add, variable) <= _WIDTH_MAX
     *columns, bucket = (sf.col(f"`{field.name}`") for field in fields)
+    widths = [_width(column, field.dataType) for column, field in zip(columns, fields[:-1], strict=True)]
+    row = _together([*widths, _width(bucket, fields[-1].dataType)])
+    if row is None:
+        return None
+    rows = max(1, min(_ROWS_MAX, _BATCH_BYTES // max(1, row.fixed)))
+    if not row.variable:
+        return Batches(tagged, {_RECORDS: str(rows), _BYTES: str(_NO_BOUND)})
+    fits = reduce(add, row.variable) <= _WIDTH_MAX
     guarded = [
         sf.when(fits, column).alias(field.name) if width is not None and width.variable else column
-        for column, field, width in zip(columns, fields[:-1], widths[:-1], strict=True)
+        for column, field, width in zip(columns, fields[:-1], widths, strict=True)
     ]
     last = sf.when(fits, bucket).otherwise(sf.lit(WIDE_ROW)).alias(fields[-1].name)
     return Batches(tagged.select(*guarded, last), {_RECORDS: str(min(rows, _ROWS)), _BYTES: str(_NO_BOUND)})
@@ -110,9 +107,12 @@ def _width(column: "Column", kind: t.DataType) -> _Width | None:
 def _struct_width(column: "Column", kind: t.StructType) -> _Width | None:
     if len({name.lower() for name in kind.names}) < len(kind.names):
         return None  # which of them a name means, cannot be said
+    return _together([_width(column.getField(field.name), field.dataType) for field in kind.fields])
+
+
+def _together(widths: Sequence[_Width | None]) -> _Width | None:
     fixed, variable = 0, list["Column"]()
-    for field in kind.fields:
-        width = _width(column.getField(field.name), field.dataType)
+    for width in widths:
         if width is None:
             return None
         fixed += width.fixed

@@ -139,41 +139,37 @@ def exchange(
     bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
     tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
     batches = uncounted(tagged)
-    with shown(spark, "exchange", progress):
-        plan = None if batches is None else _written(spark, spec, schema, batches)
-        if plan is None:
-            # What has been written of it already must not win.
-            spec = attrs.evolve(spec, data_set=new_data_set())
-            plan = _written(spark, spec, schema, counted(tagged))
-    assert plan is not None, "no row is too wide for batches whose bytes are counted"
     try:
+        with shown(spark, "exchange", progress):
+            plan = None if batches is None else _written(spark, spec, schema, batches)
+            if plan is None:
+                # What has been written of it already must not win.
+                spec = attrs.evolve(spec, data_set=new_data_set())
+                plan = _written(spark, spec, schema, counted(tagged))
+        assert plan is not None, "no row is too wide for batches whose bytes are counted"
         read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
         return Exchanged(read.toDF(*df.columns), plan)
-    except BaseException:
-        _release_quietly(spec)
-        raise
-
-
-def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
-    """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
-    committed = batches.rows.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
-    try:
-        with _settings(spark, {**_SETTINGS, **batches.settings}):
-            rows = committed.collect()
-        # Spark gives the result of one attempt of each task, the first that succeeded.
-        winners = tuple(map(Winner.of, rows))
-        if any(winner.too_wide for winner in winners):
-            _release_quietly(spec)
-            return None
-        plan = ExchangePlan(spec, winners)
-        release_losers(plan)
-        return plan
     except BaseException as error:
         _release_quietly(spec)
         sentence = said(str(error))
         if sentence is None:
             raise
         raise ExchangeError(sentence) from error
+
+
+def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
+    """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
+    committed = batches.rows.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
+    with _settings(spark, {**_SETTINGS, **batches.settings}):
+        rows = committed.collect()
+    # Spark gives the result of one attempt of each task, the first that succeeded.
+    winners = tuple(map(Winner.of, rows))
+    if any(winner.too_wide for winner in winners):
+        _release_quietly(spec)
+        return None
+    plan = ExchangePlan(spec, winners)
+    release_losers(plan)
+    return plan
 
 
 def said(text: str) -> str | None:

@@ -20,7 +20,7 @@ from broker.client.errors import (
     ShuffleError,
     ShuffleTimeoutError,
 )
-from broker.spark.exchange_plan import NO_ROWS, TOO_WIDE, ExchangeError, ExchangeSpec, bits
+from broker.spark.exchange_plan import NO_ROWS, TOO_WIDE, WIDE_ROW, ExchangeError, ExchangeSpec, bits
 from broker.spark.exchange_split import Splitter
 from broker.spark.worker import settle
 
@@ -132,7 +132,7 @@ def _narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Those that have rows. Raises _WideRow."""
     for batch in batches:
         if batch.num_rows:
-            if batch.column(batch.num_columns - 1).to_numpy().min() < 0:
+            if batch.column(batch.num_columns - 1).to_numpy().min() <= WIDE_ROW:
                 raise _WideRow
             yield batch
 

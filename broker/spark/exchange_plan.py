@@ -49,6 +49,9 @@ class ExchangeSpec:
         return self.data_set.hex()
 
 
+# The bucket of a row whose values were left behind, see ``exchange_batches``.
+WIDE_ROW = -1
+
 # In place of a broker.
 NO_ROWS = -1
 TOO_WIDE = -2  # it came to a row that was too wide for its batches, and has written nothing

@@ -68,9 +68,8 @@ def cut(ranges: Iterable[OffsetRange], at_least: int | None, most_records: int |
     missing = min(at_least or 0, sum(one.size for one in whole)) - sum(pieces)
     heap = [(-one.size / count, index) for index, (one, count) in enumerate(zip(whole, pieces, strict=True))]
     heapq.heapify(heap)
-    for _ in range(
-        missing
-    ):  # the longest piece has two records at least, for there are as many records as pieces wanted
+    # The longest piece has two records at least, for there are as many records as pieces wanted.
+    for _ in range(missing):
         _, index = heap[0]
         pieces[index] += 1
         heapq.heapreplace(heap, (-whole[index].size / pieces[index], index))

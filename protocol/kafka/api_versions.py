@@ -54,10 +54,7 @@ def response(
     out = Writer(bytearray(4))
     out.i32(correlation_id)
     out.i16(error)
-    if flexible:
-        out.compact_array(len(ranges))
-    else:
-        out.array(len(ranges))
+    out.any_array(len(ranges), flexible)
     for key, (lowest, highest) in ranges.items():
         out.i16(key)
         out.i16(lowest)

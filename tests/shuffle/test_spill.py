@@ -11,7 +11,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.shuffle.budget import IN_FILE_BYTES, Budget
 from broker.shuffle.result_partition import ResultPartition
@@ -21,6 +20,7 @@ from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode
+from tests.network.harness import ManualClock
 from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
 from tests.shuffle.test_reading import payloads
 from tests.shuffle.test_writing import read
@@ -180,14 +180,6 @@ class Setup:
     @property
     def accounts(self) -> tuple[int, int]:
         return self.budget.memory, self.budget.disk
-
-
-class ManualClock(SystemClock):
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class Interrupting(SystemDisk):

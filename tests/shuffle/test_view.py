@@ -82,16 +82,20 @@ class Bench:
         self.queue.add(receiver)
         return receiver
 
-    def sent(self) -> list[tuple[int, int]]:
-        """(receiver's number, size) of each buffer, in order."""
+    def frames(self) -> list[tuple[int, bytes]]:
+        """(receiver's number, frame) of each buffer, in order."""
         parts, self.parts = self.parts, []
         data = b"".join(p.file.pread(p.size, p.offset) if type(p) is FileRegion else bytes(p) for p in parts)
         found, pos = [], 0
         while pos < len(data):
             length = int.from_bytes(data[pos : pos + 4], "big")
-            found.append((data[pos + 9], length - 47))
+            found.append((data[pos + 9], data[pos : pos + length]))
             pos += length
         return found
+
+    def sent(self) -> list[tuple[int, int]]:
+        """(receiver's number, size) of each buffer, in order."""
+        return [(number, len(frame) - 47) for number, frame in self.frames()]
 
     def spill(self, file: FakeFile) -> None:
         for part in self.partition.subpartitions:
@@ -159,11 +163,8 @@ def test_small_buffers_of_a_finished_partition_are_read_ahead(receivers: int) ->
     asking = [bench.request(number, 1) for number in range(receivers)]
     came: list[list[bytes]] = [[], []]
     for _ in range(81):
-        data, bench.parts = b"".join(map(bytes, bench.parts)), []
-        while data:
-            length = int.from_bytes(data[:4], "big")
-            came[data[9]].append(data[47:length])
-            data = data[length:]
+        for number, frame in bench.frames():
+            came[number].append(frame[47:])
         bench.queue.add_credits([(1, receiver.id) for receiver in asking])
     assert came[:receivers] == [[*payloads, b"", *payloads]] * receivers
     assert len(file.reads) < 10 * receivers
@@ -290,17 +291,10 @@ def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spi
             bench.spill(FakeFile())
         bench.connection.writable = True
         bench.queue.send()
-        data = b"".join(
-            bytes(p.file.pread(p.size, p.offset)) if type(p) is FileRegion else bytes(p) for p in bench.parts
-        )
-        frames: list[list[bytes]] = [[] for _ in range(3)]
-        while data:
-            size = int.from_bytes(data[:4], "big")
-            frames[data[9]].append(data[:size])
-            data = data[size:]
+        first = [frame for number, frame in bench.frames() if number == 0]
         assert bench.partition.memory == bench.budget.memory
         assert all(view.finished for view in (r.view for r in bench.queue._receivers.values()))
-        return frames[0]
+        return first
 
     alone = sent(1)
     assert len(alone) == len(kinds)
