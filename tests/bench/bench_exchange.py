@@ -9,7 +9,6 @@ the broker.
 import argparse
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.spark.exchange_driver import exchange
+from tests.bench.bench_spark import session
 from tests.bench.process import BrokerProcess
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -128,15 +128,8 @@ def main() -> None:
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the broker")
     options = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="bench-exchange-") as directory, Shuffle(*options.set) as broker:
-        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-        settings = ["spark.driver.memory=1g", f"spark.local.dir={directory}", "spark.ui.showConsoleProgress=false"]
-        for setting in settings + options.conf:
-            name, _, value = setting.partition("=")
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = session(directory, options.conf)
         for size in options.size:
             rows = options.rows or 400_000_000 // (size + 8) // _FILES * _FILES
             compare(spark, broker, directory, rows, size, options.partitions, options.repeat)
