@@ -19,7 +19,7 @@ from broker.client.errors import ProducerFailedError, ShuffleError
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
 
 PRODUCER_FAILED_STATUS = 3
 # Subpartitions that one `read` may name: each is an open file.
@@ -40,6 +40,14 @@ def _to_partition(_ctx: click.Context, _parameter: click.Parameter, value: str) 
         return ResultPartitionID.from_text(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from None
+
+
+def _to_released(_ctx: click.Context, parameter: click.Parameter, value: str) -> bytes:
+    """A partition, or the 16 bytes of a data set."""
+    if len(value.strip()) == 2 * DATA_SET_BYTES:
+        with contextlib.suppress(ValueError):
+            return bytes.fromhex(value)
+    return _to_partition(_ctx, parameter, value)
 
 
 def _to_subpartitions(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -270,18 +278,24 @@ def list_partitions(address: tuple[str, int], prefix: str) -> None:
 
 @command.command()
 @_address
-@_partition
+@click.argument("released", metavar="PARTITION|DATA-SET", callback=_to_released)
 @click.option("--if-exists", is_flag=True, help="A partition that is not there is no error.")
-def release(address: tuple[str, int], partition: ResultPartitionID, if_exists: bool) -> None:
-    """Forget PARTITION and free its space."""
+def release(address: tuple[str, int], released: bytes, if_exists: bool) -> None:
+    """Forget PARTITION and free its space, or do so with all partitions of DATA-SET (the first 32 hex digits of theirs), which
+    nobody may write to any more then.
+    """
     from broker.client.shuffle_admin import ShuffleAdmin
 
     with ShuffleAdmin(address) as admin:
-        existed = admin.release(partition)
+        if isinstance(released, ResultPartitionID):
+            existed = admin.release(released)
+        else:
+            existed = admin.release_data_set(released) > 0
     if existed:
-        click.echo(f"released {partition.hex()}")
+        click.echo(f"released {released.hex()}")
     elif not if_exists:
-        raise BrokerError(f"There is no partition {partition.hex()} at {address[0]}:{address[1]}.")
+        what = "partition" if isinstance(released, ResultPartitionID) else "partition of the data set"
+        raise BrokerError(f"There is no {what} {released.hex()} at {address[0]}:{address[1]}.")
 
 
 def _create(path: str) -> BinaryIO:

@@ -10,19 +10,21 @@ from broker.client.input_gate import PartitionLike, partition_id
 from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
 from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.writer_frames import (
+    DataSetReleased,
     PartitionInfo,
     PartitionList,
     PartitionReleased,
     PartitionState,
     WriterError,
     encode_list_partitions,
+    encode_release_data_set,
     encode_release_partition,
 )
 
-A = TypeVar("A", PartitionList, PartitionReleased)
+A = TypeVar("A", PartitionList, PartitionReleased, DataSetReleased)
 
 
 class ShuffleAdmin:
@@ -39,7 +41,7 @@ class ShuffleAdmin:
         parsed = parse_address(address)
         self._timeout = timeout
         self._changed = Condition()
-        self._answers: dict[int, PartitionList | PartitionReleased] = {}
+        self._answers: dict[int, PartitionList | PartitionReleased | DataSetReleased] = {}
         self._error: Exception | None = None
         self._correlation = 0
         self._closed = False
@@ -59,6 +61,15 @@ class ShuffleAdmin:
         number = self._number()
         frame = encode_release_partition(number, partition_id(partition))
         return self._ask(number, frame, PartitionReleased).existed
+
+    def release_data_set(self, data_set: bytes) -> int:
+        """Forget all partitions of a data set (the first 16 bytes of their ids), and have the broker refuse it more of them:
+        a writer that opens one later gets PartitionReleasedError. How many there were. Raises ValueError for other ids.
+        """
+        if len(data_set) != DATA_SET_BYTES:
+            raise ValueError(f"a data set's id is {DATA_SET_BYTES} bytes, not {len(data_set)}")
+        number = self._number()
+        return self._ask(number, encode_release_data_set(number, data_set), DataSetReleased).partitions
 
     def finished_attempt(self, partition: PartitionLike, patience: float = 10.0) -> ResultPartitionID | None:
         """The attempt at this partition that has finished, whichever it is. Waits ``patience`` s for one: an attempt is
@@ -106,7 +117,7 @@ class ShuffleAdmin:
     def received(self, messages: list[ServerMessage]) -> None:
         with self._changed:
             for message in messages:
-                if isinstance(message, PartitionList | PartitionReleased):
+                if isinstance(message, PartitionList | PartitionReleased | DataSetReleased):
                     self._answers[message.correlation] = message
                 elif isinstance(message, WriterError):
                     self._error = writer_refused(message.code, message.message)

@@ -2,6 +2,9 @@
 
 Any thread may call; one lock for the tables, never held while a partition's own is taken by somebody who wants this one.
 Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, the others are released.
+
+A data set that was released as a whole stays released: who releases it cannot know of all that are about to write to it, such as
+tasks of a job that was cancelled.
 """
 
 from collections.abc import Callable
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from broker.shuffle.writers import Writers
 
 log = get_logger("shuffle")
+
+# How many released data sets are remembered, the last ones: some 150 bytes each.
+_RELEASED_DATA_SETS_MAX = 16_384
 
 
 class Refused(Exception):
@@ -79,6 +85,7 @@ class Partitions:
         self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
         self._waiting: dict[bytes, list[Waiting]] = {}
         self._deadlines: dict[tuple[ResultPartition, _Deadline], TimerHandle] = {}
+        self._released_data_sets: dict[bytes, None] = {}  # the latest last
         spiller.on_room = self.room
 
     def load(self) -> None:
@@ -114,6 +121,10 @@ class Partitions:
                 raise Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished")
             found = self._by_id.get(wanted.partition)
             if found is None:
+                if wanted.partition.data_set in self._released_data_sets:
+                    raise Refused(
+                        WriterErrorCode.RELEASED, f"the data set {wanted.partition.data_set.hex()} was released"
+                    )
                 found = ResultPartition(
                     wanted.partition,
                     wanted.type,
@@ -300,6 +311,16 @@ class Partitions:
         """Forget it. False if there is none."""
         partition = self._by_id.get(partition_id)
         return partition is not None and self._release(partition)
+
+    def release_data_set(self, data_set: bytes) -> int:
+        """Forget all partitions whose ids begin so, and refuse more of them. How many there were."""
+        with self._lock:
+            self._released_data_sets.pop(data_set, None)
+            self._released_data_sets[data_set] = None
+            if len(self._released_data_sets) > _RELEASED_DATA_SETS_MAX:
+                del self._released_data_sets[next(iter(self._released_data_sets))]
+            partitions = [found for found in self._by_id.values() if found.id.startswith(data_set)]
+        return sum(map(self._release, partitions))
 
     def _release(self, partition: ResultPartition) -> bool:
         with self._lock:

@@ -35,11 +35,13 @@ from protocol.shuffle.writer_frames import (
     ListPartitions,
     OpenPartition,
     PushBuffer,
+    ReleaseDataSet,
     ReleasePartition,
     WriterErrorCode,
     WriterFrame,
     encode_all_records_processed,
     encode_buffer_size_hint,
+    encode_data_set_released,
     encode_partition_finished,
     encode_partition_list,
     encode_partition_opened,
@@ -105,6 +107,9 @@ class Writers:
         elif isinstance(frame, ReleasePartition):
             existed = self._partitions.release(frame.partition)
             self._send(encode_partition_released(frame.correlation, existed))
+        elif isinstance(frame, ReleaseDataSet):
+            released = self._partitions.release_data_set(frame.data_set)
+            self._send(encode_data_set_released(frame.correlation, released))
         elif isinstance(frame, ListPartitions):
             self._send(encode_partition_list(frame.correlation, self._partitions.list(frame.prefix.lower())))
         else:

@@ -28,7 +28,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from broker.client import ResultPartitionID, ShuffleAdmin
+from broker.client import ShuffleAdmin
 from broker.client.blocks import new_data_set
 from broker.client.connection import parse_address
 from broker.client.errors import ShuffleError
@@ -198,15 +198,13 @@ def _require(spec: ExchangeSpec) -> None:
             ) from error
 
 
-def _release(spec: ExchangeSpec, but: frozenset[ResultPartitionID] = frozenset()) -> None:
-    """All that is on the brokers, of any attempt, but these partitions."""
+def _release(spec: ExchangeSpec) -> None:
+    """All that is on the brokers, of any attempt, and what attempts that are still running would write."""
     failed: list[tuple[str, ShuffleError]] = []
     for address in spec.brokers:
         try:
             with ShuffleAdmin(address) as admin:
-                for found in admin.partitions(spec.prefix):
-                    if found.partition not in but:
-                        admin.release(found.partition)
+                admin.release_data_set(spec.data_set)
         except ShuffleError as error:
             failed.append((address, error))
     if failed:
@@ -221,11 +219,14 @@ def _release_quietly(spec: ExchangeSpec) -> None:
 
 
 def release_losers(plan: ExchangePlan) -> None:
-    """What other attempts have written, or are writing."""
+    """What other attempts have written, or are writing. What they begin later goes with the exchange."""
     spec = plan.spec
-    winners = frozenset(spec.partition(winner.map_number, winner.attempt) for winner in plan.winners)
-    with suppress(ExchangeError):
-        _release(spec, but=winners)
+    winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
+    for address in spec.brokers:
+        with suppress(ShuffleError), ShuffleAdmin(address) as admin:
+            for found in admin.partitions(spec.prefix):
+                if found.partition not in winners:
+                    admin.release(found.partition)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from protocol.wire import BytesLike
 
 RECEIVER_BYTES = 16
+DATA_SET_BYTES = 16
 PARTITION_ID_BYTES = 60
 
 _PARTS = struct.Struct(">16si16s16sii")

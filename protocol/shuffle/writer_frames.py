@@ -21,7 +21,7 @@ from typing import TypeVar
 from protocol.errors import ProtocolError
 from protocol.shuffle.data_type import DATA_TYPES, IS_EVENT
 from protocol.shuffle.frame import HEADER, HEADER_BYTES, MAGIC
-from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
+from protocol.shuffle.ids import DATA_SET_BYTES, PARTITION_ID_BYTES, ResultPartitionID
 from protocol.shuffle.writer_values import (
     ALL_SUBPARTITIONS,
     DEFAULT_TTL,
@@ -31,6 +31,7 @@ from protocol.shuffle.writer_values import (
     AllRecordsProcessed,
     BufferSizeHint,
     CloseWriter,
+    DataSetReleased,
     FailPartition,
     FinishPartition,
     ListPartitions,
@@ -44,6 +45,7 @@ from protocol.shuffle.writer_values import (
     PartitionType,
     PushAcknowledged,
     PushBuffer,
+    ReleaseDataSet,
     ReleasePartition,
     ServerFrame,
     WriterCredit,
@@ -61,6 +63,7 @@ __all__ = [
     "BufferSizeHint",
     "CloseWriter",
     "DEFAULT_TTL",
+    "DataSetReleased",
     "FailPartition",
     "FinishPartition",
     "ListPartitions",
@@ -78,6 +81,7 @@ __all__ = [
     "PartitionType",
     "PushAcknowledged",
     "PushBuffer",
+    "ReleaseDataSet",
     "ReleasePartition",
     "ServerFrame",
     "WriterCredit",
@@ -90,6 +94,7 @@ __all__ = [
     "encode_all_records_processed",
     "encode_buffer_size_hint",
     "encode_close_writer",
+    "encode_data_set_released",
     "encode_fail_partition",
     "encode_finish_partition",
     "encode_list_partitions",
@@ -100,6 +105,7 @@ __all__ = [
     "encode_partition_released",
     "encode_push_acknowledged",
     "encode_push_buffer",
+    "encode_release_data_set",
     "encode_release_partition",
     "encode_writer_credit",
     "encode_writer_error",
@@ -122,6 +128,7 @@ _THREE = struct.Struct(">iii")
 _ERROR = struct.Struct(">16sih")
 _RELEASED = struct.Struct(">i?")
 _RELEASE = struct.Struct(">i60s")
+_RELEASE_DATA_SET = struct.Struct(">i16s")
 _INFO = struct.Struct(">60sBBiqqi")
 
 # Whole frames of the hot ones.
@@ -191,6 +198,10 @@ def encode_close_writer(handle: int) -> bytes:
     return _frame(70, _I32.pack(handle))
 
 
+def encode_release_data_set(correlation: int, data_set: bytes) -> bytes:
+    return _frame(71, _RELEASE_DATA_SET.pack(correlation, data_set))
+
+
 def encode_partition_opened(writer: bytes, handle: int, credit: int, next_sequences: Iterable[int]) -> bytes:
     numbers = tuple(next_sequences)
     count = len(numbers)
@@ -238,6 +249,10 @@ def encode_all_records_processed(handle: int, subpartition: int) -> bytes:
     return _frame(89, _TWO.pack(handle, subpartition))
 
 
+def encode_data_set_released(correlation: int, partitions: int) -> bytes:
+    return _frame(90, _TWO.pack(correlation, partitions))
+
+
 _ENCODERS: dict[type, Callable[..., bytes]] = {
     OpenPartition: encode_open_partition,
     PushBuffer: encode_push_buffer,
@@ -246,6 +261,7 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
     ReleasePartition: encode_release_partition,
     ListPartitions: encode_list_partitions,
     CloseWriter: encode_close_writer,
+    ReleaseDataSet: encode_release_data_set,
     PartitionOpened: encode_partition_opened,
     WriterCredit: encode_writer_credit,
     PushAcknowledged: encode_push_acknowledged,
@@ -256,6 +272,7 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
     PartitionList: encode_partition_list,
     BufferSizeHint: encode_buffer_size_hint,
     AllRecordsProcessed: encode_all_records_processed,
+    DataSetReleased: encode_data_set_released,
 }
 
 
@@ -381,6 +398,7 @@ _WRITER_PARSERS: dict[int, Callable[[Reader], WriterFrame]] = {
     68: lambda reader: ReleasePartition(reader.i32(), _read_id(reader)),
     69: lambda reader: ListPartitions(reader.i32(), _read_text(reader)),
     70: lambda reader: CloseWriter(reader.i32()),
+    71: lambda reader: ReleaseDataSet(reader.i32(), bytes(reader.take(DATA_SET_BYTES, "a data set id"))),
 }
 
 _SERVER_PARSERS: dict[int, Callable[[Reader], ServerFrame]] = {
@@ -394,4 +412,5 @@ _SERVER_PARSERS: dict[int, Callable[[Reader], ServerFrame]] = {
     87: _partition_list,
     88: lambda reader: BufferSizeHint(reader.i32(), reader.i32(), reader.i32()),
     89: lambda reader: AllRecordsProcessed(reader.i32(), reader.i32()),
+    90: lambda reader: DataSetReleased(reader.i32(), reader.i32()),
 }

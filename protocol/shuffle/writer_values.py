@@ -19,6 +19,7 @@ class WriterId(IntEnum):
     RELEASE_PARTITION = 68
     LIST_PARTITIONS = 69
     CLOSE_WRITER = 70
+    RELEASE_DATA_SET = 71
     PARTITION_OPENED = 80
     WRITER_CREDIT = 81
     PUSH_ACKNOWLEDGED = 82
@@ -29,6 +30,7 @@ class WriterId(IntEnum):
     PARTITION_LIST = 87
     BUFFER_SIZE_HINT = 88
     ALL_RECORDS_PROCESSED = 89
+    DATA_SET_RELEASED = 90
 
 
 class PartitionType(IntEnum):
@@ -128,8 +130,25 @@ class CloseWriter(NamedTuple):
     handle: int
 
 
+class ReleaseDataSet(NamedTuple):
+    """Forget all partitions whose ids begin with these 16 bytes, and let none be opened any more.
+
+    ``correlation`` comes back in DataSetReleased.
+    """
+
+    correlation: int
+    data_set: bytes
+
+
 WriterFrame = (
-    OpenPartition | PushBuffer | FinishPartition | FailPartition | ReleasePartition | ListPartitions | CloseWriter
+    OpenPartition
+    | PushBuffer
+    | FinishPartition
+    | FailPartition
+    | ReleasePartition
+    | ListPartitions
+    | CloseWriter
+    | ReleaseDataSet
 )
 
 # -- broker to writer -------------------------------------------------------------------------------------------
@@ -165,7 +184,7 @@ class PartitionFinished(NamedTuple):
 class WriterError(NamedTuple):
     """The partition of this handle (or, before there is one, of this writer) is of no more use to the writer.
 
-    To a ReleasePartition or ListPartitions: neither writer nor handle.
+    To a ReleasePartition, ListPartitions or ReleaseDataSet: neither writer nor handle.
     """
 
     writer: bytes
@@ -217,6 +236,13 @@ class AllRecordsProcessed(NamedTuple):
     subpartition: int
 
 
+class DataSetReleased(NamedTuple):
+    """``partitions``: how many there were."""
+
+    correlation: int
+    partitions: int
+
+
 ServerFrame = (
     PartitionOpened
     | WriterCredit
@@ -228,4 +254,5 @@ ServerFrame = (
     | PartitionList
     | BufferSizeHint
     | AllRecordsProcessed
+    | DataSetReleased
 )

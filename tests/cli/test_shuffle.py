@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.client import Broker, ShuffleWriter
+from broker.client.blocks import new_data_set
 from protocol.shuffle.ids import ResultPartitionID
 from tests.cli.conftest import Run, command_line
 
@@ -93,6 +94,19 @@ def test_partitions_are_listed_and_released(
     assert partition.hex() not in run_alone("shuffle", "list", address).stdout.decode()
 
 
+def test_a_data_set_is_released_as_a_whole(run_alone: Run, address: str, files: list[Path]) -> None:
+    data_set = new_data_set()
+    for number in range(2):
+        partition = ResultPartitionID.of(data_set, number).hex()
+        run_alone("shuffle", "write", address, partition, "--type", "blocking", str(files[1]))
+    run_alone("shuffle", "release", address, data_set.hex())
+    assert data_set.hex() not in run_alone("shuffle", "list", address).stdout.decode()
+    refused = run_alone("shuffle", "write", address, partition, "--type", "blocking", str(files[1]), fails=1)
+    assert b"was released" in refused.stderr
+    run_alone("shuffle", "release", address, data_set.hex(), fails=1)
+    run_alone("shuffle", "release", address, data_set.hex(), "--if-exists")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -102,6 +116,7 @@ def test_partitions_are_listed_and_released(
         (("read", "h:1", "00" * 60, "3-1", "--out", "x"), 2, b"0-15 or 0,3"),
         (("read", "h:1", "00" * 60, "0-999999", "--out", "x"), 2, b"4096"),
         (("read", "h:1", "00" * 60, "0", "--out", "x", "--credit", "0", "--floating-buffers", "0"), 2, b"both 0"),
+        (("release", "h:1", "zz" * 16), 2, b"120 hex digits"),
         (("write", "h:1", "00" * 60, "no-such-file"), 2, b"no-such-file"),
         (("write", "h:1", "00" * 60, "--generation", "3.0", "-"), 2, b"release of Flink"),
     ],

@@ -197,6 +197,11 @@ class Connection:
             case writer_frames.ReleasePartition(correlation, partition):
                 existed = server.partitions.pop(partition, None) is not None
                 self.send(writer_frames.encode_partition_released(correlation, existed))
+            case writer_frames.ReleaseDataSet(correlation, data_set):
+                gone = [one for one in server.partitions if one.startswith(data_set)]
+                for one in gone:
+                    del server.partitions[one]
+                self.send(writer_frames.encode_data_set_released(correlation, len(gone)))
             case writer_frames.ListPartitions(correlation, prefix):
                 rows = [
                     writer_frames.PartitionInfo(

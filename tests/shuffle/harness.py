@@ -205,6 +205,10 @@ class Client:
         self.send(w.encode_release_partition(-2, partition))
         return self.find(w.PartitionReleased).existed
 
+    def release_data_set(self, data_set: bytes) -> int:
+        self.send(w.encode_release_data_set(-3, data_set))
+        return self.find(w.DataSetReleased).partitions
+
     def close(self) -> None:
         self.socket.close()
 

@@ -100,6 +100,7 @@ VALID = [
     w.encode_fail_partition(1, "why"),
     w.encode_list_partitions(1, "ab"),
     w.encode_release_partition(1, new_id()),
+    w.encode_release_data_set(1, new_id().data_set),
 ]
 
 

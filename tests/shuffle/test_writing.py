@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from broker.shuffle import result_partition
+from broker.shuffle import partitions, result_partition
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import PARTITION_NOT_FOUND_EXCEPTION, PRODUCER_FAILED_EXCEPTION
+from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionState, WriterErrorCode
 from tests.shuffle.harness import BLOCKING, END, PIPELINED, Client, Served, Writer, new_id, wait_for
 from tests.shuffle.test_reading import payloads
@@ -274,6 +275,36 @@ def test_releasing_frees_everything_and_tells_the_writer(server: Served, kind: A
     assert not other.release(partition)
     assert client.writer_error().code == WriterErrorCode.RELEASED
     assert server.partitions.budget.memory == 0
+
+
+def test_a_data_set_is_released_with_all_of_its_attempts_and_refuses_more(server: Served) -> None:
+    client, other = server.connect(), server.connect()
+    first, elsewhere = new_id(), new_id()
+    stored = ResultPartitionID.of(first.data_set, 1)
+    client.finish(client.open(stored, 1, BLOCKING).push(b"x" * 1000))
+    writer = client.open(first, 1, BLOCKING).push(b"x" * 1000)
+    client.finish(client.open(elsewhere, 1, BLOCKING).push(b"kept"))
+    assert 2 == other.release_data_set(first.data_set)
+    assert client.writer_error().code == WriterErrorCode.RELEASED
+    for late in (first, first.with_attempt(1), stored):  # the first by its own writer, who has not heard of it yet
+        client.send(w.encode_open_partition(writer.writer, late, 1, BLOCKING))
+        assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
+    assert [elsewhere] == [one.partition for one in other.list()]
+    assert 0 == other.release_data_set(first.data_set)
+    assert read(server, elsewhere) == [b"kept"]
+
+
+def test_the_released_data_sets_that_are_remembered_are_the_last_ones(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_RELEASED_DATA_SETS_MAX", 2)
+    client = server.connect()
+    old, new = new_id(), new_id()
+    for data_set in (new, old, new, new_id()):
+        client.release_data_set(data_set.data_set)
+    client.open(old)
+    client.send(w.encode_open_partition(bytes(range(16)), new, 1, BLOCKING))
+    assert client.find(w.WriterError).code == WriterErrorCode.RELEASED
 
 
 def test_a_partition_of_the_same_id_has_files_of_its_own(server: Served) -> None:

@@ -121,7 +121,7 @@ class Job:
         self.attempts: list[Attempt] = []
         self.winner: Attempt | None = None
         self.released = False
-        self._data_set = rng.randbytes(16)
+        self.data_set = rng.randbytes(16)
         self._most = rng.choice((0, 3, 8, 20))
         self._size_most = rng.choice((50, 300, 3_000, 20_000))
         start = 0
@@ -153,7 +153,7 @@ class Job:
         attempt = Attempt(
             self,
             number,
-            ResultPartitionID.of(self._data_set, attempt=number),
+            ResultPartitionID.of(self.data_set, attempt=number),
             rng.randbytes(16),
             script,
             pushes,

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -390,12 +391,23 @@ def test_an_attempt_that_died_is_no_winner(broker: Broker) -> None:
     writer.close()
 
 
-def test_an_attempt_that_comes_to_a_row_that_is_too_wide_leaves_nothing(broker: Broker) -> None:
+def test_an_attempt_that_comes_to_a_row_that_is_too_wide_leaves_nothing() -> None:
     wide = pa.record_batch({"v": pa.array([None], pa.string()), "bucket": pa.array([-1], pa.int32())})
-    (row,) = MapTask(spec_of(broker.shuffle_address), SCHEMA).run([ROWS, wide, ROWS], 7, 3, 0).to_pylist()
-    assert Winner.of(list(row.values())).too_wide
-    while not released(broker):  # a failed partition goes soon
-        pass
+    with Broker(shuffle_writer_retention_ms=50) as broker:
+        (row,) = MapTask(spec_of(broker.shuffle_address), SCHEMA).run([ROWS, wide, ROWS], 7, 3, 0).to_pylist()
+        assert Winner.of(list(row.values())).too_wide
+        while not released(broker):  # so long its readers are told why
+            time.sleep(0.01)
+
+
+def test_an_attempt_that_begins_after_the_release_leaves_nothing(broker: Broker) -> None:
+    """Spark does not wait for the tasks of a stage that it gives up."""
+    spec = spec_of(broker.shuffle_address)
+    with ShuffleAdmin(broker.shuffle_address) as admin:
+        admin.release_data_set(spec.data_set)
+    with pytest.raises(ExchangeError, match=r"^The exchange could not write to the broker at .*: .*released"):
+        commit(MapTask(spec, SCHEMA), 4)
+    assert released(broker)
 
 
 def test_an_attempt_without_rows_needs_no_partition(broker: Broker) -> None:

@@ -121,6 +121,7 @@ WRITER_FRAMES = st.one_of(
     st.builds(w.ReleasePartition, ints(), PARTITIONS),
     st.builds(w.ListPartitions, ints(), TEXT),
     st.builds(w.CloseWriter, ints()),
+    st.builds(w.ReleaseDataSet, ints(), ID),
 )
 _INFO = st.builds(
     w.PartitionInfo,
@@ -143,6 +144,7 @@ SERVER_FRAMES = st.one_of(
     st.builds(w.PartitionList, ints(), st.lists(_INFO, max_size=3).map(tuple)),
     st.builds(w.BufferSizeHint, ints(), ints(), ints()),
     st.builds(w.AllRecordsProcessed, ints(), ints()),
+    st.builds(w.DataSetReleased, ints(), ints()),
 )
 
 PLAIN_EVENTS = st.one_of(

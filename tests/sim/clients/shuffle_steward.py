@@ -5,10 +5,12 @@ from typing import Any
 from protocol.shuffle.buffer_response import ServerMessage
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import (
+    DataSetReleased,
     PartitionList,
     PartitionReleased,
     PartitionState,
     encode_list_partitions,
+    encode_release_data_set,
     encode_release_partition,
 )
 from tests.sim.clients.stream import StreamClient
@@ -37,9 +39,10 @@ class Steward(StreamClient):
         return self._clean if self._cleaning else all(job.done for job in self.work.jobs)
 
     def lost(self) -> None:
-        for _, attempt, _ in self._asked.values():
-            if attempt is not None:
-                attempt.excuse("it may have been released")
+        for job, attempt, _ in self._asked.values():
+            if job is not None:
+                for one in job.attempts if attempt is None else (attempt,):
+                    one.excuse("it may have been released")
         self._asked.clear()
 
     def act(self) -> None:
@@ -59,6 +62,12 @@ class Steward(StreamClient):
         self._asked[self._correlation] = job, attempt, self.world.now
 
     def _release(self, job: Job) -> None:
+        if self.rng.random() < 0.3:
+            for attempt in job.attempts:
+                attempt.asked_to_release = True
+            self._ask(job, None)
+            self.send(encode_release_data_set(self._correlation, job.data_set))
+            return
         for attempt in job.attempts:
             for _ in range(self.rng.choice((1, 2))):
                 self._ask(job, attempt)
@@ -74,6 +83,12 @@ class Steward(StreamClient):
                 if existed and attempt is not None:
                     attempt.released(self.life)
                 if job is not None and not any(other is job for other, _, _ in self._asked.values()):
+                    self._all_answered(job)
+            case DataSetReleased(correlation, count):
+                job, _, _ = self._asked.pop(correlation)
+                if job is not None:
+                    if count and job.winner is not None:
+                        job.winner.released(self.life)
                     self._all_answered(job)
             case PartitionList(correlation, partitions):
                 _, _, asked_at = self._asked.pop(correlation)
