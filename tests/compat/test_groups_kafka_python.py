@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.clients.kafka_python import consume, kafka
+from tests.compat.clients.kafka_python import consume, join, kafka
 from tests.compat.test_groups_librdkafka import PARTITIONS, write
 
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor  # isort: skip
@@ -28,7 +28,7 @@ class Group:
         self.members: list[Any] = []
 
     def join(self, **settings: Any) -> Any:
-        consumer = kafka.KafkaConsumer(
+        consumer = join(
             self.topic,
             bootstrap_servers=self.servers,
             group_id=f"group-of-{self.topic}",

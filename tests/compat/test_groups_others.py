@@ -12,7 +12,7 @@ import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AiokafkaRange
 from confluent_kafka import Consumer
 
-from tests.compat.clients.kafka_python import kafka
+from tests.compat.clients import kafka_python
 from tests.compat.clients.kcat import Kcat
 from tests.compat.clients.librdkafka import settings
 from tests.compat.clients.node import Kafkajs, Platformatic
@@ -139,7 +139,7 @@ def _librdkafka(group: Mixed, heard: list[bytes]) -> None:
 
 
 def _kafka_python(group: Mixed, heard: list[bytes]) -> None:
-    consumer = kafka.KafkaConsumer(
+    consumer = kafka_python.join(
         group.topic,
         bootstrap_servers=group.servers,
         group_id=group.group,

@@ -80,7 +80,7 @@ def test_a_new_consumer_begins_where_the_last_one_had_committed(
 ) -> None:
     servers = restarting.address
     write(servers, name, b"0", b"1", b"2")
-    consumer = kafka.KafkaConsumer(
+    consumer = kafka_python.join(
         name, bootstrap_servers=servers, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
     )
     kafka_python.consume(consumer, 2)

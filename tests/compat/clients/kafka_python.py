@@ -64,6 +64,19 @@ class KafkaPython:
             consumer.close()
 
 
+def join(topic: str, **settings: Any) -> Any:
+    """A KafkaConsumer in a group that knows ``topic`` before it joins.
+
+    kafka-python 3.0.12 may be elected leader before, and then joins again when it has heard of the partitions. If ``poll`` ends
+    while the SyncGroup of that second time is on its way, it takes the join for done, never looks at the answer, and sends no
+    heartbeats: its broker waits for the session to time out, and it for records.
+    """
+    consumer = kafka.KafkaConsumer(topic, **settings)
+    while not consumer.partitions_for_topic(topic):
+        pass
+    return consumer
+
+
 def consume(consumer: Any, count: int, timeout: float = 30) -> list[Any]:
     """The next ``count`` records; AssertionError when they do not come."""
     records: list[Any] = []
