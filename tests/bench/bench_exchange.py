@@ -1,9 +1,12 @@
 """What a shuffle costs through the broker and through Spark itself:
-``python -m tests.bench.bench_exchange [--rows N] [--size BYTES] [--partitions N] [--repeat N]``.
+``python -m tests.bench.bench_exchange [--rows N] [--size BYTES] [--partitions N] [--repeat N] [--floors]``.
 
 The same rows (a random long and SIZE random bytes, from Parquet files), the same placement, the same sink that does nothing.
 The two take turns; the best wall time of each counts, and the CPU of the best run: of Spark with its Python workers, and of
 the broker.
+
+``--floors``: what both sides of any exchange through Python workers cost before a byte has gone to a broker: a map stage that
+only counts the rows of its batches, and a reading whose batches are there already.
 """
 
 import argparse
@@ -11,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
+from broker.spark.exchange_batches import uncounted
 from broker.spark.exchange_driver import exchange
+from broker.spark.exchange_read import one_a_partition
+from broker.spark.exchange_split import BLOCK_BYTES
+from broker.spark.worker import settle
 from tests.bench.bench_spark import session
 from tests.bench.process import BrokerProcess
 
@@ -87,7 +95,38 @@ def consume(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def compare(spark: SparkSession, broker: Shuffle, directory: str, rows: int, size: int, n: int, repeat: int) -> None:
+def count_only(df: DataFrame) -> None:
+    """The map side, as the exchange has Spark give it."""
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})
+
+    tagged = df.select("*", sf.pmod(sf.hash("key"), sf.lit(8)).alias("bucket"))
+    batches = uncounted(tagged)
+    assert batches is not None
+    for name, value in batches.settings.items():
+        df.sparkSession.conf.set(name, value)
+    batches.rows.mapInArrow(count, "rows long").collect()
+
+
+def give_only(df: DataFrame, rows: int, size: int, n: int) -> None:
+    """The reduce side."""
+
+    def give(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for _ in numbers:
+            count = BLOCK_BYTES // (size + 8)
+            batch = pa.record_batch({"key": pa.array(range(count)), "value": pa.array([bytes(size)] * count)})
+            for start in range(0, rows // n, count):
+                yield batch.slice(0, min(count, rows // n - start))
+
+    consume(one_a_partition(df.sparkSession, n).mapInArrow(give, df.schema))
+
+
+def compare(
+    spark: SparkSession, broker: Shuffle, directory: str, rows: int, size: int, n: int, repeat: int, floors: bool
+) -> None:
     path = f"{directory}/{rows}-{size}"
     os.mkdir(path)
     write_rows(path, rows, size)
@@ -100,9 +139,12 @@ def compare(spark: SparkSession, broker: Shuffle, directory: str, rows: int, siz
         with exchange(df, "key", n, brokers=broker.address) as exchanged:
             consume(exchanged)
 
-    runs: dict[str, list[Run]] = {"native": [], "exchange": []}
+    measures: dict[str, Callable[[], None]] = {"native": native, "exchange": through_broker}
+    if floors:
+        measures |= {"count only": lambda: count_only(df), "give only": lambda: give_only(df, rows, size, n)}
+    runs: dict[str, list[Run]] = {name: [] for name in measures}
     for turn in range(repeat + 1):
-        for name, run in (("native", native), ("exchange", through_broker)):
+        for name, run in measures.items():
             result = measured(broker, run)
             if turn:  # the first is for the JVM to warm up
                 runs[name].append(result)
@@ -110,12 +152,14 @@ def compare(spark: SparkSession, broker: Shuffle, directory: str, rows: int, siz
     mb = rows * (size + 8) / 1e6
     print(f"{rows} rows of {size + 8} B, {n} partitions, best of {repeat}:")
     for name, result in best.items():
-        print(f"  {name:9} {mb / result.wall:7.0f} MB/s {result}")
-    wall = best["native"].wall / best["exchange"].wall
+        print(f"  {name:10} {mb / result.wall:7.0f} MB/s {result}")
+    native_s = best["native"].wall
     least = {name: min(run.spark + run.broker for run in results) for name, results in runs.items()}
-    print(
-        f"  exchange is {wall:.2f}x native; least CPU {least['native']:.2f} and {least['exchange']:.2f} s", flush=True
-    )
+    print(f"  exchange is {native_s / best['exchange'].wall:.2f}x native", end="")
+    print(f"; least CPU {least['native']:.2f} and {least['exchange']:.2f} s", flush=True)
+    if floors:
+        floor = best["count only"].wall + best["give only"].wall
+        print(f"  an exchange through Python workers that cost nothing itself: {native_s / floor:.2f}x", flush=True)
     shutil.rmtree(path)
 
 
@@ -125,6 +169,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs="+", default=[100, 1000], help="bytes of a row's value")
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--floors", action="store_true")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="of Spark")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the broker")
     options = parser.parse_args()
@@ -132,7 +177,7 @@ def main() -> None:
         spark = session(directory, options.conf)
         for size in options.size:
             rows = options.rows or 400_000_000 // (size + 8) // _FILES * _FILES
-            compare(spark, broker, directory, rows, size, options.partitions, options.repeat)
+            compare(spark, broker, directory, rows, size, options.partitions, options.repeat, options.floors)
         spark.stop()
 
 
