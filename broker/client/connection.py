@@ -22,6 +22,8 @@ Address = tuple[str, int]
 # 120 s: Flink's taskmanager.network.netty.client.connectTimeoutSec is as long as a kernel would try. People who wait for
 # a script want to know earlier.
 CONNECT_TIMEOUT_S = 20.0
+# What is read for the head of the message after a large payload: the rest, if it is another one, goes where it belongs at once.
+_HEADS_BYTES = 16 * 1024
 
 
 def parse_address(address: str | Address) -> Address:
@@ -71,6 +73,7 @@ class Connection:
         self._decoder = ClientDecoder(generation, max_payload)
         self._connect_timeout = connect_timeout
         self._socket: Socket | None = None
+        self._had_large = False  # the last payload was large; the next may be, too
         self._outgoing: deque[Buffer] = deque()
         self._interest = 0
         self._flushing = False
@@ -151,18 +154,35 @@ class Connection:
 
     def _receive(self) -> None:
         assert self._socket is not None
-        size = self._socket.recv_into(self._loop.receive_buffer)
-        if size != WOULD_BLOCK:
-            self._took(size)
+        space = self._decoder.space
+        if space is None:
+            buffer = self._loop.receive_buffer
+            size = self._socket.recv_into(buffer[:_HEADS_BYTES] if self._had_large else buffer)
+            self._had_large = False
+            if size != WOULD_BLOCK:
+                self._took(size)
+            return
+        size = self._socket.recv_into(space)
+        if size == 0:
+            self._ended()
+        elif size != WOULD_BLOCK:
+            messages = self._decoder.filled(size)
+            if messages:
+                self._had_large = True
+                self._handler.received(messages)
 
     def _took(self, size: int) -> None:
+        """Into the loop's buffer."""
         if size == 0:
-            cut_off = ", in the middle of a message" if self._decoder.pending else ""
-            self.close(RemoteTransportError(f"the connection was closed by {self.name}{cut_off}", self.name))
+            self._ended()
             return
         messages = self._decoder.feed(self._loop.receive_buffer[:size])
         if messages:
             self._handler.received(messages)
+
+    def _ended(self) -> None:
+        cut_off = ", in the middle of a message" if self._decoder.pending else ""
+        self.close(RemoteTransportError(f"the connection was closed by {self.name}{cut_off}", self.name))
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Have these leave at the end of the loop's step, after all that was sent before."""

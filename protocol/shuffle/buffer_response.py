@@ -20,6 +20,10 @@ from protocol.wire import BytesLike
 
 # 32 KiB: Flink's memory segment. A payload above it breaks the connection of a Flink client.
 DEFAULT_BUFFER_SIZE = 32 * 1024
+# From so much on a copy costs more than a system call.
+_DIRECT_BYTES = 64 * 1024
+# So much room is made for a payload that has begun, if it says that it will be as large; more when half of that has come.
+_BELIEVED_BYTES = 2 * 1024 * 1024
 
 
 class BufferHeader(NamedTuple):
@@ -189,12 +193,23 @@ ServerMessage = BufferResponse | messages.Message | writer_frames.ServerFrame
 class ClientDecoder:
     """Cuts what a server sends into messages, however the stream is split. Belongs to one thread.
 
-    Payloads are copied once, out of what ``feed`` was given. Nothing is kept but an unfinished message, and no more
-    of that than has come: at most ``max_payload`` of a buffer and ``max_frame`` of anything else. After a
-    ProtocolError the connection is of no more use.
+    Payloads are copied once, out of what ``feed`` was given; or not at all, if what has yet to come of a large one is
+    received into ``space`` and told by ``filled``. Nothing is kept but an unfinished message, and (2 MiB of a payload
+    aside) no more than twice of that what has come: at most ``max_payload`` of a buffer and ``max_frame`` of anything
+    else. After a ProtocolError the connection is of no more use.
     """
 
-    __slots__ = ("_fixed", "_generation", "_head", "_header", "_max_frame", "_max_payload", "_payload")
+    __slots__ = (
+        "_filled",
+        "_fixed",
+        "_generation",
+        "_head",
+        "_header",
+        "_max_frame",
+        "_max_payload",
+        "_payload",
+        "_space",
+    )
 
     def __init__(
         self, generation: Generation, max_payload: int = DEFAULT_BUFFER_SIZE, max_frame: int = DEFAULT_MAX_FRAME
@@ -206,12 +221,32 @@ class ClientDecoder:
         self._head = bytearray()  # of an unfinished message, up to a buffer's payload
         self._header: BufferHeader | None = None  # of the buffer whose payload is being read
         self._payload = bytearray()
+        self._filled = 0  # bytes of it that have come; the rest is room for more
+        self._space: memoryview | None = None  # that room, given away
 
     @property
     def pending(self) -> int:
         """Bytes kept of a message that is not whole yet: not 0 at the end of the stream means it was cut off."""
         header = self._header
-        return len(self._head) if header is None else self._fixed + 4 * len(header.partial_sizes) + len(self._payload)
+        return len(self._head) if header is None else self._fixed + 4 * len(header.partial_sizes) + self._filled
+
+    @property
+    def space(self) -> memoryview | None:
+        """Where the rest of an unfinished payload may be received, if that is worth a system call of its own."""
+        if self._header is None or self._header.size - self._filled < _DIRECT_BYTES:
+            return None
+        self._take_space_back()
+        self._make_room(1)
+        self._space = memoryview(self._payload)[self._filled :]
+        return self._space
+
+    def filled(self, size: int) -> list[ServerMessage]:
+        """So many bytes of ``space`` have come, which is of no more use now. The message that they finish, if they do."""
+        self._take_space_back()
+        out: list[ServerMessage] = []
+        self._filled += size
+        self._finish_payload(out)
+        return out
 
     def feed(self, data: BytesLike) -> list[ServerMessage]:
         """The messages that ``data`` finishes, in order. Raises ProtocolError."""
@@ -238,8 +273,8 @@ class ClientDecoder:
                     raise self._too_large(size)
                 after = start + size
                 if after > end:
-                    self._header = header
-                    self._payload = bytearray(view[start:])
+                    self._begin_payload(header)
+                    self._fill(view[start:])
                     return out
                 out.append(_new(BufferResponse, (*header, bytes(view[start:after]))))
                 pos = after
@@ -270,22 +305,47 @@ class ClientDecoder:
                 out.append(self._message(memoryview(bytes(head))))
                 head.clear()
             else:
-                self._header = parse_header(head, self._generation)
-                if self._header.size > self._max_payload:
-                    raise self._too_large(self._header.size)
+                self._begin_payload(parse_header(head, self._generation))
                 head.clear()
-        header = self._header
-        if header is None:
+        if self._header is None:
             return pos
-        payload = self._payload
         before = pos
-        pos = min(len(view), pos + header.size - len(payload))
-        payload += view[before:pos]
-        if len(payload) == header.size:
+        pos = min(len(view), pos + self._header.size - self._filled)
+        self._fill(view[before:pos])
+        self._finish_payload(out)
+        return pos
+
+    def _begin_payload(self, header: BufferHeader) -> None:
+        if header.size > self._max_payload:
+            raise self._too_large(header.size)
+        self._header = header
+        self._payload = bytearray(min(header.size, _BELIEVED_BYTES))
+        self._filled = 0
+
+    def _fill(self, data: memoryview) -> None:
+        self._take_space_back()
+        self._make_room(len(data))
+        self._payload[self._filled : self._filled + len(data)] = data
+        self._filled += len(data)
+
+    def _make_room(self, size: int) -> None:
+        """For so many bytes at least."""
+        assert self._header is not None
+        payload, filled = self._payload, self._filled
+        if filled + size > len(payload):
+            payload += bytes(min(self._header.size, 2 * (filled + size)) - len(payload))
+
+    def _take_space_back(self) -> None:
+        if self._space is not None:
+            self._space.release()
+            self._space = None
+
+    def _finish_payload(self, out: list[ServerMessage]) -> None:
+        header, payload = self._header, self._payload
+        if header is not None and self._filled == header.size:
             out.append(_new(BufferResponse, (*header, payload)))
             self._header = None
             self._payload = bytearray()
-        return pos
 
     def _wanted(self, head: bytearray) -> int:
         """How many bytes ``head`` must have before more can be said, or, when it has them, all that it needs."""

@@ -292,7 +292,8 @@ class RequestQueueMachine(RuleBasedStateMachine):
             assert partition.memory == sum(map(len, held))
             assert (partition.in_memory, partition.in_file) == (len(held), len(kept) - len(held))
             assert partition.buffers == len(kept)
-        assert self.budget.index == sum(partition.index_bytes for partition in self.partitions)
+        ahead = sum(len(receiver.view._ahead) for _, receiver, _ in self.model.values())
+        assert self.budget.index == sum(partition.index_bytes for partition in self.partitions) + ahead
 
     def teardown(self) -> None:
         if not hasattr(self, "connection"):
@@ -308,9 +309,12 @@ class RequestQueueMachine(RuleBasedStateMachine):
         for model, _, _ in self.model.values():
             unfinished = model.current is not None and not model.queues[model.current]  # a record that never ends
             assert unfinished or all(not queue for queue in model.queues), "something was never sent"
+        for name, (_, receiver, _) in self.model.items():
+            self.queue.remove(name, complete=True)
+            receiver.view.close(True)
         for partition in self.partitions:
             partition.release()
-        assert (self.budget.memory, self.budget.disk) == (0, 0)
+        assert (self.budget.memory, self.budget.disk, self.budget.index) == (0, 0, 0)
 
 
 TestRequestQueue = RequestQueueMachine.TestCase
