@@ -7,23 +7,21 @@ their way: one that is too wide to stand in a batch with so many others comes wi
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING
 
 from attrs import frozen
-from pyspark.sql import functions as sf
 from pyspark.sql import types as t
 
 from broker.spark.exchange_plan import WIDE_ROW
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # Bytes of a row's strings and binaries; beyond that it is too wide.
-_WIDTH_MAX = 64 * 1024
-# Rows of a batch where their width is not known. So many of the widest are 128 MiB.
-_ROWS = 2048
+_WIDTH_MAX = 16 * 1024
+# Rows of a batch where their width is not known. So many of the widest are 128 MiB; of rows of 100 bytes, they are what a batch
+# should have.
+_ROWS = 8192
 # What batches should have, and the most rows, where it is known.
 _BATCH_BYTES = 1024 * 1024
 _ROWS_MAX = 65536
@@ -66,58 +64,63 @@ def counted(tagged: "DataFrame") -> Batches:
 
 def uncounted(tagged: "DataFrame") -> Batches | None:
     """``tagged``: columns of any kind, and last the bucket, an int. None for columns whose width is not soon found."""
+    # As text, which Spark takes in one call, not in one for each function of each column.
     fields = tagged.schema.fields
-    *columns, bucket = (sf.col(f"`{field.name}`") for field in fields)
-    widths = [_width(column, field.dataType) for column, field in zip(columns, fields[:-1], strict=True)]
-    row = _together([*widths, _width(bucket, fields[-1].dataType)])
+    columns = [_quoted(field.name) for field in fields]
+    row = _together([_width(column, field.dataType) for column, field in zip(columns, fields, strict=True)])
     if row is None:
         return None
     rows = max(1, min(_ROWS_MAX, _BATCH_BYTES // max(1, row.fixed)))
     if not row.variable:
         return Batches(tagged, {_RECORDS: str(rows), _BYTES: str(_NO_BOUND)})
-    fits = reduce(add, row.variable) <= _WIDTH_MAX
+    fits = f"{' + '.join(row.variable)} <= {_WIDTH_MAX}"
     guarded = [
-        sf.when(fits, column).alias(field.name) if width is not None and width.variable else column
-        for column, field, width in zip(columns, fields[:-1], widths, strict=True)
+        f"if({fits}, {column}, null) as {column}" if _is_variable(field.dataType) else column
+        for column, field in zip(columns[:-1], fields[:-1], strict=True)
     ]
-    last = sf.when(fits, bucket).otherwise(sf.lit(WIDE_ROW)).alias(fields[-1].name)
-    return Batches(tagged.select(*guarded, last), {_RECORDS: str(min(rows, _ROWS)), _BYTES: str(_NO_BOUND)})
+    rows_of = tagged.selectExpr(*guarded, f"if({fits}, {columns[-1]}, {WIDE_ROW}) as {columns[-1]}")
+    return Batches(rows_of, {_RECORDS: str(min(rows, _ROWS)), _BYTES: str(_NO_BOUND)})
 
 
 @frozen
 class _Width:
-    """Of a column: bytes that each row has, and expressions for what it has beyond."""
+    """Of a column: bytes that each row has, and SQL for what it has beyond."""
 
     fixed: int
-    variable: "Sequence[Column]" = ()
+    variable: Sequence[str] = ()
 
 
-def _width(column: "Column", kind: t.DataType) -> _Width | None:
+def _width(column: str, kind: t.DataType) -> _Width | None:
     if isinstance(kind, t.StringType | t.BinaryType):
-        return _Width(4, [_or_nothing(sf.octet_length(column))])
+        return _Width(4, [_or_nothing(f"octet_length({column})")])
     if isinstance(kind, t.StructType):
         return _struct_width(column, kind)
     if isinstance(kind, t.ArrayType):
         element = _fixed_width(kind.elementType)
-        return None if element is None else _Width(4, [_or_nothing(sf.size(column)) * max(1, element)])
+        return None if element is None else _Width(4, [f"{_or_nothing(f'size({column})')} * {max(1, element)}"])
     fixed = _fixed_width(kind)
     return None if fixed is None else _Width(fixed)
 
 
-def _struct_width(column: "Column", kind: t.StructType) -> _Width | None:
+def _struct_width(column: str, kind: t.StructType) -> _Width | None:
     if len({name.lower() for name in kind.names}) < len(kind.names):
         return None  # which of them a name means, cannot be said
-    return _together([_width(column.getField(field.name), field.dataType) for field in kind.fields])
+    return _together([_width(f"{column}.{_quoted(field.name)}", field.dataType) for field in kind.fields])
 
 
 def _together(widths: Sequence[_Width | None]) -> _Width | None:
-    fixed, variable = 0, list["Column"]()
+    fixed, variable = 0, list[str]()
     for width in widths:
         if width is None:
             return None
         fixed += width.fixed
         variable += width.variable
     return _Width(fixed, variable)
+
+
+def _is_variable(kind: t.DataType) -> bool:
+    width = _width("_", kind)
+    return width is not None and bool(width.variable)
 
 
 def _fixed_width(kind: t.DataType) -> int | None:
@@ -128,6 +131,10 @@ def _fixed_width(kind: t.DataType) -> int | None:
     return _WIDTHS.get(kind.simpleString())
 
 
-def _or_nothing(size: "Column") -> "Column":
+def _or_nothing(size: str) -> str:
     """A null has no bytes; by Spark's older rules the size of one is -1."""
-    return sf.coalesce(size, sf.lit(0)).cast("bigint")
+    return f"cast(coalesce({size}, 0) as bigint)"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

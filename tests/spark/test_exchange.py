@@ -157,7 +157,7 @@ def test_a_row_that_is_wider_than_all_others(
 ) -> None:
     """It comes to light when others have been written already, and by tasks that have finished."""
     runs = bytes_counted(spark, monkeypatch)
-    text = sf.when(sf.col("id") == 29_999, sf.repeat(sf.lit("x"), 70_000)).otherwise("narrow")
+    text = sf.when(sf.col("id") == 29_999, sf.repeat(sf.lit("x"), 17_000)).otherwise("narrow")
     df = words(spark, 30_000).withColumn("text", text)
     with exchange(df, "word", 3, brokers=broker.shuffle_address) as exchanged:
         assert runs == [False, True]
@@ -173,14 +173,15 @@ def test_a_row_that_is_wider_than_all_others(
     [
         ("id", [False]),
         ("cast(null as string)", [False]),
-        ("repeat('x', 65535)", [False]),
-        ("repeat('x', 65537)", [False, True]),
-        ("cast(repeat('ä', 32769) as binary)", [False, True]),
-        ("array_repeat(id, 8191)", [False]),
-        ("array_repeat(id, 8193)", [False, True]),
-        ("named_struct('a', repeat('x', 40000), 'b', array_repeat(1, 10000))", [False, True]),
+        ("repeat('x', 16384)", [False]),
+        ("repeat('x', 16385)", [False, True]),
+        ("cast(repeat('ä', 8193) as binary)", [False, True]),
+        ("array_repeat(id, 2048)", [False]),
+        ("array_repeat(id, 2049)", [False, True]),
+        ("named_struct('a', repeat('x', 10000), 'b', array_repeat(1, 2500))", [False, True]),
         ("named_struct('a', 'x', 'A.b', 1)", [False]),
-        ("named_struct('a', repeat('x', 65537), 'A', 1)", [True]),
+        ("named_struct('a', 'x', 'A.`b', named_struct('c d', repeat('x', 16385)))", [False, True]),
+        ("named_struct('a', repeat('x', 16385), 'A', 1)", [True]),
         ("if(id = 1, named_struct('a', 'x'), null)", [False]),
         ("map('a', 1)", [True]),
         ("array('a')", [True]),
