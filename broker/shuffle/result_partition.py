@@ -10,6 +10,7 @@ other readers go on. A BLOCKING one is read when it is finished, as often as wan
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from broker.runtime.threads import Lock
@@ -30,6 +31,10 @@ OPEN, FINISHED, FAILED, RELEASED = PartitionState
 # EndOfData (tag 8, StopMode DRAIN) and EndOfPartition (tag 0), as EventSerializer writes them.
 _END_OF_DATA = b"\0\0\0\x08\0"
 _END_OF_PARTITION = b"\0\0\0\0"
+# A blocking partition is written to its file from so many bytes on in memory, or so many for each subpartition: enough to have
+# those of one lie together in large pieces.
+_EARLY_BYTES = 16 * 1024 * 1024
+_EARLY_BYTES_OF_ONE = 1024 * 1024
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
 _BUFFER_OVERHEAD = 128
 
@@ -77,6 +82,8 @@ class ResultPartition:
         self.unsent_max = unsent_max
         self.unsent = 0  # bytes that no reader has been sent, and what they cost beside
         self.memory = 0  # bytes held in memory
+        # All of a blocking one has to be on disk before it is finished: from here on (bytes in memory) it is time to begin.
+        self._early_bytes = inf if self.pipelined else max(_EARLY_BYTES, subpartitions * _EARLY_BYTES_OF_ONE)
         self.disk = 0  # bytes held in `file`
         self.in_memory = 0  # buffers held in memory
         self.in_file = 0  # buffers held in `file`
@@ -95,6 +102,10 @@ class ResultPartition:
         self.starved = False  # the writer waits for credit that was held back
         self._acknowledged: set[int] = set()  # subpartitions whose readers have processed everything
         self.ttl_ms = -1  # how long it is kept when it is finished; -1: as the settings say
+
+    @property
+    def spill_early(self) -> bool:
+        return self.memory >= self._early_bytes and self.state is OPEN
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

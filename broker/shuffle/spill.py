@@ -93,7 +93,7 @@ class Spiller:
         self._wanted.set()
 
     def press(self) -> None:
-        """Memory has become scarce."""
+        """Memory has become scarce, or a partition's time to be written has come."""
         if self.broken is None and not self._wanted.is_set():
             self._wanted.set()
 
@@ -128,10 +128,7 @@ class Spiller:
         for partition in removed:
             worked = True
             self._remove_files(partition)
-        if self._budget.memory_scarce and not self._budget.disk_full:
-            worked |= self._make_room()
-        else:
-            self.broken = None
+        worked |= self._make_room()
         # They are on the disk still, and take nobody's place there.
         worked |= self.released.trim(self._budget.disk_left)
         if self._room:
@@ -147,17 +144,22 @@ class Spiller:
         self.released.trim(0)
         self._files.close_all()
 
-    def _make_room(self) -> bool:
-        """Spill the partitions with the most memory until half of it is free."""
-        spilled = False
-        while self._budget.memory_scarce and not self._budget.disk_full:
-            with self._lock:
-                candidates = list(self._partitions.values())
+    def _next(self) -> ResultPartition | None:
+        """What to spill now: the partition with the most memory, until half of that is free; else one whose time has come."""
+        if self._budget.disk_full:
+            return None
+        with self._lock:
+            candidates = list(self._partitions.values())
+        if self._budget.memory_scarce:
             largest = max(candidates, key=lambda partition: partition.memory, default=None)
-            if largest is None or largest.memory == 0:
-                break
+            return None if largest is None or largest.memory == 0 else largest
+        return next((partition for partition in candidates if partition.spill_early), None)
+
+    def _make_room(self) -> bool:
+        spilled = False
+        while (partition := self._next()) is not None:
             try:
-                if not self._spill(largest):
+                if not self._spill(partition):
                     break
             except OSError as error:
                 if self.broken is None:
@@ -166,6 +168,8 @@ class Spiller:
                 break
             self.broken = None
             spilled = True
+        else:
+            self.broken = None
         return spilled
 
     def _spill(self, partition: ResultPartition) -> int:
@@ -188,7 +192,10 @@ class Spiller:
         self.released.make_way(size)
         if file is None:
             file = self._create(partition)
-        file.get().pwrite(_joined([payload for _, _, payloads in batch for payload in payloads]), offset)
+        system_file = file.get()
+        system_file.pwrite(_joined([payload for _, _, payloads in batch for payload in payloads]), offset)
+        if not partition.pipelined:
+            system_file.begin_sync(offset, size)
         moved = kept = 0
         with partition.lock:
             if partition.state not in (OPEN, FINISHED):

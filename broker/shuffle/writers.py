@@ -196,7 +196,7 @@ class Writers:
         # A quarter, so that credit and acknowledgements are few and the writer never has to stop for them.
         if used * 4 >= writer.window:
             self._grant(writer)
-        if self._budget.memory_scarce:
+        if self._budget.memory_scarce or partition.spill_early:
             self._spiller.press()
 
     def _open(self, frame: OpenPartition) -> None:

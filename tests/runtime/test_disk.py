@@ -111,3 +111,13 @@ def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
     assert (tmp_path / ".lock").read_text() == f"pid {os.getpid()}\n"
     held.close()
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_sync_that_has_begun_changes_nothing(tmp_path: Path) -> None:
+    file = SystemDisk().open(str(tmp_path / "f"), create=True)
+    file.pwrite([b"data"], 0)
+    for offset, size in ((0, 4), (100, 1 << 40), (-1, -1)):
+        file.begin_sync(offset, size)
+    file.sync()
+    assert b"data" == file.pread(10, 0)
+    file.close()

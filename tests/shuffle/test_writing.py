@@ -249,6 +249,24 @@ def test_when_the_winner_is_released_another_attempt_may_win(server: Served) -> 
     assert read(server, first.with_attempt(1)) == [b"again"]
 
 
+@pytest.mark.parametrize("subpartitions", [1, 3])
+def test_a_large_blocking_partition_is_written_before_it_is_finished(
+    server: Served, monkeypatch: pytest.MonkeyPatch, subpartitions: int
+) -> None:
+    monkeypatch.setattr(result_partition, "_EARLY_BYTES", 20_000)
+    monkeypatch.setattr(result_partition, "_EARLY_BYTES_OF_ONE", 10_000)
+    client = server.connect()
+    small = client.open(new_id(), subpartitions, BLOCKING).push(b"x" * 19_000)
+    pipelined = client.open(new_id(), 1, PIPELINED).push(b"x" * 40_000)
+    large = client.open(partition := new_id(), subpartitions, BLOCKING).push(b"x" * 19_000, b"y" * 11_000)
+    wait_for(lambda: server.partitions.budget.disk == 30_000)
+    client.finish(large.push(b"z"))
+    assert read(server, partition) == [b"x" * 19_000, b"y" * 11_000, b"z"]
+    assert server.partitions.budget.memory == 59_000
+    for writer in (small, pipelined):
+        client.finish(writer)
+
+
 def test_an_attempt_that_could_not_be_stored_has_not_won(server: Served) -> None:
     first = new_id()
     client, other = server.connect(), server.connect()

@@ -98,6 +98,9 @@ class SimFile:
         medium.world.note(f"  sync {self.path}")
         medium.world.yield_point(self._process)
 
+    def begin_sync(self, offset: int, size: int) -> None:
+        """A hint: what was not synced may be there after a crash, or not, as it is."""
+
     def peek(self, size: int, offset: int) -> bytes:
         """For ``sendfile``: the kernel reads, nothing interrupts."""
         self._process.check()
