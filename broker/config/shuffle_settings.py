@@ -13,8 +13,9 @@ class ShuffleSettings:
         256 * 1024 * 1024,
         kafka=None,
         least=1024 * 1024,
-        doc="Memory for the buffers of all result partitions. From half of it on they are spilled to files; of each spilled "
-        "one 16 bytes stay, until its partition is released. When those alone fill it, writers wait.",
+        doc="Memory for the buffers of all result partitions. From half of it on they are spilled to files, those of a blocking "
+        "partition from 16 MiB on; of each spilled one 16 bytes stay, until its partition is released. When those alone fill it, "
+        "writers wait.",
         reason="8,192 buffers of Flink's 32 KiB; a small machine stays alive.",
     )
     shuffle_disk_bytes: int = setting(
