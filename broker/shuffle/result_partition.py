@@ -34,7 +34,7 @@ _END_OF_PARTITION = b"\0\0\0\0"
 # A blocking partition is written to its file from so many bytes on in memory, or so many for each subpartition: enough to have
 # those of one lie together in large pieces.
 _EARLY_BYTES = 16 * 1024 * 1024
-_EARLY_BYTES_OF_ONE = 1024 * 1024
+_EARLY_BYTES_OF_ONE = 256 * 1024
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
 _BUFFER_OVERHEAD = 128
 
