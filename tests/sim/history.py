@@ -36,7 +36,9 @@ class PartitionHistory:
         self.start_least = 0  # DeleteRecords was answered up to here
         self.start_most = 0  # ... and asked for up to here
         self.acks: list[tuple[float, int]] = []  # when, and the end of the log by then at the latest
-        self.lost_lives: set[int] = set()  # of the broker, that ended in a power loss
+        self.lost_life = (
+            0  # of the broker, the last that ended in a power loss: what earlier ones had written may be gone as well
+        )
         self.rotten = False  # a bit was flipped in its files: it may go offline, and it may not lie
         self.lies = False  # ... unless it was among the records: nobody looks at those on their way to the clients
 
@@ -78,7 +80,7 @@ class PartitionHistory:
             sent.attempts += 1
 
     def acknowledged(self, base_offset: int, values: Sequence[bytes], acks: int, life: int) -> None:
-        if self.lies or (life in self.lost_lives and acks != -1):
+        if self.lies or (life <= self.lost_life and acks != -1):
             return  # the answer was on its way when the record was lost
         end = base_offset + len(values)
         for offset, value in enumerate(values, base_offset):
@@ -100,7 +102,7 @@ class PartitionHistory:
         """Records that came for a fetch from ``offset``; the next offset to fetch. ``least_end`` was known when it was sent."""
         if self.lies:
             return high_watermark
-        if life in self.lost_lives:
+        if life <= self.lost_life:
             return offset  # what was on its way when the power went may never have been on the disk
         if high_watermark < least_end:
             raise Violation(f"{self}: the high watermark is {high_watermark}, and {least_end} was acknowledged before")
@@ -136,7 +138,7 @@ class PartitionHistory:
 
     def power_lost(self, life: int) -> None:
         """What was not promised to be durable may be gone, and its offsets may be given out again."""
-        self.lost_lives.add(life)
+        self.lost_life = life
         self.acks.clear()
         keep = self.durable_end
         for known in (self.acked, self.seen):
