@@ -24,7 +24,8 @@ from protocol.shuffle.writer_frames import (
     encode_release_partition,
 )
 
-A = TypeVar("A", PartitionList, PartitionReleased, DataSetReleased)
+Answer = PartitionList | PartitionReleased | DataSetReleased
+A = TypeVar("A", bound=Answer)
 
 
 class ShuffleAdmin:
@@ -41,7 +42,7 @@ class ShuffleAdmin:
         parsed = parse_address(address)
         self._timeout = timeout
         self._changed = Condition()
-        self._answers: dict[int, PartitionList | PartitionReleased | DataSetReleased] = {}
+        self._answers: dict[int, Answer] = {}
         self._error: Exception | None = None
         self._correlation = 0
         self._closed = False
@@ -117,7 +118,7 @@ class ShuffleAdmin:
     def received(self, messages: list[ServerMessage]) -> None:
         with self._changed:
             for message in messages:
-                if isinstance(message, PartitionList | PartitionReleased | DataSetReleased):
+                if isinstance(message, Answer):
                     self._answers[message.correlation] = message
                 elif isinstance(message, WriterError):
                     self._error = writer_refused(message.code, message.message)

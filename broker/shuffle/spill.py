@@ -75,6 +75,7 @@ class Spiller:
         self._removed: list[ResultPartition] = []
         self._wanted = Event()
         self._room = False
+        self._pressed = False
         self._next_stem = 0
         self._directory_durable = False  # its name, where the data directory keeps it
         # Writers that were held back may go on; called on the spiller's thread.
@@ -94,6 +95,7 @@ class Spiller:
 
     def press(self) -> None:
         """Memory has become scarce, or a partition's time to be written has come."""
+        self._pressed = True
         if self.broken is None and not self._wanted.is_set():
             self._wanted.set()
 
@@ -128,7 +130,12 @@ class Spiller:
         for partition in removed:
             worked = True
             self._remove_files(partition)
-        worked |= self._make_room()
+        # Not at each step: it means to look at all partitions.
+        pressed, self._pressed = self._pressed, False
+        if pressed or self._budget.memory_scarce:
+            worked |= self._make_room()
+        else:
+            self.broken = None
         # They are on the disk still, and take nobody's place there.
         worked |= self.released.trim(self._budget.disk_left)
         if self._room:
@@ -156,6 +163,7 @@ class Spiller:
         return next((partition for partition in candidates if partition.spill_early), None)
 
     def _make_room(self) -> bool:
+        """Spill as long as there is something to spill now."""
         spilled = False
         while (partition := self._next()) is not None:
             try:

@@ -67,7 +67,8 @@ def uncounted(tagged: "DataFrame") -> Batches | None:
     # As text, which Spark takes in one call, not in one for each function of each column.
     fields = tagged.schema.fields
     columns = [_quoted(field.name) for field in fields]
-    row = _together([_width(column, field.dataType) for column, field in zip(columns, fields, strict=True)])
+    widths = [_width(column, field.dataType) for column, field in zip(columns, fields, strict=True)]
+    row = _together(widths)
     if row is None:
         return None
     rows = max(1, min(_ROWS_MAX, _BATCH_BYTES // max(1, row.fixed)))
@@ -75,8 +76,8 @@ def uncounted(tagged: "DataFrame") -> Batches | None:
         return Batches(tagged, {_RECORDS: str(rows), _BYTES: str(_NO_BOUND)})
     fits = f"{' + '.join(row.variable)} <= {_WIDTH_MAX}"
     guarded = [
-        f"if({fits}, {column}, null) as {column}" if _is_variable(field.dataType) else column
-        for column, field in zip(columns[:-1], fields[:-1], strict=True)
+        f"if({fits}, {column}, null) as {column}" if width is not None and width.variable else column
+        for column, width in zip(columns[:-1], widths[:-1], strict=True)
     ]
     rows_of = tagged.selectExpr(*guarded, f"if({fits}, {columns[-1]}, {WIDE_ROW}) as {columns[-1]}")
     return Batches(rows_of, {_RECORDS: str(min(rows, _ROWS)), _BYTES: str(_NO_BOUND)})
@@ -116,11 +117,6 @@ def _together(widths: Sequence[_Width | None]) -> _Width | None:
         fixed += width.fixed
         variable += width.variable
     return _Width(fixed, variable)
-
-
-def _is_variable(kind: t.DataType) -> bool:
-    width = _width("_", kind)
-    return width is not None and bool(width.variable)
 
 
 def _fixed_width(kind: t.DataType) -> int | None:

@@ -199,17 +199,7 @@ class ClientDecoder:
     else. After a ProtocolError the connection is of no more use.
     """
 
-    __slots__ = (
-        "_filled",
-        "_fixed",
-        "_generation",
-        "_head",
-        "_header",
-        "_max_frame",
-        "_max_payload",
-        "_payload",
-        "_space",
-    )
+    __slots__ = ("_filled", "_fixed", "_generation", "_head", "_header", "_max_frame", "_max_payload", "_payload")
 
     def __init__(
         self, generation: Generation, max_payload: int = DEFAULT_BUFFER_SIZE, max_frame: int = DEFAULT_MAX_FRAME
@@ -222,7 +212,6 @@ class ClientDecoder:
         self._header: BufferHeader | None = None  # of the buffer whose payload is being read
         self._payload = bytearray()
         self._filled = 0  # bytes of it that have come; the rest is room for more
-        self._space: memoryview | None = None  # that room, given away
 
     @property
     def pending(self) -> int:
@@ -235,14 +224,11 @@ class ClientDecoder:
         """Where the rest of an unfinished payload may be received, if that is worth a system call of its own."""
         if self._header is None or self._header.size - self._filled < _DIRECT_BYTES:
             return None
-        self._take_space_back()
         self._make_room(1)
-        self._space = memoryview(self._payload)[self._filled :]
-        return self._space
+        return memoryview(self._payload)[self._filled :]
 
     def filled(self, size: int) -> list[ServerMessage]:
         """So many bytes of ``space`` have come, which is of no more use now. The message that they finish, if they do."""
-        self._take_space_back()
         out: list[ServerMessage] = []
         self._filled += size
         self._finish_payload(out)
@@ -323,7 +309,6 @@ class ClientDecoder:
         self._filled = 0
 
     def _fill(self, data: memoryview) -> None:
-        self._take_space_back()
         self._make_room(len(data))
         self._payload[self._filled : self._filled + len(data)] = data
         self._filled += len(data)
@@ -333,12 +318,8 @@ class ClientDecoder:
         assert self._header is not None
         payload, filled = self._payload, self._filled
         if filled + size > len(payload):
-            payload += bytes(min(self._header.size, 2 * (filled + size)) - len(payload))
-
-    def _take_space_back(self) -> None:
-        if self._space is not None:
-            self._space.release()
-            self._space = None
+            # Another one: somebody may still have a view of this.
+            self._payload = payload + bytes(min(self._header.size, 2 * (filled + size)) - len(payload))
 
     def _finish_payload(self, out: list[ServerMessage]) -> None:
         header, payload = self._header, self._payload

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from broker.spark import exchange_driver
 from broker.spark.exchange_batches import uncounted
 from broker.spark.exchange_driver import exchange
 from broker.spark.exchange_read import one_a_partition
@@ -95,19 +96,18 @@ def consume(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def count_only(df: DataFrame) -> None:
+def count_only(df: DataFrame, n: int) -> None:
     """The map side, as the exchange has Spark give it."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})
 
-    tagged = df.select("*", sf.pmod(sf.hash("key"), sf.lit(8)).alias("bucket"))
+    tagged = df.select("*", sf.pmod(sf.hash("key"), sf.lit(n)).alias("bucket"))
     batches = uncounted(tagged)
     assert batches is not None
-    for name, value in batches.settings.items():
-        df.sparkSession.conf.set(name, value)
-    batches.rows.mapInArrow(count, "rows long").collect()
+    with exchange_driver._settings(df.sparkSession, batches.settings):
+        batches.rows.mapInArrow(count, "rows long").collect()
 
 
 def give_only(df: DataFrame, rows: int, size: int, n: int) -> None:
@@ -141,7 +141,7 @@ def compare(
 
     measures: dict[str, Callable[[], None]] = {"native": native, "exchange": through_broker}
     if floors:
-        measures |= {"count only": lambda: count_only(df), "give only": lambda: give_only(df, rows, size, n)}
+        measures |= {"count only": lambda: count_only(df, n), "give only": lambda: give_only(df, rows, size, n)}
     runs: dict[str, list[Run]] = {name: [] for name in measures}
     for turn in range(repeat + 1):
         for name, run in measures.items():

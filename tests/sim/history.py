@@ -36,9 +36,8 @@ class PartitionHistory:
         self.start_least = 0  # DeleteRecords was answered up to here
         self.start_most = 0  # ... and asked for up to here
         self.acks: list[tuple[float, int]] = []  # when, and the end of the log by then at the latest
-        self.lost_life = (
-            0  # of the broker, the last that ended in a power loss: what earlier ones had written may be gone as well
-        )
+        # Of the broker, the last that ended in a power loss: what earlier ones had written may be gone as well.
+        self.lost_life = 0
         self.rotten = False  # a bit was flipped in its files: it may go offline, and it may not lie
         self.lies = False  # ... unless it was among the records: nobody looks at those on their way to the clients
 
