@@ -5,7 +5,7 @@
 
 from protocol.errors import ProtocolError
 
-__all__ = ["BrokerError", "ConfigError", "ProtocolError", "RequestError", "StorageError"]
+__all__ = ["BrokerError", "ConfigError", "ProtocolError", "RequestError", "StorageError", "UnknownOutcome"]
 
 
 class BrokerError(Exception):
@@ -29,6 +29,11 @@ class StorageError(BrokerError):
 
     Caught by the handler and flusher seams.
     """
+
+
+class UnknownOutcome(StorageError):
+    """A change of the catalogue failed, and the disk does not let the broker find out whether it is on it. It is not in force
+    now; the next start finds it whole or not at all."""
 
 
 class ConfigError(BrokerError):

@@ -2,8 +2,9 @@
 
 ``Catalogue`` is the interface, ``SqliteCatalogue`` the embedded implementation. Any thread may call any method. A method
 that changes something returns when the change is durable (it survives power loss) and raises StorageError when it is not;
-then nothing of it has happened. Who calls keeps its own copy in memory where speed matters: nothing here is on the path of
-a record.
+then nothing of it has happened, now or after a restart. Where the disk does not allow even that much to be known, it raises
+UnknownOutcome: the change is not in force, and the next start finds it either whole or not at all. Who calls keeps its own
+copy in memory where speed matters: nothing here is on the path of a record.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import attrs
 
-from broker.errors import ConfigError, StorageError
+from broker.errors import ConfigError, StorageError, UnknownOutcome
 from broker.runtime.threads import Lock
 
 T = TypeVar("T")
@@ -200,17 +201,29 @@ UPDATE transactions SET last_producer_id = producer_id WHERE last_epoch >= 0;
 _LAYOUTS = (_TABLES, _TRANSACTIONS, _LAST_PRODUCER)
 
 
+# The key in ``meta`` of the counter of commits that failed.
+_OVERWRITES = "overwritten_commits"
+# A commit that fails with one of these did not get as far as its last frame, without which the others are void.
+_NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY)
+
+
 class SqliteCatalogue:
     """One SQLite file in WAL mode with ``synchronous=FULL``: a commit is one fsync of the write-ahead log.
 
     One connection behind one lock: SQLite has one writer anyhow, reads are rare (at the start), and the module's own
     thread checks are per connection.
+
+    A commit can fail after its frames were written to the log, when the fsync fails. SQLite then rolls back, but the frames
+    stay in the file, and a process that opens it later takes them for a transaction that was committed. So a failed commit
+    is followed by one that changes nothing but a counter: SQLite writes it over the failed frames, whose checksums continue
+    those before them and are therefore void. Until that has succeeded nothing else is written.
     """
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError where the file cannot be opened, is damaged, or was written by a newer broker."""
         self.path = path
         self._lock = Lock()
+        self._uncertain = False  # frames of a commit that failed may be in the log
         try:
             # isolation_level=None: transactions begin and end where we say so.
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
@@ -248,19 +261,39 @@ class SqliteCatalogue:
     def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``change`` in a transaction of its own."""
         with self._lock:
+            if self._uncertain and (error := self._overwrite_failed()) is not None:
+                raise StorageError(f"The catalogue could not be written: {error}") from error
             connection = self._connection
+            committing = False
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 try:
                     result = change(connection)
+                    committing = True
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                raise StorageError(f"The catalogue could not be written: {error}") from error
+                message = f"The catalogue could not be written: {error}"
+                if committing and getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
+                    self._uncertain = True
+                    if self._overwrite_failed() is not None:
+                        raise UnknownOutcome(f"{message}; the next start will show whether it was") from error
+                raise StorageError(message) from error
             return result
+
+    def _overwrite_failed(self) -> sqlite3.Error | None:
+        """Write a transaction over the frames of one whose commit failed. Returns the error if that fails as well."""
+        try:
+            self._connection.execute(
+                "INSERT INTO meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1", (_OVERWRITES,)
+            )
+        except sqlite3.Error as error:
+            return error
+        self._uncertain = False
+        return None
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
         with self._lock:

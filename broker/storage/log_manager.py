@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import RequestError, StorageError, UnknownOutcome
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
@@ -212,7 +212,10 @@ class LogManager:
             logs = [startup.open_new(self, info, number) for number in numbers]
             self.catalogue.put_topic(info.row())
         except (OSError, StorageError) as error:
-            self._undo(made)
+            if not isinstance(
+                error, UnknownOutcome
+            ):  # else the next start keeps the directories if there is a row for them
+                self._undo(made)
             raise (
                 error
                 if isinstance(error, StorageError)
@@ -233,7 +236,13 @@ class LogManager:
         """Raises RequestError (unknown_topic_or_partition), StorageError. Afterwards the name is free."""
         with self._lock:
             info = self._require(name)
-            self.catalogue.delete_topic(name)
+            try:
+                self.catalogue.delete_topic(name)
+            except UnknownOutcome as error:
+                # What is written to the topic now might be deleted with it at the next start.
+                for number in range(info.partitions):
+                    self.partitions[name, number].go_offline(f"it is not known whether it was deleted: {error}")
+                raise
             del self._topics[name]
             self._alike.pop(_alike(name), None)
             logs = [self.partitions.pop((name, number)) for number in range(info.partitions)]
