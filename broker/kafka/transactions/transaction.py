@@ -1,8 +1,8 @@
 """One transactional id: which producer has it, and what its transaction is doing. Pure: no clocks, locks or storage.
 
 An event is either refused with Kafka's error, or gives the next ``State`` of things, which the caller makes durable before
-it counts: ``begin`` marks it as on its way (further events are refused meanwhile), ``done`` makes it the present,
-``undone`` drops it where it could not be made durable.
+it counts: ``begin`` marks it as on its way (further events are refused meanwhile, but for offsets of an ongoing
+transaction that grows), ``done`` makes it the present, ``undone`` drops it where it could not be made durable.
 
 | in state                    | event                    | goes to        | and                                               |
 |-----------------------------|--------------------------|----------------|---------------------------------------------------|
@@ -160,14 +160,22 @@ class Transaction:
         )
 
     def check_group(self, claim: Claim, group: str) -> ErrorCode:
-        """May offsets of this group be committed in the transaction now?"""
-        error = self._refuse(claim)
-        state = self.state
+        """May offsets of this group be committed in the transaction now?
+
+        While more partitions or groups are being added to the same ongoing transaction they may, as in Kafka: librdkafka
+        commits offsets on another connection than it adds partitions on, and asks again only 500 ms after a refusal. Once the
+        end of the transaction is on its way they may not: the end would be durable before them.
+        """
+        error = self._refuse_claim(claim)
+        state, pending = self.state, self.pending
         if error or state is None:
             return error or ErrorCode.invalid_producer_id_mapping
-        if state.phase in PREPARED:
+        grows = pending is None or pending.phase is Phase.ONGOING
+        if state.phase is Phase.ONGOING and group in state.groups and grows:
+            return ErrorCode.none
+        if state.phase in PREPARED or pending is not None:
             return ErrorCode.concurrent_transactions
-        return ErrorCode.none if state.phase is Phase.ONGOING and group in state.groups else ErrorCode.invalid_txn_state
+        return ErrorCode.invalid_txn_state
 
     def is_held_by(self, producer_id: int) -> bool:
         state = self.state
@@ -248,12 +256,17 @@ class Transaction:
     # Rules ----------------------------------------------------------------------------------------------------------
 
     def _refuse(self, claim: Claim) -> ErrorCode:
+        return self._refuse_claim(claim) or (
+            ErrorCode.none if self.pending is None else ErrorCode.concurrent_transactions
+        )
+
+    def _refuse_claim(self, claim: Claim) -> ErrorCode:
         state = self.state
         if state is None or state.phase is Phase.DEAD or claim.producer_id != state.producer_id:
             return ErrorCode.invalid_producer_id_mapping
         if claim.epoch != state.epoch:
             return ErrorCode.producer_fenced
-        return ErrorCode.none if self.pending is None else ErrorCode.concurrent_transactions
+        return ErrorCode.none
 
     @staticmethod
     def _is_known(state: State, claim: Claim) -> bool:

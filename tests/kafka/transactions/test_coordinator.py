@@ -68,6 +68,17 @@ def test_a_second_transaction_of_the_same_producer(house: House) -> None:
     assert (house.seen(), house.committed_offset()) == ([b"w"], 7)
 
 
+def test_offsets_are_committed_while_partitions_are_being_added(house: House) -> None:
+    me = house.init()
+    house.commit_offset(me, IN, 3)
+    added = house.ask(house.transactions.add_partitions, X, me, [T0])
+    staged = house.stage_offset(me, IN, 5)
+    house.settle()
+    assert (added.error, staged.error) == (ErrorCode.none, ErrorCode.none)
+    assert house.end(me, True) == ErrorCode.none
+    assert house.committed_offset() == 5
+
+
 def test_a_partition_is_open_to_the_producer_only_from_add_to_end(house: House) -> None:
     me = house.init()
     with pytest.raises(RequestError):

@@ -195,11 +195,46 @@ def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None
     assert transaction.init(TIMEOUT_MS, None, -1, 50) == concurrent
     assert transaction.add(ME, 50, partitions=[P1]) == concurrent
     assert transaction.end(ME, True, 50) == concurrent
-    assert transaction.check_group(ME, "g") == concurrent
     assert transaction.expire(1 << 40) is None
     assert not transaction.is_unused(1 << 40, 1)
     transaction.undone()
     assert transaction.state.updated_ms != 99
+
+
+def test_offsets_are_taken_while_the_ongoing_transaction_grows() -> None:
+    transaction = in_phase(Phase.ONGOING)
+    growing = transaction.add(ME, 50, partitions=[P1], groups=["h"])
+    assert isinstance(growing, State)
+    transaction.begin(growing)
+    assert transaction.check_group(ME, "g") == ErrorCode.none
+    assert transaction.check_group(ME, "h") == ErrorCode.concurrent_transactions, "it is not durable that it takes part"
+    assert transaction.check_group(Claim(7, 1), "g") == ErrorCode.producer_fenced
+    transaction.done()
+    assert transaction.check_group(ME, "h") == ErrorCode.none
+
+
+@pytest.mark.parametrize("how", ["commit", "abort", "timeout", "init"])
+def test_offsets_are_refused_once_the_end_is_on_its_way(how: str) -> None:
+    transaction = in_phase(Phase.ONGOING)
+    ending: State | ErrorCode | None
+    if how == "timeout":
+        ending = transaction.expire(10 + TIMEOUT_MS)
+    elif how == "init":
+        ending = transaction.init(TIMEOUT_MS, None, -1, 50)
+    else:
+        ending = transaction.end(ME, how == "commit", 50)
+    assert isinstance(ending, State)
+    transaction.begin(ending)
+    assert transaction.check_group(ME, "g") == ErrorCode.concurrent_transactions
+
+
+@at_rest
+def test_offsets_wait_for_the_beginning_of_the_transaction(phase: Phase) -> None:
+    transaction = in_phase(phase)
+    beginning = transaction.add(ME, 50, groups=["g"])
+    assert isinstance(beginning, State)
+    transaction.begin(beginning)
+    assert transaction.check_group(ME, "g") == ErrorCode.concurrent_transactions
 
 
 def test_offsets_need_their_group_in_the_open_transaction() -> None:
