@@ -249,7 +249,7 @@ class GroupSettings:
         most=INT_MAX,
         doc="How long the first rebalance of an empty group waits for more members.",
         reason="Kafka's 3000 saves rebalances when many members start at once, and makes everybody wait 3 s for their "
-        "first message; the configuration that Kafka ships for trying it out has 0 too.",
+        "first message; the examples of its container image set 0, too.",
     )
     group_max_size: int = setting(
         INT_MAX, unit="members", least=1, most=INT_MAX, doc="Members of one group.", reason=KAFKA
