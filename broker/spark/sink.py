@@ -5,8 +5,9 @@ columns. Connections are made in ``write`` and ``commit``. A batch write is *at 
 that is run again writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, however many tasks, topics and
 partitions; whoever reads ``read_committed`` never sees a part of it.
 
-With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it comes again. That is how the result
-of a query in update mode gets into a topic exactly once, for Spark refuses update mode to every Python sink:
+With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it comes again to the same target
+(``sink_marks.py``). That is how the result of a query in update mode gets into a topic exactly once, for Spark refuses update
+mode to every Python sink:
 
     def write(changed, batch_id):
         changed.write.format("broker").options(txnAppId="counts", txnVersion=batch_id, ...).mode("append").save()
@@ -16,6 +17,7 @@ of a query in update mode gets into a topic exactly once, for Spark refuses upda
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 import attrs
 from pyspark import TaskContext
@@ -28,26 +30,39 @@ from broker.client.kafka.transaction import new_name
 from broker.errors import ConfigError
 from broker.spark import sink_commit
 from broker.spark.sink_commit import MicroBatch, Written
+from broker.spark.sink_marks import write_name
 from broker.spark.sink_options import AT_LEAST_ONCE, SinkColumns, SinkOptions
 from broker.spark.worker import settle
 
 # How a streaming query tells its tasks what they run for. Undocumented, and the only way: ``write`` is not given the batch.
 _QUERY_ID = "sql.streaming.queryId"
+# The streaming query's run, a UUID that is new after each start; outside of one it is whatever the user has called the job.
+_JOB_GROUP = "spark.jobGroup.id"
 
 
 @attrs.frozen
 class Task:
-    """Where in a job we are. ``query_id``: of the streaming query, if it is one."""
+    """Where in a job we are. ``query_id``: of the streaming query, if it is one, and ``run``: which of its runs."""
 
     partition: int
     attempt: int
     query_id: str | None = None
+    run: str | None = None
 
     @classmethod
     def current(cls) -> "Task":
         context = TaskContext.get()
         assert context is not None, "this runs in a task"
-        return cls(context.partitionId(), context.attemptNumber(), context.getLocalProperty(_QUERY_ID))
+        query_id = context.getLocalProperty(_QUERY_ID)
+        run = None if query_id is None else _uuid(context.getLocalProperty(_JOB_GROUP))
+        return cls(context.partitionId(), context.attemptNumber(), query_id, run)
+
+
+def _uuid(text: str | None) -> str | None:
+    try:
+        return str(UUID(text or ""))
+    except ValueError:
+        return None
 
 
 def write_task(
@@ -78,7 +93,7 @@ def write_task(
                 except KafkaClientError:
                     pass  # the driver aborts it, or its next attempt, or its time is over
             raise
-    return Written(writer.rows, tuple(sorted(writer.topics)), identity, task.query_id)
+    return Written(writer.rows, tuple(sorted(writer.topics)), identity, task.query_id, task.run)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -90,21 +105,19 @@ class BatchWriter(DataSourceArrowWriter):
         # Made where the write is planned, so that all tasks and the commit have the same.
         self._job: str | None = None
         if options.version is not None:
-            self._job = sink_commit.query_name(options.version[0])
+            self._job = write_name(options.version[0], options.topic)
         elif options.exactly_once:
             self._job = f"spark-batch-{new_name()}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        task = Task.current()
-        if self._options.version is not None:
-            # In a foreachBatch there is a query, too, but the user has said whose writes these are.
-            task = attrs.evolve(task, query_id=self._options.version[0])
-        return write_task(self._options, self._columns, task, self._job, iterator)
+        return write_task(self._options, self._columns, Task.current(), self._job, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._options.version is not None:
+            app, number = self._options.version
             with Cluster(self._options.client, patient=True) as cluster:
-                MicroBatch(cluster, self._options.version[1], written(messages)).commit()
+                marks = sink_commit.write_marks(cluster, app, self._options.topic, written(messages))
+                MicroBatch(cluster, number, written(messages), marks).commit()
         elif self._job is not None:
             with Cluster(self._options.client, patient=True) as cluster:
                 sink_commit.commit_job(cluster, self._job, written(messages))

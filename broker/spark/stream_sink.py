@@ -21,6 +21,7 @@ from broker.errors import ConfigError
 from broker.spark import sink_commit
 from broker.spark.sink import Task, write_task, written
 from broker.spark.sink_commit import MicroBatch
+from broker.spark.sink_marks import query_name
 from broker.spark.sink_options import EXACTLY_ONCE, SinkColumns, SinkOptions
 
 
@@ -40,7 +41,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "This Spark does not tell its tasks which query they run for, so that a batch cannot be recognised:"
                 " set deliveryGuarantee=at-least-once."
             )
-        return write_task(self.options, self.columns, task, sink_commit.query_name(task.query_id), iterator)
+        return write_task(self.options, self.columns, task, query_name(task.query_id), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         if self.options.exactly_once:

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
@@ -22,6 +22,9 @@ from broker.spark.data_source import BrokerDataSource
 from broker.spark.sink import written
 from broker.spark.sink_commit import MicroBatch
 from broker.spark.stream_sink import StreamWriter, stream_writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS_A_BATCH = 40
 
@@ -91,7 +94,7 @@ class KilledSource(BrokerDataSource):
         return KilledWriter(made.options, made.columns)
 
 
-def main(servers: str, source: str, target: str, checkpoint: str) -> None:
+def start_session(checkpoint: str) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     from broker.spark import java
@@ -111,6 +114,11 @@ def main(servers: str, source: str, target: str, checkpoint: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main(servers: str, source: str, target: str, checkpoint: str) -> None:
+    spark = start_session(checkpoint)
     spark.dataSource.register(KilledSource)
     broker = {"kafka.bootstrap.servers": servers}
     rows = (

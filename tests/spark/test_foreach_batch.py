@@ -58,6 +58,82 @@ def test_a_changed_count_is_written_once_although_its_batch_comes_again(
     assert [(b"a", b"2"), (b"a", b"3"), (b"b", b"1")] == [(bytes(row.key), bytes(row.value)) for row in rows]
 
 
+class TwoTopics:
+    """A query whose batches go to two topics, and by the column to both, with one number."""
+
+    def __init__(self, stream: "Callable[..., DataFrame]", topics: Topics, checkpoint: Path) -> None:
+        self.words, self.left, self.right, self.checkpoint = topics.make(), topics.make(), topics.make(), checkpoint
+        self._topics = topics
+        self._rows = stream(subscribe=self.words, startingOffsets="earliest").selectExpr("cast(value as string) value")
+        self.numbers: list[int] = []
+        self.dies_after = 99  # so many writes
+
+    def save(self, rows: "DataFrame", batch_id: int, **options: str) -> None:
+        if self.dies_after == 0:
+            raise RuntimeError("dies between two writes")
+        self.dies_after -= 1
+        given = {"kafka.bootstrap.servers": self._topics.bootstrap_servers, "txnAppId": self.words, **options}
+        rows.write.format("broker").options(**given, txnVersion=str(batch_id)).mode("append").save()
+
+    def write(self, batch: "DataFrame", batch_id: int) -> None:
+        self.numbers.append(batch_id)
+        self.save(batch, batch_id, topic=self.left)
+        self.save(batch.selectExpr("upper(value) value"), batch_id, topic=self.right)
+        both = f"explode(array('{self.left}', '{self.right}')) topic"
+        self.save(batch.selectExpr("concat(value, '!') value", both), batch_id)
+
+    def run(self, dies_after: int = 99) -> None:
+        self.dies_after = dies_after
+        query = self._rows.writeStream.foreachBatch(self.write).option("checkpointLocation", str(self.checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def forget(self, batch_id: int) -> None:
+        """As if Spark had been killed before it had written down that this batch was done."""
+        (self.checkpoint / "commits" / str(batch_id)).unlink()
+        (self.checkpoint / "commits" / f".{batch_id}.crc").unlink(missing_ok=True)
+
+    def seen(self, read: "Callable[..., DataFrame]") -> tuple[list[str], list[str]]:
+        found = read(subscribe=f"{self.left},{self.right}", **{"kafka.isolation.level": "read_committed"})
+        rows = [(row.topic, bytes(row.value).decode()) for row in found.collect()]
+        return sorted(v for t, v in rows if t == self.left), sorted(v for t, v in rows if t == self.right)
+
+
+@pytest.fixture
+def two_topics(stream: "Callable[..., DataFrame]", topics: Topics, tmp_path: Path) -> TwoTopics:
+    return TwoTopics(stream, topics, tmp_path)
+
+
+def test_a_batch_goes_to_two_topics_with_one_number(
+    two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
+) -> None:
+    topics.send(two_topics.words, 0, [(None, b"a", 1000, [])])
+    two_topics.run()
+    assert (["a", "a!"], ["A", "a!"]) == two_topics.seen(read)
+    two_topics.forget(0)
+    two_topics.run()
+    assert (["a", "a!"], ["A", "a!"]) == two_topics.seen(read)
+    topics.send(two_topics.words, 1, [(None, b"b", 1000, [])])
+    for writes in (1, 2):
+        with pytest.raises(Exception, match="dies between two writes"):
+            two_topics.run(dies_after=writes)
+    assert (["a", "a!", "b"], ["A", "B", "a!"]) == two_topics.seen(read)
+    two_topics.run()
+    assert (["a", "a!", "b", "b!"], ["A", "B", "a!", "b!"]) == two_topics.seen(read)
+    assert [0, 0, 1, 1, 1] == two_topics.numbers
+
+
+def test_two_writes_of_a_batch_to_one_topic_with_one_number_are_an_error_in_every_run(
+    two_topics: TwoTopics, topics: Topics, read: "Callable[..., DataFrame]"
+) -> None:
+    """Spark's job group tells which run of the query it is, even to a task of a write in a foreachBatch."""
+    two_topics.right = two_topics.left
+    topics.send(two_topics.words, 0, [(None, b"a", 1000, [])])
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"has written to '{two_topics.left}' with txnVersion 0 in this run"):
+            two_topics.run()
+    assert ["a"] == two_topics.seen(read)[0]
+
+
 def test_a_numbered_write_is_exactly_once() -> None:
     options = SinkOptions.parse(SERVERS | {"txnAppId": "a", "txnVersion": "7"}, default_guarantee=AT_LEAST_ONCE)
     assert (EXACTLY_ONCE, ("a", 7)) == (options.guarantee, options.version)

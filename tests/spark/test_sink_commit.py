@@ -22,7 +22,8 @@ from broker.client.kafka.errors import JointCommitUnsupportedError, KafkaClientE
 from broker.client.kafka.producer import Producer
 from broker.spark import sink_commit
 from broker.spark.sink import Task, write_task
-from broker.spark.sink_commit import MicroBatch, Written, query_name, task_name
+from broker.spark.sink_commit import MicroBatch, Written, task_name
+from broker.spark.sink_marks import query_name
 from broker.spark.sink_options import SinkColumns, SinkOptions
 from protocol.kafka.records import build_batch
 from tests.client.kafka.logs import values

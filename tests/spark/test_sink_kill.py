@@ -34,6 +34,9 @@ ALL = [
     *[(f"broker+{point}", 1) for point in ("before", "produced", "written", "leftovers", "begun", "number", "decided")],
     ("broker", 2),
 ]
+# Of a foreachBatch that writes to two topics, and how many batches are in each of them afterwards.
+FEW_BETWEEN = [(("between", 0), 1, 0), (("decided", 1), 2, 2)]
+MORE_BETWEEN = [(("number", 2), 3, 2), (("leftovers", 3), 4, 3)]
 BATCHES = 4
 ROWS_A_BATCH = 40
 PARTITIONS = 2
@@ -61,9 +64,33 @@ def test_each_record_is_there_once_whatever_was_killed_when(tmp_path: Path) -> N
         assert everything == sorted(visible(broker.address))
 
 
-def run(broker: BrokerProcess, directory: Path, kill_at: str) -> int:
+def test_a_foreach_batch_killed_between_its_writes_has_written_to_each_topic_once(tmp_path: Path) -> None:
+    """Both with one txnAppId and txnVersion."""
+    with BrokerProcess(tmp_path, "num_partitions=2") as broker:
+        topics = Topics(broker.address)
+        for name in ("in", "out", "out2"):
+            topics.make(PARTITIONS, name)
+        each = BATCHES * ROWS_A_BATCH // PARTITIONS
+        for partition in range(PARTITIONS):
+            topics.put("in", partition, range(each), start_ms=int(time.time() * 1000))
+        everything = sorted(f"{partition}:{number}" for partition in range(PARTITIONS) for number in range(each))
+
+        kills = FEW_BETWEEN + (MORE_BETWEEN if os.environ.get("ALL_KILLS") else [])
+        for life, ((point, batch), first, second) in enumerate(kills):
+            status = run(broker, tmp_path, f"{point}:{batch}", "foreach_job", "out", "out2")
+            assert -signal.SIGKILL == status, f"life {life} was not killed at {point}"
+            for topic, batches in (("out", first), ("out2", second)):
+                seen = visible(broker.address, topic)
+                assert len(set(seen)) == len(seen) == batches * ROWS_A_BATCH
+        assert 0 == run(broker, tmp_path, "", "foreach_job", "out", "out2")
+        assert everything == sorted(visible(broker.address, "out"))
+        assert everything == sorted(visible(broker.address, "out2"))
+
+
+def run(broker: BrokerProcess, directory: Path, kill_at: str, job_name: str = "sink_job", *targets: str) -> int:
     """One life of the query; a broker that dies in it is started again. The exit status."""
-    command = [sys.executable, "-m", "tests.spark.sink_job", broker.address, "in", "out", str(directory / "checkpoint")]
+    command = [sys.executable, "-m", f"tests.spark.{job_name}", broker.address, "in", *(targets or ("out",))]
+    command.append(str(directory / "checkpoint"))
     environment = {**os.environ, "KILL_AT": kill_at, "BROKER_PID": str(broker.process.pid), "PYTHONPATH": str(ROOT)}
     with open(directory / "job", "ab") as output:
         job = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
@@ -84,7 +111,7 @@ def run(broker: BrokerProcess, directory: Path, kill_at: str) -> int:
     return job.returncode
 
 
-def visible(servers: str) -> list[str]:
+def visible(servers: str, topic: str = "out") -> list[str]:
     """All that a client that reads what is committed gets."""
     consumer = Consumer(
         {
@@ -95,7 +122,7 @@ def visible(servers: str) -> list[str]:
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition("out", partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     found: list[str] = []
     ended = 0
     while ended < PARTITIONS:

@@ -1,0 +1,246 @@
+"""What a broker keeps about the batches that it has, so that one that comes again is not written again. On the driver's thread.
+
+A mark is a committed offset: the number of the last batch, at partition 0 of the first of the topics that were written to. It is
+committed by the same decision as the rows (``sink_commit.py``). Which group it belongs to says whose batches are counted:
+
+| what is written                             | job: how its transactions' ids begin | group of the mark         |
+|---------------------------------------------|--------------------------------------|---------------------------|
+| a stream                                    | ``spark-<query>``                    | the same                  |
+| txnAppId, txnVersion and the option topic   | ``spark-<app>/topic/<topic>``        | the same                  |
+| txnAppId, txnVersion and the column topic   | ``spark-<app>/column``               | ``<job>/<hash of topics>``|
+
+So numbered writes of one application to different topics, or to different sets of topics, are counted apart, as Delta counts
+them by table. Two writes with one number to one target cannot be told from a write and its repetition by the numbers alone. The
+mark therefore also says in which run of a streaming query the number came last: within one run a batch comes once.
+
+Until 0.1.0 all numbered writes of an application were counted together, in the group ``spark-<app>``. A mark in there stands for
+the last write whose first topic has it, whichever that was: the first write that comes with its number claims it.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from broker.client.kafka.cluster import Cluster
+from broker.client.kafka.errors import TransactionError
+from broker.client.kafka.producer import Producer
+from broker.client.kafka.values import OffsetAndMetadata, TopicPartition
+from broker.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+# The driver's own transactions last from their begin to the decision (ms).
+LEADER_TIMEOUT_MS = 60_000
+
+# What older versions called the tasks of a numbered write, after the application: partition and attempt.
+_OLD_TASK = re.compile("/[0-9]+/[0-9]+")
+
+
+def query_name(query_id: str) -> str:
+    """The transactional id of a query's driver, and the group that has the number of the last batch."""
+    return f"spark-{query_id}"
+
+
+def write_name(app: str, topic: str | None) -> str:
+    """The transactional id of the driver of a numbered write. ``topic`` None: the rows say it."""
+    return f"{query_name(app)}/column" if topic is None else f"{query_name(app)}/topic/{topic}"
+
+
+class Marks(Protocol):
+    """``last`` first; then either what ``to_commit`` says is committed with the rows, or the batch is ``repeated``."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def prefix(self) -> str:
+        """What every id that ``is_mine`` begins with."""
+
+    def is_mine(self, transactional_id: str) -> bool:
+        """Whether this is a transaction of an earlier attempt at such a batch, a task's in most cases."""
+
+    def last(self) -> int:
+        """The number of the last batch that the broker has; -1 for none."""
+
+    def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
+
+    def repeated(self, leader: Producer, number: int) -> None:
+        """The batch is there already. ``leader`` is in a transaction, which ends here."""
+
+
+@attrs.frozen
+class QueryMarks:
+    """Of a streaming query, which has one sink: a batch is done once, wherever it goes."""
+
+    cluster: Cluster
+    query_id: str
+    topics: Sequence[str]
+
+    @property
+    def job(self) -> str:
+        return query_name(self.query_id)
+
+    @property
+    def group(self) -> str:
+        return self.job
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.job}/"
+
+    def is_mine(self, transactional_id: str) -> bool:
+        return transactional_id.startswith(self.prefix)
+
+    def last(self) -> int:
+        """The topics may change from batch to batch, so all are looked at; only one that is named is waited for while a
+        transaction is about to commit it."""
+        found = self.cluster.committed(self.group)
+        found |= self.cluster.committed(self.group, [_place(self.topics)], stable=True)
+        return max((one.offset for one in found.values()), default=-1)
+
+    def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return {_place(self.topics): OffsetAndMetadata(number)}
+
+    def repeated(self, leader: Producer, number: int) -> None:
+        _log.warning("batch %d of query %s is committed already", number, self.query_id)
+
+
+@attrs.frozen
+class _Mark:
+    """``run``: of the streaming query in which a number came last, and ``seen``: that number. ``rows``: of the last write."""
+
+    number: int
+    rows: int = -1
+    run: str | None = None
+    seen: int = -1
+
+    @classmethod
+    def of(cls, committed: OffsetAndMetadata) -> "_Mark":
+        try:
+            told: Any = json.loads(committed.metadata)
+            run = None if told["run"] is None else str(told["run"])
+            return cls(committed.offset, int(told["rows"]), run, int(told["seen"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return cls(committed.offset)  # an administrator has put it there
+
+    def stored(self, topics: str) -> OffsetAndMetadata:
+        told = {"run": self.run, "seen": self.seen, "rows": self.rows, "topics": topics}
+        return OffsetAndMetadata(self.number, json.dumps(told))
+
+
+@attrs.define(eq=False)
+class WriteMarks:
+    """Of the writes of one application to one target: the topic of the option, or the set of the rows' topics."""
+
+    cluster: Cluster
+    app: str
+    topic: str | None
+    topics: Sequence[str]
+    rows: int
+    run: str | None = None
+    _mark: _Mark | None = None
+
+    @property
+    def job(self) -> str:
+        return write_name(self.app, self.topic)
+
+    @property
+    def group(self) -> str:
+        return self.job if self.topic is not None else f"{self.job}/{_digest(','.join(self.topics))}"
+
+    @property
+    def prefix(self) -> str:
+        return query_name(self.app)
+
+    def is_mine(self, transactional_id: str) -> bool:
+        """Also what a driver of an older version has left open, its own transaction included."""
+        if transactional_id == self.prefix or transactional_id.startswith(f"{self.job}/"):
+            return True
+        return _OLD_TASK.fullmatch(transactional_id.removeprefix(self.prefix)) is not None
+
+    def last(self) -> int:
+        place = _place(self.topics)
+        found = self.cluster.committed(self.group, [place], stable=True).get(place)
+        self._mark = None if found is None else _Mark.of(found)
+        return max(-1 if self._mark is None else self._mark.number, self._last_by_an_older_version())
+
+    def _last_by_an_older_version(self) -> int:
+        place = _place(self.topics)
+        old = self.cluster.committed(query_name(self.app), [place], stable=True).get(place)
+        if old is None:
+            return -1
+        # What came before the last write cannot be told apart, so it counts for all.
+        return old.offset if old.metadata in ("", self._claim) else old.offset - 1
+
+    @property
+    def _claim(self) -> str:
+        return f"claimed {_digest(self.group)}"
+
+    def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        return {_place(self.topics): _Mark(number, self.rows, self.run, number).stored(self._topics)}
+
+    def repeated(self, leader: Producer, number: int) -> None:
+        """Raises ConfigError if it is another write with the same number."""
+        mark = self._mark
+        if mark is not None and self.run is not None and mark.run == self.run and number <= mark.seen:
+            raise ConfigError(
+                f"txnAppId {self.app!r} has written to {self._topics} with txnVersion {mark.seen} in this run of the query"
+                f" already, so these {self.rows} rows with txnVersion {number} would be lost: give each of the writes of a"
+                f" batch a txnAppId of its own, or write them as one."
+            )
+        if mark is not None and mark.number == number and mark.rows not in (-1, self.rows):
+            _log.warning(
+                "txnVersion %d of txnAppId %r is in %s already, with %d rows; it came again with %d, which are NOT written."
+                " If they are other rows, give their write a txnAppId of its own",
+                number, self.app, self._topics, mark.rows, self.rows,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "txnVersion %d of txnAppId %r is in %s already: its %d rows are not written again",
+                number, self.app, self._topics, self.rows,
+            )  # fmt: skip
+        known = -1 if mark is None else mark.number
+        if known < number:
+            self._take_over(number)
+        if self.run is not None:
+            again = _Mark(max(known, number), -1 if mark is None else mark.rows, self.run, number)
+            leader.commit_offsets(self.group, {_place(self.topics): again.stored(self._topics)})
+            leader.commit()
+
+    def _take_over(self, number: int) -> None:
+        """Claim the mark of an older version, if it is the one of this number. Whoever claims at the same time is fenced."""
+        place, group = _place(self.topics), query_name(self.app)
+        with self.cluster.producer(transactional_id=group, transaction_timeout_ms=LEADER_TIMEOUT_MS) as claimer:
+            claimer.begin()
+            old = self.cluster.committed(group, [place], stable=True).get(place)
+            if old is not None and old.offset == number and old.metadata != self._claim:
+                if old.metadata:
+                    raise TransactionError(
+                        f"Another write of txnAppId {self.app!r} with txnVersion {number} has just taken the mark of an older"
+                        f" version: write to {self._topics} again."
+                    )
+                claimer.commit_offsets(group, {place: OffsetAndMetadata(number, self._claim)})
+            claimer.commit()
+
+    @property
+    def _topics(self) -> str:
+        """For people. Of many, the first: an offset's metadata has room for 4096 bytes."""
+        named = [repr(topic) for topic in self.topics[:5]]
+        return ", ".join(named) + (f" and {len(self.topics) - 5} more" if len(self.topics) > 5 else "")
+
+
+def _place(topics: Collection[str]) -> TopicPartition:
+    """An offset has to be of some partition."""
+    return min(topics), 0
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
