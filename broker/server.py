@@ -22,8 +22,10 @@ from broker.network.service import Service
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
+from broker.storage import data_directory
 from broker.storage.catalogue import Catalogue, SqliteCatalogue
 from broker.storage.config import StorageConfig
+from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class BrokerServer:
         self._ended = Event()
         self._threads: list[ThreadHandle] = []
         self._catalogue: Catalogue | None = None
+        self._directory: DataDirectory | None = None
         self._logs: LogManager | None = None
         self._sockets: SocketServer | None = None
         self._broker: KafkaBroker | None = None
@@ -127,12 +130,9 @@ class BrokerServer:
             if listener.scheme not in _SCHEMES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SCHEMES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
-        try:
-            runtime.disk.makedirs(config.data_dir)
-        except OSError as error:
-            raise ConfigError(
-                f"Choose another data_dir: {config.data_dir} cannot be made ({error.strerror or error})."
-            ) from None
+        storage = StorageConfig.from_broker(config)
+        # Before anything in it is touched, the catalogue too.
+        self._directory = data_directory.take(runtime.disk, storage)
         self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
         # Bound first: a port that is taken is known before a long recovery, and clients that come early wait in the backlog.
         self._sockets.bind(
@@ -149,10 +149,9 @@ class BrokerServer:
                 for listener in self._all_listeners()
             ]
         )
-        storage = StorageConfig.from_broker(config)
-        self._catalogue = self._open_catalogue(f"{config.data_dir}/catalogue.sqlite")
+        self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
-        logs.open()
+        logs.open(self._directory)
         groups = GroupCoordinator(runtime.clock, self._sockets.timer, self._catalogue, config)
         transactions = TransactionCoordinator(
             TransactionRegistry(runtime.clock, self._sockets.timer, self._catalogue, config, logs, groups)
@@ -211,6 +210,9 @@ class BrokerServer:
         catalogue, self._catalogue = self._catalogue, None
         if catalogue is not None:
             catalogue.close()
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.close()
 
     def _spawn(self, name: str, body: Body) -> None:
         self._threads.append(self.runtime.threads.spawn(name, body, self._crashed))

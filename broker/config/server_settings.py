@@ -40,6 +40,13 @@ class ServerSettings:
         reason="In the working directory and under a plain name, so that whoever tries the broker out sees where the "
         "data is and how to get rid of it; not `data`, which many projects have already.",
     )
+    data_dir_accept_foreign_files: bool = setting(
+        False,
+        kafka=None,
+        doc="Use a `data_dir` that no broker has used before and that is not empty. Files and directories that are not the "
+        "broker's are left alone either way.",
+        reason="Such a directory is more likely a slip of the pen than a wish. Hidden files and `lost+found` do not count.",
+    )
     shutdown_timeout_ms: int = setting(
         8000,
         kafka=None,

@@ -73,7 +73,11 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
-    def is_dir(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """A directory, or a link to one."""
+
+    def is_link(self, path: str) -> bool:
+        """A symbolic link, whatever it leads to."""
 
     def rename(self, old: str, new: str) -> None:
         """Replaces ``new`` if it is there (files), atomically."""
@@ -227,6 +231,9 @@ class SystemDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
+
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
 
@@ -257,9 +264,12 @@ class SystemDisk:
             # flock belongs to the open file, not to the process as fcntl's locks do: it also tells two brokers in one
             # process apart.
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            file.pwrite([f"pid {os.getpid()}\n".encode()], 0)
         except BaseException:
             file.close()
             raise
+        try:
+            file.truncate(0)
+            file.pwrite([f"pid {os.getpid()}\n".encode()], 0)
+        except OSError:  # a full disk: who has the lock is a courtesy to the reader of an error message
+            pass
         return file

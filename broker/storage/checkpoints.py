@@ -14,6 +14,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from broker.runtime.disk import Disk
 
@@ -113,22 +114,41 @@ def leader_epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
     return text_of(f"{epoch} {start}" for epoch, start in epochs)
 
 
-def partition_metadata_text(topic_id: uuid.UUID) -> str:
+class PartitionMetadata(NamedTuple):
+    """What a partition's directory says of its topic; None where it does not say (Kafka does not count), or not legibly."""
+
+    topic_id: uuid.UUID | None
+    partitions: int | None
+
+
+_NOTHING = PartitionMetadata(None, None)
+
+
+def partition_metadata_text(topic_id: uuid.UUID, partitions: int) -> str:
+    """Kafka's two lines and one of ours: Kafka's reader (PartitionMetadataReadBuffer) looks at the first two only."""
     # Kafka writes topic ids as URL-safe base64 without padding.
-    return f"version: 0\ntopic_id: {base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip('=')}"
+    encoded = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    return f"version: 0\ntopic_id: {encoded}\npartitions: {partitions}\n"
 
 
-def read_topic_id(disk: Disk, directory: str) -> uuid.UUID | None:
-    """The topic id in a partition's directory; None if it does not say (or not legibly)."""
+def read_partition_metadata(disk: Disk, directory: str) -> PartitionMetadata:
+    """Raises OSError."""
     try:
         text = read_text(disk, f"{directory}/{PARTITION_METADATA}")
     except CorruptCheckpoint:
-        return None
-    for line in (text or "").splitlines():
-        name, _, value = line.partition(":")
+        return _NOTHING
+    topic_id: uuid.UUID | None = None
+    partitions: int | None = None
+    for line in (text or "").splitlines(keepends=True):
+        name, _, value = line.partition(": ")
         if name == "topic_id":
             try:
-                return uuid.UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
+                topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
             except (ValueError, binascii.Error):
-                return None
-    return None
+                return _NOTHING
+        # A number without the end of its line may be half a number.
+        elif (
+            name == "partitions" and line.endswith("\n") and (digits := value.strip()).isdecimal() and digits.isascii()
+        ):
+            partitions = int(digits)
+    return PartitionMetadata(topic_id, partitions)

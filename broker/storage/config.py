@@ -15,6 +15,8 @@ class StorageConfig:
     data_dir: str
     node_id: int = 1
     num_partitions: int = 1
+    # Use a directory that holds other people's files and was no broker's before.
+    data_dir_accept_foreign_files: bool = False
     defaults: LogConfig = attrs.field(factory=LogConfig)
     log_retention_check_interval_ms: int = 300_000
     log_cleaner_enable: bool = True

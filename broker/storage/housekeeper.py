@@ -15,7 +15,7 @@ from broker.log import get_logger
 from broker.runtime.threads import Event, Lock
 from broker.storage import cleaner, retention
 from broker.storage.log import Log
-from broker.storage.partition_dir import remove_tree
+from broker.storage.partition_dir import dispose
 from broker.storage.scrub import Scrub
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Housekeeper:
         self._event.set()
 
     def delete_later(self, paths: list[str], delay_ms: int) -> None:
-        """Remove files, or directories with what is in them, after so many ms. What is left at the end the next start removes."""
+        """Remove files, or directories of deleted partitions, after so many ms; what is left at the end, at the next start."""
         when = self._clock.monotonic() + delay_ms / 1000
         with self._mutex:
             for path in paths:
@@ -130,7 +130,7 @@ class Housekeeper:
                 if not self._deletions or self._deletions[0][0] > now:
                     return did
                 _, path = heapq.heappop(self._deletions)
-            self._guarded(lambda: remove_tree(self._manager.disk, path))  # noqa: B023 (called here)
+            self._guarded(lambda: dispose(self._manager.disk, path))  # noqa: B023 (called here)
             did = True
 
     def apply_retention(self) -> None:

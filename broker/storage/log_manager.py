@@ -18,25 +18,25 @@ import attrs
 from broker.errors import RequestError, StorageError, UnknownOutcome
 from broker.log import get_logger
 from broker.runtime.clock import Clock
-from broker.runtime.disk import Disk, File
+from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
-from broker.storage import partition_dir, startup
+from broker.storage import data_directory, partition_dir, startup
 from broker.storage.catalogue import Catalogue, TopicRow
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, Offsets, write_offsets
 from broker.storage.config import StorageConfig
+from broker.storage.data_directory import DataDirectory
 from broker.storage.files import OpenFiles
 from broker.storage.flusher import Flusher
 from broker.storage.housekeeper import Housekeeper
 from broker.storage.log import Log, Surroundings
 from broker.storage.log_config import BY_NAME, LONG_MAX, LogConfig
+from broker.storage.partition_dir import MOST_PARTITIONS
 from protocol.kafka.errors import ErrorCode
 
 logger = get_logger("storage")
 
 LONGEST_NAME = 249  # Kafka's Topic.MAX_NAME_LENGTH: with "-" and a partition's number it is a file name
-# Partitions of one topic; beyond it, a typing error is more likely than a wish.
-MOST_PARTITIONS = 100_000
 
 
 @attrs.frozen
@@ -90,30 +90,42 @@ class LogManager:
         self._lock = Lock()
         self._checkpoint_lock = Lock()
         self._saved: dict[str, Offsets] = {}
-        self._lock_file: File | None = None
+        self._directory: DataDirectory | None = None
+        self._opened = False
 
-    def open(self) -> None:
-        """Take the data directory and recover what is in it. Raises ConfigError."""
-        self._lock_file = startup.lock(self)
+    def open(self, taken: DataDirectory | None = None) -> None:
+        """Recover what is in the data directory. Raises ConfigError.
+
+        ``taken``: it was taken already, and whoever did so lets go of it; otherwise that is done here, and in ``close``.
+        """
+        if taken is None:
+            self._directory = data_directory.take(self.disk, self.config)
         try:
             for info, logs in startup.load(self, self._saved):
                 self._topics[info.name] = info
                 self._alike[_alike(info.name)] = info.name
                 self.partitions.update({(log.topic, log.partition): log for log in logs})
+            self._opened = True
         except BaseException:
-            self._lock_file.close()
+            self.files.close_all()
+            self._let_go()
             raise
+
+    def _let_go(self) -> None:
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.close()
 
     def close(self) -> None:
         """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended."""
-        if self._lock_file is None:
+        if not self._opened:
             return
+        self._opened = False
         try:
             startup.close(self)
         finally:
             self.files.close_all()
-            self._lock_file.close()
-            self._lock_file = None
+            self._let_go()
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
@@ -192,6 +204,13 @@ class LogManager:
                 )
             changed = attrs.evolve(info, partitions=total, version=info.version + 1)
             self._add_logs(changed, range(info.partitions, total))
+            # The new directories have said so since before the row did; these only help where some get lost.
+            for number in range(info.partitions):
+                directory = self.partitions[name, number].dir
+                try:
+                    partition_dir.write_metadata(self.disk, directory, info.topic_id, total)
+                except OSError as error:  # the next start writes it
+                    logger.warning("number of partitions not written", path=directory, error=str(error))
         return changed
 
     def _add_logs(self, info: TopicInfo, numbers: range) -> None:
@@ -202,12 +221,9 @@ class LogManager:
             self._forget_checkpoints(info.name, numbers)
             for number in numbers:
                 directory = f"{self.data_dir}/{partition_dir.directory_name(info.name, number)}"
-                if self.disk.exists(directory):
-                    if partition_dir.has_records(self.disk, directory):
-                        raise StorageError(f"{directory} is there and has records: move it away")
-                    partition_dir.remove_tree(self.disk, directory)
+                self._make_way(directory)
                 made.append(directory)
-                partition_dir.make(self.disk, directory, info.topic_id)
+                partition_dir.make(self.disk, directory, info.topic_id, info.partitions)
             self.disk.sync_dir(self.data_dir)
             logs = [startup.open_new(self, info, number) for number in numbers]
             self.catalogue.put_topic(info.row())
@@ -225,10 +241,22 @@ class LogManager:
         self._topics[info.name] = info
         self.generation += 1
 
+    def _make_way(self, directory: str) -> None:
+        """What an earlier attempt has left where a partition is to be goes. Raises StorageError where it is something else."""
+        disk = self.disk
+        if disk.is_link(directory):
+            raise StorageError(f"{directory} is there and is a link: move it away")
+        if not disk.exists(directory):
+            return
+        found = partition_dir.look(disk, directory)
+        if not found.is_empty and not partition_dir.is_unfinished(disk, directory, found):
+            raise StorageError(f"{directory} is there and is not empty: move it away")
+        partition_dir.remove(disk, directory)
+
     def _undo(self, directories: list[str]) -> None:
         for directory in directories:
             try:
-                partition_dir.remove_tree(self.disk, directory)
+                partition_dir.remove(self.disk, directory)
             except OSError as error:  # has no row: the next start removes it
                 logger.warning("directory left behind", path=directory, error=str(error))
 
@@ -265,6 +293,11 @@ class LogManager:
     def _rename_deleted(self, log: Log) -> str:
         path = f"{self.data_dir}/{partition_dir.deleted_name(log.topic, log.partition, self.entropy.uuid())}"
         if not self.disk.exists(log.dir):
+            return ""
+        if not partition_dir.look(self.disk, log.dir).is_partition:
+            logger.warning(
+                "directory left alone", path=log.dir, reason="it is in a partition's place and not a partition's"
+            )
             return ""
         self.disk.rename(log.dir, path)
         return path

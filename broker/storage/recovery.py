@@ -41,6 +41,7 @@ from broker.storage.files import (
     offset_of,
 )
 from broker.storage.index_file import CorruptIndex
+from broker.storage.partition_dir import sort_out
 from broker.storage.producer_state import CorruptSnapshot, ProducerState
 from broker.storage.replay import aborted_transactions, replay_batch
 from broker.storage.scan import find_batch, never_written, scan
@@ -66,6 +67,7 @@ class LogOnDisk:
 
     files: OpenFiles
     directory: str
+    names: list[str]  # of the files in it that are a partition's
     clean: bool  # the broker was stopped in order
     recovery_point: int
     start_offset: int
@@ -137,18 +139,21 @@ def _tidy(source: LogOnDisk) -> list[str]:
     """Finish what deletion and compaction had begun. Returns the names of the files that are left."""
     disk, directory = source.files.disk, source.directory
     changed = False
-    for name in disk.listdir(directory):
-        if name.endswith((DELETED, CLEANED, ".tmp")):
-            disk.remove(f"{directory}/{name}")
-            changed = True
-    for name in disk.listdir(directory):
-        if name.endswith(LOG + SWAP):
-            finish_swap(source.files, directory, name)
-    for name in disk.listdir(directory):
-        if name.endswith(SWAP):
-            disk.remove(f"{directory}/{name}")
-            changed = True
-    names = disk.listdir(directory)
+    names = source.names
+    left_over = [name for name in names if name.endswith((DELETED, CLEANED, ".tmp"))]
+    for name in left_over:
+        disk.remove(f"{directory}/{name}")
+        changed = True
+    if any(name.endswith(SWAP) for name in names):
+        for name in names:
+            if name.endswith(LOG + SWAP):
+                finish_swap(source.files, directory, name)
+        names = _own(disk.listdir(directory))
+        for name in names:
+            if name.endswith(SWAP):
+                disk.remove(f"{directory}/{name}")
+        changed = True
+    names = [name for name in names if not name.endswith((DELETED, CLEANED, SWAP, ".tmp"))]
     logs = {offset_of(name, LOG) for name in names}
     for name in names:
         for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
@@ -157,8 +162,12 @@ def _tidy(source: LogOnDisk) -> list[str]:
                 changed = True
     if changed:
         disk.sync_dir(directory)
-        names = disk.listdir(directory)
+        names = _own(disk.listdir(directory))
     return names
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    return sorted(sort_out(names).own)
 
 
 def finish_swap(files: OpenFiles, directory: str, name: str) -> None:

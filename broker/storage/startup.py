@@ -1,30 +1,29 @@
-"""Opening and closing a data directory: what is locked, read, put right and written at the start, and at the end.
+"""Opening and closing what is in a data directory: what is read, put right and written at the start, and at the end.
 
 Runs on the thread that opens or closes the broker, before and after all others. A single partition is opened by
 ``recovery.py``; one that cannot be opened is offline and the broker starts without it.
 """
 
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.errors import ConfigError, RequestError, StorageError
 from broker.log import get_logger
-from broker.runtime.disk import File
 from broker.storage import partition_dir, recovery
-from broker.storage.catalogue import TopicRow
+from broker.storage.adoption import take_in
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     CorruptCheckpoint,
     Offsets,
     read_leader_epochs,
     read_offsets,
-    read_text,
-    read_topic_id,
+    read_partition_metadata,
     replace_text,
 )
+from broker.storage.data_directory import CHECKPOINTS, write_properties
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
 from broker.storage.producer_state import ProducerState
@@ -35,38 +34,8 @@ if TYPE_CHECKING:
 
 logger = get_logger("storage")
 
-LOCK = ".lock"
 CLEAN = ".kafka_cleanshutdown"  # Kafka's name and content, so that a Kafka broker takes it as well
 CLEAN_TEXT = '{"version":0,"brokerEpoch":-1}'
-PROPERTIES = "meta.properties"
-# Rises when an older broker would misread the directory.
-LAYOUT = 1
-
-CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
-
-
-def lock(manager: "LogManager") -> File:
-    """Take the data directory. Raises ConfigError."""
-    directory = manager.data_dir
-    path = f"{directory}/{LOCK}"
-    try:
-        manager.disk.makedirs(directory)
-        return manager.disk.lock(path)
-    except BlockingIOError:
-        raise ConfigError(
-            f"Another broker ({_holder(manager, path)}) uses {directory}: stop it, or choose another data_dir."
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"Choose another data_dir, or make {directory} writable: {error.strerror or error}."
-        ) from error
-
-
-def _holder(manager: "LogManager", path: str) -> str:
-    try:
-        return (read_text(manager.disk, path) or "").strip() or "another process"
-    except (OSError, CorruptCheckpoint):
-        return "another process"
 
 
 def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["TopicInfo", list[Log]]]:
@@ -75,7 +44,7 @@ def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["To
 
     disk, directory = manager.disk, manager.data_dir
     try:
-        _check_layout(manager)
+        write_properties(disk, manager.config)
         clean = disk.exists(f"{directory}/{CLEAN}")
         if clean:
             # Gone before the first record is written: from now on only the next close says "clean".
@@ -89,10 +58,12 @@ def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["To
                 logger.warning("checkpoint ignored", error=str(error))
                 saved[name] = {}
                 unknown.add(name)
-        names = {name for name in disk.listdir(directory) if disk.is_dir(f"{directory}/{name}")}
-        manager.housekeeper.delete_later([f"{directory}/{name}" for name in names if partition_dir.is_deleted(name)], 0)
         rows = {row.name: row for row in manager.catalogue.topics()}
-        adopted = _orphans(manager, names, rows)
+        known = {partition_dir.directory_name(row.name, n) for row in rows.values() for n in range(row.partitions)}
+        others = [name for name in disk.listdir(directory) if name not in known]
+        deleted = [f"{directory}/{name}" for name in others if partition_dir.is_deleted(name)]
+        manager.housekeeper.delete_later([path for path in deleted if disk.is_dir(path)], 0)
+        adopted = take_in(manager, others, rows)
     except (OSError, StorageError) as error:
         raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
     unsure = CLEANER_OFFSETS in unknown
@@ -100,81 +71,6 @@ def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["To
         info = TopicInfo(row.name, row.topic_id, row.partitions, row.configs)
         taken_in = row.name in adopted
         yield info, [_open(manager, info, n, clean, saved, taken_in, unsure) for n in range(row.partitions)]
-
-
-def _check_layout(manager: "LogManager") -> None:
-    path = f"{manager.data_dir}/{PROPERTIES}"
-    try:
-        text = read_text(manager.disk, path)
-    except CorruptCheckpoint:
-        text = ""
-    if text is None:
-        _sync_parents(manager)
-        replace_text(manager.disk, path, f"version=1\nnode.id={manager.config.node_id}\nlayout={LAYOUT}\n")
-        return
-    layout = dict(line.split("=", 1) for line in text.splitlines() if "=" in line).get("layout", "1")
-    if not layout.isdigit() or int(layout) > LAYOUT:
-        raise ConfigError(
-            f"{manager.data_dir} was written by a newer broker (layout {layout}, this one knows {LAYOUT}): "
-            "start that one, or choose another data_dir."
-        )
-
-
-def _sync_parents(manager: "LogManager") -> None:
-    """A new data directory must not be lost itself; nobody knows how many of those above it are new too."""
-    path = manager.data_dir
-    while "/" in path.strip("/"):
-        path = path.rstrip("/").rpartition("/")[0] or "/"
-        try:
-            manager.disk.sync_dir(path)
-        except PermissionError:  # then it is not ours, and nothing in it is new
-            return
-    manager.disk.sync_dir("/" if path.startswith("/") else ".")
-
-
-def _orphans(manager: "LogManager", names: set[str], rows: dict[str, TopicRow]) -> set[str]:
-    """Directories without a row in the catalogue: what is left of a deletion or an unfinished creation goes, and topics that
-    were put there by hand, or whose catalogue was lost, get a row. Returns the names of those."""
-    disk, directory = manager.disk, manager.data_dir
-    deleted_ids = manager.catalogue.deleted_topic_ids()
-    found: dict[str, dict[int, uuid.UUID | None]] = {}
-    changed = False
-    for name in sorted(names):
-        parsed = partition_dir.parse_name(name)
-        if parsed is None:
-            continue
-        topic, number = parsed
-        path = f"{directory}/{name}"
-        row = rows.get(topic)
-        if row is not None and number < row.partitions:
-            continue
-        topic_id = read_topic_id(disk, path)
-        if topic_id is not None and topic_id in deleted_ids:
-            gone = f"{directory}/{partition_dir.deleted_name(topic, number, manager.entropy.uuid())}"
-            disk.rename(path, gone)
-            manager.housekeeper.delete_later([gone], 0)
-            changed = True
-        elif not partition_dir.has_records(disk, path):
-            partition_dir.remove_tree(disk, path)
-            changed = True
-        elif row is None:
-            found.setdefault(topic, {})[number] = topic_id
-        else:
-            logger.warning("directory ignored", path=path, reason=f"topic {topic} has {row.partitions} partitions")
-    for topic, partitions in found.items():
-        known = [topic_id for topic_id in partitions.values() if topic_id is not None]
-        row = TopicRow(topic, known[0] if known else manager.entropy.uuid(), max(partitions) + 1)
-        for number in range(row.partitions):
-            if number not in partitions:
-                partition_dir.make(disk, f"{directory}/{partition_dir.directory_name(topic, number)}", row.topic_id)
-        manager.catalogue.put_topic(row)
-        rows[topic] = row
-        logger.warning("topic taken in", topic=topic, partitions=row.partitions, reason="it was not in the catalogue")
-    if changed or found:
-        disk.sync_dir(directory)
-    if deleted_ids:
-        manager.catalogue.forget_deleted_topics(deleted_ids)
-    return set(found)
 
 
 def _new_log(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
@@ -212,18 +108,21 @@ def _open(
     gaps = gaps_below_recovery_point or key in saved[CLEANER_OFFSETS]
     dense_from = NEVER if gaps_anywhere else recovery_point if gaps else 0
     try:
-        if not manager.disk.is_dir(log.dir):
-            raise StorageError(f"{log.dir} is missing: bring it back, or delete the topic")
-        topic_id = read_topic_id(manager.disk, log.dir)
-        if topic_id is None:
-            partition_dir.write_metadata(manager.disk, log.dir, info.topic_id)
-        elif topic_id != info.topic_id:
-            raise StorageError(f"{log.dir} belongs to a topic with another id ({topic_id}): bring the right one back")
+        names = _list(manager, log.dir)
+        metadata = read_partition_metadata(manager.disk, log.dir)
+        if metadata.topic_id not in (None, info.topic_id):
+            raise StorageError(
+                f"{log.dir} belongs to a topic with another id ({metadata.topic_id}): bring the right one back"
+            )
+        if metadata != (info.topic_id, info.partitions):
+            _write_metadata(manager, log.dir, info)
+            names = [name for name in names if not name.startswith(PARTITION_METADATA)]
         _read_epochs(manager, log)
         loaded = recovery.load(
             recovery.LogOnDisk(
                 files=manager.files,
                 directory=log.dir,
+                names=names,
                 clean=clean,
                 recovery_point=recovery_point,
                 start_offset=saved[LOG_STARTS].get(key, 0),
@@ -240,6 +139,25 @@ def _open(
         )
         logger.error("partition offline", topic=info.name, partition=number, reason=str(error))
     return log
+
+
+def _list(manager: "LogManager", directory: str) -> list[str]:
+    """The files of a partition that the catalogue knows. Raises StorageError where they are somebody else's."""
+    try:
+        names = manager.disk.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StorageError(f"{directory} is missing: bring it back, or delete the topic") from None
+    contents = partition_dir.sort_out(names)
+    if contents.foreign and not contents.own:
+        raise StorageError(f"{directory} has no files of a partition, but others: bring the right directory back")
+    return sorted(contents.own)
+
+
+def _write_metadata(manager: "LogManager", directory: str, info: "TopicInfo") -> None:
+    try:
+        partition_dir.write_metadata(manager.disk, directory, info.topic_id, info.partitions)
+    except OSError as error:  # nothing needs it while there is the catalogue: the next start tries again
+        logger.warning("partition.metadata not written", path=directory, error=str(error))
 
 
 def _read_epochs(manager: "LogManager", log: Log) -> None:

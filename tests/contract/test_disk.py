@@ -201,6 +201,12 @@ def test_free_room_is_part_of_all_room(disk: Disk, root: str) -> None:
     assert 0 < disk.free_bytes(root) <= disk.total_bytes(root)
 
 
+def test_neither_a_file_nor_a_directory_nor_nothing_is_a_link(disk: Disk, root: str) -> None:
+    make(disk, f"{root}/a")
+    disk.makedirs(f"{root}/d")
+    assert [disk.is_link(f"{root}/{name}") for name in ("a", "d", "x")] == [False, False, False]
+
+
 def test_a_lock_is_had_by_one(disk: Disk, root: str) -> None:
     held = disk.lock(f"{root}/.lock")
     with pytest.raises(BlockingIOError):

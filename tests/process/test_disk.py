@@ -190,3 +190,16 @@ def refused(broker: BrokerProcess, says: str) -> None:
     assert 1 == len(said.splitlines()), said
     assert says in said
     assert said.endswith(".")
+
+
+def test_a_directory_with_other_people_s_files_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    photo = tmp_path / "data" / "backup-2024" / "a.jpg"
+    photo.parent.mkdir(parents=True)
+    photo.write_text("a photo")
+    refused(BrokerProcess(tmp_path), says="data_dir_accept_foreign_files")
+    assert ["backup-2024"] == os.listdir(tmp_path / "data")
+    with BrokerProcess(tmp_path, "data_dir_accept_foreign_files=true") as broker:
+        assert 0 == broker.stop()
+    with BrokerProcess(tmp_path) as broker:  # by now it is a broker's as well
+        assert 0 == broker.stop()
+    assert "a photo" == photo.read_text()

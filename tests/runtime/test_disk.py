@@ -121,3 +121,11 @@ def test_a_sync_that_has_begun_changes_nothing(tmp_path: Path) -> None:
     file.sync()
     assert b"data" == file.pread(10, 0)
     file.close()
+
+
+def test_a_link_is_one_whatever_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    for target in ("directory", "nothing"):
+        (tmp_path / f"to-{target}").symlink_to(tmp_path / target)
+        assert DISK.is_link(f"{tmp_path}/to-{target}")
+    assert DISK.is_dir(f"{tmp_path}/to-directory")

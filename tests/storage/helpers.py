@@ -160,9 +160,8 @@ class Storage:
     def kill(self) -> None:
         """As kill -9: the page cache stays, nothing else is done."""
         self.manager.files.close_all()
-        if self.manager._lock_file is not None:
-            self.manager._lock_file.close()
-            self.manager._lock_file = None
+        self.manager._let_go()
+        self.manager._opened = False
         self.catalogue.close()
 
     def restart(self) -> "Storage":

@@ -1,6 +1,7 @@
 """Checkpoint files: Kafka's format, replaced as a whole."""
 
 import errno
+import re
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from broker.storage.checkpoints import (
     partition_metadata_text,
     read_leader_epochs,
     read_offsets,
-    read_topic_id,
+    read_partition_metadata,
     replace_text,
     write_offsets,
 )
@@ -39,7 +40,7 @@ def test_the_file_is_laid_out_as_kafka_reads_it(tmp_path: Path) -> None:
 def test_a_missing_file_says_nothing(tmp_path: Path) -> None:
     assert read_offsets(FaultyDisk(), f"{tmp_path}/c") == {}
     assert read_leader_epochs(FaultyDisk(), str(tmp_path)) == []
-    assert read_topic_id(FaultyDisk(), str(tmp_path)) is None
+    assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +73,24 @@ def test_content_is_synced_before_the_name_and_the_name_before_the_end(tmp_path:
     assert order == ["open", "truncate", "write", "sync", "rename", "sync_dir"]
 
 
-def test_a_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
-    topic_id = uuid.UUID("fb4ff8e2-7d5c-4bd5-8f3a-9d7f6c1b2a3e")
-    text = partition_metadata_text(topic_id)
-    assert text == "version: 0\ntopic_id: -0_44n1cS9WPOp1_bBsqPg"
-    (tmp_path / "partition.metadata").write_text(text)
-    assert read_topic_id(FaultyDisk(), str(tmp_path)) == topic_id
+TOPIC_ID = uuid.UUID("fb4ff8e2-7d5c-4bd5-8f3a-9d7f6c1b2a3e")
+
+
+def test_topic_id_and_number_of_partitions_come_back(tmp_path: Path) -> None:
+    (tmp_path / "partition.metadata").write_text(partition_metadata_text(TOPIC_ID, 12))
+    assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, 12)
+
+
+def test_a_topic_id_is_written_so_that_kafka_reads_it() -> None:
+    """Kafka splits the first line and the second at a colon with white space behind it, and looks at no other line."""
+    first, second, *_ = partition_metadata_text(TOPIC_ID, 12).splitlines()
+    assert re.split(r":\s+", first) == ["version", "0"]
+    assert re.split(r":\s+", second) == ["topic_id", "-0_44n1cS9WPOp1_bBsqPg"]
+
+
+def test_kafka_s_own_file_says_nothing_of_a_number(tmp_path: Path) -> None:
+    (tmp_path / "partition.metadata").write_text("version: 0\ntopic_id: -0_44n1cS9WPOp1_bBsqPg")
+    assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, None)
 
 
 @pytest.mark.parametrize(
@@ -85,4 +98,13 @@ def test_a_topic_id_is_written_as_kafka_writes_it(tmp_path: Path) -> None:
 )
 def test_an_illegible_topic_id_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text)
-    assert read_topic_id(FaultyDisk(), str(tmp_path)) is None
+    assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "end", ["partitions: 1", "partitions: \n", "partitions: -3\n", "partitions: \u0663\n", "partit"]
+)
+def test_a_number_that_may_be_half_a_number_is_none(tmp_path: Path, end: str) -> None:
+    text = partition_metadata_text(TOPIC_ID, 12)
+    (tmp_path / "partition.metadata").write_text(text[: text.index("partitions")] + end)
+    assert read_partition_metadata(FaultyDisk(), str(tmp_path)) == (TOPIC_ID, None)

@@ -54,17 +54,18 @@ def test_it_waits_no_longer_than_until_something_is_due(storage: Storage) -> Non
 
 def test_files_are_removed_when_their_time_has_come(storage: Storage) -> None:
     root = Path(storage.directory)
-    (root / "dir").mkdir()
-    for name in ("one", "two", "dir/inner"):
-        (root / name).write_bytes(b"x")
+    deleted = root / f"t-0.{'0' * 32}-delete"
+    deleted.mkdir()
+    for path in (root / "one", root / "two", deleted / "partition.metadata"):
+        path.write_bytes(b"x")
     housekeeper = storage.manager.housekeeper
     housekeeper.delete_later([f"{root}/one"], 1000)
-    housekeeper.delete_later([f"{root}/dir", f"{root}/never was"], 500)
+    housekeeper.delete_later([str(deleted), f"{root}/never was"], 500)
     housekeeper.step(0)
-    assert (root / "dir").exists()
+    assert deleted.exists()
     storage.clock.sleep_ms(500)
     housekeeper.step(0)
-    assert (not (root / "dir").exists(), (root / "one").exists()) == (True, True)
+    assert (not deleted.exists(), (root / "one").exists()) == (True, True)
     storage.clock.sleep_ms(500)
     housekeeper.step(0)
     assert (not (root / "one").exists(), (root / "two").exists()) == (True, True)

@@ -1,0 +1,148 @@
+"""The data directory as a whole: whether it is one, whose it is, and who has it.
+
+Runs on the thread that opens the broker, before anything in the directory is read or written, the catalogue included; the lock
+is let go of last of all. What is in the directory is the business of ``startup.py``.
+"""
+
+from broker.errors import ConfigError
+from broker.runtime.disk import Disk, File
+from broker.storage import partition_dir
+from broker.storage.checkpoints import (
+    CLEANER_OFFSETS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CorruptCheckpoint,
+    read_text,
+    replace_text,
+)
+from broker.storage.config import StorageConfig
+
+LOCK = ".lock"
+PROPERTIES = "meta.properties"
+CATALOGUE = "catalogue.sqlite"
+CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
+# Rises when an older broker would misread the directory.
+LAYOUT = 1
+
+_SHARED = frozenset({PROPERTIES, *CHECKPOINTS})
+_OF_THE_FILE_SYSTEM = "lost+found"
+
+
+class DataDirectory:
+    """A data directory that this broker has until ``close``."""
+
+    def __init__(self, lock: File) -> None:
+        self._lock = lock
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def take(disk: Disk, config: StorageConfig) -> DataDirectory:
+    """Make the directory if it is missing, and lock it. Raises ConfigError where it is not to be used; nothing in it, and
+    nothing that another broker has, was touched then."""
+    directory = config.data_dir
+    try:
+        disk.makedirs(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"Choose another data_dir: {directory} cannot be made ({error.strerror or error})."
+        ) from error
+    try:
+        if not config.data_dir_accept_foreign_files:
+            _refuse_foreign(disk, directory)
+        lock = _lock(disk, directory)
+    except OSError as error:
+        raise ConfigError(
+            f"Choose another data_dir, or make {directory} writable: {error.strerror or error}."
+        ) from error
+    try:
+        _check_layout(disk, directory)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
+    except BaseException:
+        lock.close()
+        raise
+    return DataDirectory(lock)
+
+
+def _lock(disk: Disk, directory: str) -> File:
+    path = f"{directory}/{LOCK}"
+    try:
+        return disk.lock(path)
+    except BlockingIOError:
+        raise ConfigError(
+            f"Another broker ({_holder(disk, path)}) uses {directory}: stop it, or choose another data_dir."
+        ) from None
+
+
+def _holder(disk: Disk, path: str) -> str:
+    try:
+        return (read_text(disk, path) or "").strip() or "another process"
+    except (OSError, CorruptCheckpoint):
+        return "another process"
+
+
+def _refuse_foreign(disk: Disk, directory: str) -> None:
+    """Raises ConfigError where the directory holds other people's files and nothing says that a broker has used it."""
+    names = disk.listdir(directory)
+    if CATALOGUE in names or "version" in (_properties(disk, directory) or {}):
+        return
+    foreign = [name for name in names if not _may_be_there(disk, directory, name)]
+    if foreign:
+        others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise ConfigError(
+            f"Choose another data_dir: {directory} is not empty and no broker has used it yet (it has "
+            f"{foreign[0][:100]!r}{others}); or set data_dir_accept_foreign_files to true to use it all the same."
+        )
+
+
+def _may_be_there(disk: Disk, directory: str, name: str) -> bool:
+    """Is it what file systems, desktops and version control put into an empty directory, or a broker's?"""
+    if name.startswith(".") or name == _OF_THE_FILE_SYSTEM or name.removesuffix(".tmp") in _SHARED:
+        return True
+    path = f"{directory}/{name}"
+    if partition_dir.parse_name(name) is None and not partition_dir.is_deleted(name):
+        return False
+    return disk.is_dir(path) and not disk.is_link(path) and partition_dir.look(disk, path).is_partition
+
+
+def _properties(disk: Disk, directory: str) -> dict[str, str] | None:
+    """What meta.properties says; None without one."""
+    try:
+        text = read_text(disk, f"{directory}/{PROPERTIES}")
+    except CorruptCheckpoint:
+        return {}
+    if text is None:
+        return None
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def _check_layout(disk: Disk, directory: str) -> None:
+    layout = (_properties(disk, directory) or {}).get("layout", "1")
+    if not layout.isdecimal() or int(layout) > LAYOUT:
+        raise ConfigError(
+            f"{directory} was written by a newer broker (layout {layout}, this one knows {LAYOUT}): "
+            "start that one, or choose another data_dir."
+        )
+
+
+def write_properties(disk: Disk, config: StorageConfig) -> None:
+    """Say, durably, that the directory is a broker's, unless it says so already. Raises OSError."""
+    if _properties(disk, config.data_dir) is None:
+        _sync_parents(disk, config.data_dir)
+        text = f"version=1\nnode.id={config.node_id}\nlayout={LAYOUT}\n"
+        replace_text(disk, f"{config.data_dir}/{PROPERTIES}", text)
+
+
+def _sync_parents(disk: Disk, path: str) -> None:
+    """A new data directory must not be lost itself; nobody knows how many of those above it are new too."""
+    root = "/" if path.startswith("/") else "."
+    while "/" in path.strip("/"):
+        path = path.rstrip("/").rpartition("/")[0] or "/"
+        try:
+            disk.sync_dir(path)
+        except PermissionError:  # then it is not ours, and nothing in it is new
+            return
+    disk.sync_dir(root)

@@ -1,0 +1,160 @@
+"""The data directory as a whole: taken by one broker, understood or refused."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.runtime.disk import SystemDisk
+from broker.storage import data_directory
+from broker.storage.catalogue import SqliteCatalogue
+from broker.storage.config import StorageConfig
+from tests.storage.helpers import Storage, append
+
+
+def take(directory: Path, **settings: bool) -> data_directory.DataDirectory:
+    return data_directory.take(SystemDisk(), StorageConfig(data_dir=str(directory), **settings))
+
+
+def everything(directory: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in directory.rglob("*")
+    }
+
+
+def test_a_second_broker_is_refused_and_told_who_has_the_directory(storage: Storage) -> None:
+    with pytest.raises(ConfigError, match=r"Another broker \(pid \d+\) uses .*: stop it, or choose another data_dir\."):
+        Storage(storage.directory)
+    storage.restart()
+
+
+def test_a_directory_of_a_newer_broker_is_refused(storage: Storage) -> None:
+    storage.stop()
+    (Path(storage.directory) / "meta.properties").write_text("version=1\nnode.id=1\nlayout=2\n")
+    with pytest.raises(ConfigError, match="written by a newer broker"):
+        storage.open()
+    (Path(storage.directory) / "meta.properties").write_text("version=1\nnode.id=1\nlayout=1\n")
+    storage.open()
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.stop()
+    for operation in ("makedirs", "open", "sync_dir", "rename"):
+        storage.disk.fail[operation, str(tmp_path)] = errno.EROFS
+        if operation in ("sync_dir", "rename"):
+            (tmp_path / "meta.properties").unlink()
+        with pytest.raises(ConfigError) as error:
+            storage.open()
+        assert str(tmp_path) in str(error.value)
+        storage.disk.fail.clear()
+    storage.open()
+    storage.kill()
+
+
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    from broker.storage.config import StorageConfig
+    from broker.storage.log_manager import LogManager
+    from tests.storage.helpers import CountingEntropy, FaultyDisk, HandClock
+
+    (tmp_path / "data").write_text("a file")
+    catalogue = SqliteCatalogue(f"{tmp_path}/c.sqlite")
+    manager = LogManager(
+        FaultyDisk(), HandClock(), CountingEntropy(), StorageConfig(data_dir=f"{tmp_path}/data"), catalogue
+    )
+    with pytest.raises(ConfigError, match="Choose another data_dir"):
+        manager.open()
+    catalogue.close()
+
+
+def test_a_new_data_directory_is_durable_itself(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    storage = Storage(tmp_path / "a" / "b")
+    assert {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")} <= set(storage.disk.synced)
+    storage.kill()
+
+
+@pytest.mark.parametrize("name", ["thesis.odt", "backup-2024", "meta.properties", "photos.0f" + "0" * 30 + "-delete"])
+def test_a_directory_with_other_people_s_files_is_refused_and_stays_as_it_was(tmp_path: Path, name: str) -> None:
+    if "." in name and not name.endswith("-delete"):
+        (tmp_path / name).write_text("not a broker's")
+    else:
+        (tmp_path / name / "photos").mkdir(parents=True)
+        (tmp_path / name / "photos" / "a.jpg").write_text("a photo")
+    (tmp_path / "music").mkdir()
+    before = everything(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"is not empty and no broker has used it yet .*data_dir_accept_foreign_files"
+    ):
+        take(tmp_path)
+    assert everything(tmp_path) == before
+
+
+def test_it_is_used_all_the_same_where_a_setting_says_so(tmp_path: Path) -> None:
+    (tmp_path / "backup-2024" / "photos").mkdir(parents=True)
+    take(tmp_path, data_dir_accept_foreign_files=True).close()
+    storage = Storage(tmp_path)
+    storage.create()
+    storage.restart()
+    assert (tmp_path / "backup-2024" / "photos").is_dir()
+    storage.kill()
+
+
+def test_what_file_systems_desktops_and_version_control_put_there_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / ".gitkeep").touch()
+    take(tmp_path).close()
+
+
+def test_a_directory_that_a_broker_has_used_may_hold_other_files(storage: Storage) -> None:
+    storage.stop()
+    (Path(storage.directory) / "thesis.odt").touch()
+    take(Path(storage.directory)).close()
+    (Path(storage.directory) / "meta.properties").write_bytes(b"\0" * 10)  # spoilt, but there is the catalogue
+    take(Path(storage.directory)).close()
+    storage.open()
+
+
+def test_a_directory_of_kafka_s_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.checkpoint").touch()
+    with pytest.raises(ConfigError):
+        take(tmp_path)
+    (tmp_path / "meta.properties").write_text(
+        "#\n#Sat Nov 21\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id=1\nversion=1\n"
+    )
+    take(tmp_path).close()
+
+
+def test_a_directory_with_nothing_but_partitions_is_taken(storage: Storage, tmp_path: Path) -> None:
+    append(storage.create(), b"x")
+    storage.path().rename(tmp_path / "data" / "u-0")
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (tmp_path / "data" / "u-0").rename(moved / "u-0")
+    take(moved).close()
+    (moved / "u-0" / "partition.metadata").unlink()  # as before Kafka 2.8
+    take(moved).close()
+
+
+def test_a_start_that_was_interrupted_leaves_a_directory_that_is_taken(tmp_path: Path) -> None:
+    for name in (".lock", "meta.properties.tmp", "recovery-point-offset-checkpoint.tmp"):
+        (tmp_path / name).touch()
+    take(tmp_path).close()
+
+
+def test_the_lock_is_held_until_it_is_let_go_of(tmp_path: Path) -> None:
+    taken = take(tmp_path)
+    with pytest.raises(ConfigError, match="Another broker"):
+        take(tmp_path)
+    taken.close()
+    take(tmp_path).close()
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_being_taken(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    storage.stop()
+    storage.disk.room = 0
+    config = StorageConfig(data_dir=str(tmp_path))
+    data_directory.take(storage.disk, config).close()
