@@ -1,7 +1,7 @@
 """One connection as its processor keeps it: socket, bytes that have come, bytes that must go, mute state.
 
 Everything here is touched by the connection's own processor only; a service on another thread reaches it through the outbox
-and may read ``writable`` and ``closed`` (plain flags, advice only).
+and may read ``writable``, ``finished`` and ``closed`` (plain flags, advice only).
 """
 
 from collections import deque
@@ -50,6 +50,7 @@ class Connection:
     response_unsent: bool = False  # a response above the high-water mark: answered, not unmuted
     writable: bool = True  # False from above the high-water mark until below the low one
     close_when_sent: bool = False
+    finished: bool = False  # the peer has closed its sending side: what came whole is answered, then we close
     keep: bool = False  # the service's: silence is no reason to close it
     closed: bool = False
     counted: bool = True  # in the quotas

@@ -28,6 +28,11 @@ class Handler:
         except Exception as error:  # the seam: one request's failure is one connection's, never the pool's
             log.error("request_failed", exc_info=error, peer=request.connection.peer.host)
             self._outbox.close(request)
+        finally:
+            request.done = True
+            connection = request.connection
+            if connection.closed or not connection.session.in_flight_max:
+                connection.processor.submit(connection.processor.give_back, request, None)
         self.handled += 1
         return True
 

@@ -23,7 +23,7 @@ from broker.network.connection import Connection
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteEvent, MuteState, next_state
 from broker.network.quota import ConnectionQuotas
-from broker.network.receive_buffer import ReceiveBuffer
+from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Outbox, Part, Peer, Request, Service
 from broker.runtime.clock import Clock
@@ -45,9 +45,15 @@ _NAP_S = 1.0
 _COPY_BYTES = 16 * 1024
 # Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones.
 _TURN_REQUESTS = range(128)
-# While others wait for request memory, a peer that holds some and moves less than so many bytes in so long (s) is dropped.
-_STALL_BYTES = 64 * 1024
-_STALL_S = 10.0
+# While request memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it
+# holds within 30 s (the request.timeout.ms of Kafka's clients: who is slower has given up by then). Else it is dropped.
+_SLOWEST_BYTES_S = 16 * 1024
+_FILL_WITHIN_S = 30.0
+# Over so long (s) that is measured: a client's hiccup, a garbage collection say, must not cost it its connection.
+_MEASURED_S = 5.0
+# A peer that has closed its sending side may wait for an answer, or may be gone altogether: nothing tells one from the other.
+# Without anything to send to it for so long (s), it is taken for gone.
+_LINGER_S = 10.0
 
 _NOT_MUTED = MuteState.NOT_MUTED
 _MUTED = MuteState.MUTED
@@ -86,6 +92,17 @@ class ProcessorStats:
 
 def _last_active(connection: Connection) -> float:
     return connection.last_active
+
+
+def _has_left(connection: Connection, quiet: float) -> bool:
+    """Its peer is gone, as far as that can be told of one that the poller does not watch."""
+    if connection.finished and quiet > _LINGER_S and not connection.outgoing:
+        return True
+    return not connection.interest and connection.socket.broken()
+
+
+def _first(pair: tuple[float, Connection]) -> float:
+    return pair[0]
 
 
 # What other threads may ask for: a method of this processor and its two arguments.
@@ -137,6 +154,8 @@ class Processor:
         self._memory_waiters: deque[Connection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
         self._progress: dict[Connection, tuple[int, float]] = {}  # of peers that hold memory: bytes, and since when
+        # Frames of connections that are gone, and of streams, which handlers are still reading: counted until they are done.
+        self._lent: dict[Request, bytearray] = {}
         self._disconnected: list[Connection] = []
         self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
         self._next_sweep = 0.0
@@ -217,23 +236,23 @@ class Processor:
             try:
                 session = new.service.connect(new.peer)
                 assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+                connection = Connection(
+                    socket=new.socket,
+                    peer=new.peer,
+                    service=new.service,
+                    session=session,
+                    processor=self,
+                    frame_max=new.frame_max,
+                    last_active=self._clock.monotonic(),
+                    received=ReceiveBuffer(self._memory),
+                )
+                self._set_interest(connection, READ)  # the system has a bound on these, too
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connect_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
                 self._quotas.close(new.peer.host)
                 new.socket.close()
                 continue
-            connection = Connection(
-                socket=new.socket,
-                peer=new.peer,
-                service=new.service,
-                session=session,
-                processor=self,
-                frame_max=new.frame_max,
-                last_active=self._clock.monotonic(),
-                received=ReceiveBuffer(self._memory),
-            )
             self.connections[connection] = None
-            self._set_interest(connection, READ)
         with self._new_lock:
             turned_away, self._turned_away = self._turned_away, False
         if turned_away:
@@ -323,12 +342,16 @@ class Processor:
             if quiet > idle_max and not working and not kept:
                 self.stats.idle_closed += 1
                 self._disconnect(connection)
+            elif _has_left(connection, quiet):
+                self._disconnect(connection)
             elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:
                 connection.received.release()
-        if self._memory.wanted:  # by whomever: the holder may be here and those who wait elsewhere
-            self._drop_one_stalled(now)
+        if self._memory.short:  # for whomever: those who wait may be elsewhere
+            self._drop_slow(now)
         elif self._progress:
             self._progress = {}
+        for request in [each for each in self._lent if each.done]:
+            self.give_back(request)
         if self._quotas.excess:
             for connection in sorted((c for c in self.connections if c.in_flight is None), key=_last_active):
                 if not self._quotas.evict(connection.peer.host):
@@ -350,6 +373,9 @@ class Processor:
             self._quotas.close(new.peer.host)
             new.socket.close()
         self.process_disconnected()
+        for buffer in self._lent.values():  # the handlers have ended, or nobody counts any more
+            self._memory.forget(buffer)
+        self._lent = {}
         self._poller.close()
 
     # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
@@ -396,6 +422,12 @@ class Processor:
         """A service's own work on this connection."""
         if not connection.closed:
             work()
+
+    def give_back(self, request: Request, _: None = None) -> None:
+        """The handler of a request whose frame was lent to it is done."""
+        buffer = self._lent.pop(request, None)
+        if buffer is not None:
+            self._memory.forget(buffer)  # not for others to use: an answer that is still to come may refer to it
 
     def throttle(self, connection: Connection, event: MuteEvent) -> None:
         """A quota's mute begins or ends."""
@@ -447,7 +479,10 @@ class Processor:
             self._dispatch_own(connection)
             if not self._receptive(connection):
                 return
-        self._set_interest(connection, connection.interest | READ)
+        if not connection.finished:
+            self._set_interest(connection, connection.interest | READ)
+        elif not connection.runnable:
+            self._finish(connection)  # all that had come whole is answered
 
     def _set_interest(self, connection: Connection, events: int) -> None:
         if events == connection.interest:
@@ -465,8 +500,13 @@ class Processor:
     def _receive(self, connection: Connection) -> None:
         if not self._receptive(connection):
             # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
-            if connection.socket.at_eof():
-                self._finish(connection)
+            try:
+                finished = connection.socket.at_eof()
+            except OSError:
+                self._disconnect(connection)
+                return
+            if finished:
+                self._peer_finished(connection)
             else:
                 self._set_interest(connection, connection.interest & ~READ)
             return
@@ -480,17 +520,20 @@ class Processor:
                     self._wait_for_memory(connection)
                     return
                 got = connection.socket.recv_into(own.space(connection.frame_size))
-            elif self._memory.exhausted and self._memory.wait(self._room_came):
-                self._wait_for_memory(connection)
-                return
+            elif self._memory.exhausted:
+                # Small requests are served all the same. Of a large one, no more is taken than may be kept in any case.
+                got = connection.socket.recv_into(self._receive_view[:SMALL_BYTES])
             else:
                 got = connection.socket.recv_into(self._receive_view)
         except OSError:
             self._disconnect(connection)
             return
+        except MemoryError as error:
+            self._refuse_memory(connection, error)
+            return
         if got <= 0:
             if got != WOULD_BLOCK:
-                self._finish(connection)
+                self._peer_finished(connection)
             return
         connection.last_active = self._now
         self.stats.bytes_in += got
@@ -500,7 +543,10 @@ class Processor:
             return
         consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
         if consumed < got and not connection.closed and not connection.close_when_sent:
-            own.keep(self._receive_view[consumed:got], connection.frame_size, self._room_came)
+            try:
+                own.keep(self._receive_view[consumed:got], self._room_came)
+            except MemoryError as error:
+                self._refuse_memory(connection, error)
 
     def _dispatch_own(self, connection: Connection) -> None:
         own = connection.received
@@ -560,13 +606,16 @@ class Processor:
                 else:
                     if shared and sequential and size >= _COPY_BYTES:
                         own = connection.received
-                        own.keep(view[start - size : end], 0, self._room_came)
+                        own.keep(view[start - size : end], self._room_came)
                         own.start = size
                         own.last_frame = size
                         request.frame = own.view[:size]
                         start = end
-                    elif shared or not sequential:  # the bytes are overwritten by the next read
+                    elif not sequential:  # it may have several out: each frame has memory of its own
+                        self._lend_copy(request)
+                    elif shared:  # the bytes are overwritten by the next read
                         request.frame = memoryview(bytearray(frame))
+                    request.done = False
                     if not self._channel.offer((service, request), self._room_came):
                         connection.held = request
                         self._channel_waiters.append(connection)
@@ -591,8 +640,40 @@ class Processor:
             connection.received.last_frame = taken
         return start
 
+    def _lend_copy(self, request: Request) -> None:
+        """Of a stream's request: it reads on, so that the frame must be copied for the handler."""
+        frame = request.frame
+        size = len(frame)
+        buffer = self._memory.allocate(size, self._room_came, force=True)
+        assert buffer is not None
+        self._lent[request] = buffer
+        request.frame = memoryview(buffer)[:size]
+        request.frame[:] = frame
+
+    def _refuse_memory(self, connection: Connection, error: MemoryError) -> None:
+        """What cannot be kept costs the connection it came on, and nothing else."""
+        log.warning("out_of_memory", peer=connection.peer.host, error=str(error))
+        self._disconnect(connection)
+
+    def _peer_finished(self, connection: Connection) -> None:
+        """Its peer sends nothing more. It may read on: what came whole is answered, in order, before we close."""
+        self._set_interest(connection, connection.interest & ~READ)
+        if not connection.session.in_flight_max or connection.close_when_sent:
+            self._finish(connection)  # what is pushed has no end, so nobody waits for the end of it
+            return
+        connection.finished = True
+        if connection.in_flight is None:
+            self._resume(connection)
+            return
+        # Whoever has gone altogether must not leave a request behind that waits for minutes.
+        try:
+            connection.service.stopping(connection)
+        except Exception as error:  # the seam: as for a request that fails
+            log.error("stopping_failed", exc_info=error, peer=connection.peer.host)
+            self._disconnect(connection)
+
     def _finish(self, connection: Connection) -> None:
-        """Its peer has closed its side: it may still read what is queued, but a request that is out is for nobody."""
+        """Close as soon as what is queued has been sent."""
         if connection.outgoing:
             connection.close_when_sent = True
             self._set_interest(connection, connection.interest & ~READ)
@@ -618,29 +699,56 @@ class Processor:
                 if connection.session.in_flight_max == 0:
                     self._run_later(connection)
             waiters.popleft()
-        waiting, self._memory_waiters = self._memory_waiters, deque()
-        for connection in waiting:
-            connection.waits_for_memory = False
-            self._run_later(connection)
+        if self._memory_waiters:
+            self._hand_out_memory()
 
-    def _drop_one_stalled(self, now: float) -> None:
-        """Others wait for memory: the peer that has held some for longest and sends or reads next to nothing goes."""
+    def _hand_out_memory(self) -> None:
+        """To those who wait for it, in their order, those first who will not ask again. Who gets none goes on waiting."""
+        waiting, self._memory_waiters = self._memory_waiters, deque()
+        none_left = [False, False]  # for frames that would have to grow again, and for those that would not
+        for connection in waiting:
+            if connection.closed:
+                continue
+            own = connection.received
+            completes = own.completes(connection.frame_size)
+            if not none_left[completes]:
+                try:
+                    if own.make_room(connection.frame_size, self._room_came):
+                        connection.waits_for_memory = False
+                        self._run_later(connection)
+                        continue
+                except MemoryError as error:
+                    self._refuse_memory(connection, error)
+                    continue
+                none_left[completes] = none_left[False] = True
+            self._memory_waiters.append(connection)
+
+    def _drop_slow(self, now: float) -> None:
+        """Memory is short: of the peers that hold some and are slow, the largest and slowest go until it no longer is."""
         before, self._progress = self._progress, {}
-        stalled, longest = None, _STALL_S
+        slow: list[tuple[float, Connection]] = []
         for connection in self.connections:
             if not self._keeps_us_waiting(connection):
                 continue
             # Grows with every byte that passes, in either direction.
             progress = connection.received.pending - connection.outgoing_bytes
-            mark, since = before.get(connection, (progress, connection.last_active))
-            if not mark <= progress < mark + _STALL_BYTES:  # another frame or response, or a good part of this one
+            mark, since = before.get(connection, (progress, now))
+            elapsed = now - since
+            if progress < mark:  # another frame or response
                 mark, since = progress, now
+            elif elapsed >= _MEASURED_S:
+                rate = (progress - mark) / elapsed
+                if rate < max(_SLOWEST_BYTES_S, connection.received.size / _FILL_WITHIN_S):
+                    slow.append((connection.received.size / (rate + 1), connection))
+                else:
+                    mark, since = progress, now
             self._progress[connection] = mark, since
-            if now - since > longest:
-                stalled, longest = connection, now - since
-        if stalled is not None:
-            log.info("stalled_peer_closed", peer=stalled.peer.host)
-            self._disconnect(stalled)
+        slow.sort(key=_first, reverse=True)
+        for _, connection in slow:
+            if not self._memory.short:
+                break
+            log.info("slow_peer_closed", peer=connection.peer.host, held_bytes=connection.received.size)
+            self._disconnect(connection)
 
     def _keeps_us_waiting(self, connection: Connection) -> bool:
         """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
@@ -708,10 +816,18 @@ class Processor:
         self.connections.pop(connection, None)
         connection.outgoing.clear()  # lets go of files
         connection.outgoing_bytes = 0
-        if connection.in_flight is not None:
-            connection.received.abandon()  # its handler may be reading
+        request = connection.in_flight
+        if request is not None:
+            buffer = connection.received.abandon()
+            if buffer is not None:
+                self._lent[request] = buffer
+                # Looked at after `closed` was set, which a handler looks at after it has set `done`.
+                if getattr(request, "done", True):
+                    self.give_back(request)
             connection.in_flight = None  # they refer to each other: not left to the garbage collector
         else:
             connection.received.release()
-        connection.held = None
+        if connection.held is not None:  # no handler will see it
+            self.give_back(connection.held)
+            connection.held = None
         self._disconnected.append(connection)

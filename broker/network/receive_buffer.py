@@ -1,7 +1,7 @@
 """A connection's own receive buffer, for the frames that do not fit in one read of the processor's shared one.
 
-Owned by the connection's processor. Memory comes from the pool and never because a length field says so: it starts at most at
-``FIRST_BYTES`` and doubles as bytes really arrive. While frames are large the buffer stays with the connection, and reads stop
+Owned by the connection's processor. Memory comes from the pool and never because a length field says so: at first it is what
+has arrived, and it doubles as more really does. While frames are large the buffer stays with the connection, and reads stop
 at the end of the frame at hand, so that each frame lands where it is handled and is never moved.
 """
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from broker.network.memory_pool import MemoryPool
 
-# Room for the usual largest batch (1 MB) in one piece.
-FIRST_BYTES = 1024 * 1024 + 64 * 1024
+# A frame of at most this size is small: it gets its memory even if the pool is exhausted, so that a request of a few hundred
+# bytes that comes in two packets is not made to wait for uploads. So much is what a connection may hold beyond the pool's end.
+SMALL_BYTES = 16 * 1024
 # With frames smaller than this the shared buffer serves better.
 _KEEP_FOR_BYTES = 64 * 1024
 
@@ -38,19 +39,26 @@ class ReceiveBuffer:
         """Bytes that wait to be consumed."""
         return self.end - self.start
 
-    def keep(self, data: memoryview, frame_size: int, on_memory: Callable[[], None]) -> None:
-        """Move unconsumed bytes of the shared buffer here. Takes memory even if the pool is exhausted: they have been read."""
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it has."""
+        return len(self.view)
+
+    def keep(self, data: memoryview, on_memory: Callable[[], None]) -> None:
+        """Move unconsumed bytes of the shared buffer here. Takes memory even if the pool is exhausted: they have been read.
+
+        Raises MemoryError; then nothing is held.
+        """
         assert self._buffer is None
         size = len(data)
-        wanted = max(size, min(frame_size or size, FIRST_BYTES))
-        self._take(self._pool.allocate(wanted, on_memory, force=True))
+        self._take(self._pool.allocate(size, on_memory, force=True))
         self.view[:size] = data
         self.start, self.end = 0, size
 
     def make_room(self, frame_size: int, on_memory: Callable[[], None]) -> bool:
         """See to it that there is room to read more of a frame of ``frame_size`` bytes (0: not known yet).
 
-        False if the pool has none now; ``on_memory`` is called when it has again.
+        False if the pool has none now; ``on_memory`` is called when it has again. Raises MemoryError; then nothing has changed.
         """
         pending = self.end - self.start
         capacity = len(self.view)
@@ -65,7 +73,13 @@ class ReceiveBuffer:
             return True  # what there is is not full yet: do not believe the length before it is
         old, view, start, end = self._buffer, self.view, self.start, self.end
         assert old is not None
-        larger = self._pool.allocate(min(needed, max(2 * capacity, FIRST_BYTES)), on_memory, grows=old)
+        larger = self._pool.allocate(
+            min(needed, 2 * capacity),
+            on_memory,
+            force=frame_size <= SMALL_BYTES,
+            grows=old,
+            completes=self.completes(frame_size),
+        )
         if larger is None:
             return False
         self._take(larger)
@@ -74,6 +88,10 @@ class ReceiveBuffer:
         view.release()
         self._pool.release(old)
         return True
+
+    def completes(self, frame_size: int) -> bool:
+        """If it grows for a frame of that size, it will not have to grow again."""
+        return frame_size <= 2 * len(self.view)
 
     def space(self, frame_size: int) -> memoryview:
         """Where to read to: up to the end of the frame at hand, so that the next one starts afresh."""
@@ -102,11 +120,11 @@ class ReceiveBuffer:
             self._pool.release(self._buffer)
             self._clear()
 
-    def abandon(self) -> None:
-        """Give back the allowance but not the memory: a handler may still be reading it."""
-        if self._buffer is not None:
-            self._pool.forget(self._buffer)
-            self._clear()
+    def abandon(self) -> bytearray | None:
+        """Let go of the memory without giving it back, because somebody may still be reading it: the caller's to give back."""
+        buffer = self._buffer
+        self._clear()
+        return buffer
 
     def _take(self, buffer: bytearray | None) -> None:
         assert buffer is not None

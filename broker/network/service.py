@@ -35,11 +35,12 @@ class Request:
     first, and not a moment longer: its memory is used again.
     """
 
-    __slots__ = ("connection", "frame", "received_at")
+    __slots__ = ("connection", "done", "frame", "received_at")
 
     connection: "Connection"  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
+    done: bool  # of a request for the handlers only, and theirs: False until ``handle`` has returned
 
 
 class Session(Protocol):
@@ -101,7 +102,10 @@ class Service(Protocol):
         """The outgoing queue has drained below its low-water mark after having been above the high one."""
 
     def stopping(self, connection: "Connection") -> None:
-        """The broker stops: answer now what waits for something to happen."""
+        """The broker stops, or the peer sends nothing more: answer now what waits for something to happen.
+
+        On the connection's processor. What begins to wait later must look at ``connection.finished`` for itself.
+        """
 
     def disconnected(self, connection: "Connection") -> None:
         """The connection is gone. Parked requests of it need no answer any more (answers are dropped)."""

@@ -42,7 +42,10 @@ class Socket(Protocol):
         """Bytes of the region taken by the kernel; -1 for none; 0 if the file ends before it."""
 
     def at_eof(self) -> bool:
-        """True if the peer has closed and nothing is left to read. Consumes nothing."""
+        """True if the peer has closed its sending side and nothing is left to read. Consumes nothing. ``OSError`` as a read."""
+
+    def broken(self) -> bool:
+        """True if the connection has failed (a reset), whether or not something is left to read."""
 
     def close(self) -> None: ...
 
@@ -112,6 +115,10 @@ class SystemSocket:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
+
+    def broken(self) -> bool:
+        try:
+            return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
         except OSError:
             return True
 

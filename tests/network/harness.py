@@ -53,9 +53,11 @@ def tiny_buffers() -> Iterator[None]:
     with (
         mock.patch.object(processor, "_RECEIVE_BYTES", 1024),
         mock.patch.object(processor, "_COPY_BYTES", 64),
-        mock.patch.object(receive_buffer, "FIRST_BYTES", 4096 + 256),
+        mock.patch.object(processor, "SMALL_BYTES", 64),
+        mock.patch.object(receive_buffer, "SMALL_BYTES", 64),
         mock.patch.object(receive_buffer, "_KEEP_FOR_BYTES", 256),
         mock.patch.object(memory_pool, "_GRAIN", 256),
+        mock.patch.object(memory_pool, "_LEAST", 16),
     ):
         yield
 
@@ -75,6 +77,7 @@ class Client:
         self.reads = True  # False: leaves what comes in the kernel
         self.eof = False  # the broker has closed
         self.reset = False  # ... without courtesy
+        self.leaving = False  # closes its side once all is sent
 
     def send(self, data: bytes) -> "Client":
         self.unsent += data
@@ -91,6 +94,9 @@ class Client:
             pass
         except OSError:
             self.unsent.clear()
+        if self.leaving and not self.unsent and not self.eof:
+            self.leaving = False
+            self.finish()
         while self.reads and not self.eof:
             try:
                 got = self.socket.recv(1 << 20)

@@ -1,8 +1,9 @@
 """Two processors, some connections and everything that can happen to them, in any order hypothesis thinks of.
 
-Whatever the order: each client gets the answers to its requests, whole and in its own order; no connection has two requests out;
-and once readers read, throttles end and parked requests are answered, everything that was asked is answered and no memory
-is held. Memory, the request channel and the water marks are so small that all of them run out all the time.
+Whatever the order: each client gets the answers to its requests, whole and in its own order, even if it has closed its sending
+side meanwhile; no connection has two requests out; and once readers read, throttles end and parked requests are answered,
+everything that was asked is answered and no memory is held. Memory, the request channel and the water marks are so small that
+all of them run out all the time.
 """
 
 from typing import Any
@@ -55,6 +56,7 @@ class ReactorMachine(RuleBasedStateMachine):
         self.expected: list[bytes] = []
         self.unsent: list[bytes] = []
         self.number = 0
+        self.finished: set[int] = set()  # clients that send nothing more
 
     @initialize()
     def connect(self) -> None:
@@ -73,6 +75,8 @@ class ReactorMachine(RuleBasedStateMachine):
         times=st.sampled_from([1, 1, 1, 3, 200]),
     )
     def ask(self, which: int, command: bytes, size: int, times: int) -> None:
+        if which in self.finished:
+            return
         if times > 3:
             size %= 20
         for _ in range(times):
@@ -86,6 +90,13 @@ class ReactorMachine(RuleBasedStateMachine):
     def send(self, which: int, size: int) -> None:
         self.clients[which][1].send(self.unsent[which][:size])
         self.unsent[which] = self.unsent[which][size:]
+
+    @rule(which=st.integers(0, CONNECTIONS - 1))
+    def finish(self, which: int) -> None:
+        if which not in self.finished:
+            self.finished.add(which)
+            self.clients[which][1].leaving = True
+            self.send(which, 1 << 20)
 
     @rule(which=st.integers(0, CONNECTIONS - 1), reads=st.booleans())
     def read(self, which: int, reads: bool) -> None:
@@ -167,8 +178,8 @@ class ReactorMachine(RuleBasedStateMachine):
             while self.service.throttled:
                 self.end_throttle()
             return all(
-                client.received == expected and not client.unsent
-                for (_, client), expected in zip(self.clients, self.expected, strict=True)
+                client.received == expected and not client.unsent and client.eof == (which in self.finished)
+                for which, ((_, client), expected) in enumerate(zip(self.clients, self.expected, strict=True))
             )
 
         if self.clients:

@@ -30,8 +30,13 @@ class Closes:
 
 
 class _Connection:
+    closed = False
+
     class peer:
         host = "h"
+
+    class session:
+        in_flight_max = 1
 
 
 def request() -> Any:

@@ -59,15 +59,51 @@ def test_whoever_waits_is_called_once_when_memory_comes_back() -> None:
     assert calls == ["first", "second"]
 
 
-def test_waiting_for_memory_that_has_come_meanwhile_is_refused() -> None:
-    # Between looking at `exhausted` and asking to be called, another thread may have returned everything: a call that is
-    # promised then never comes.
+def test_the_last_quarter_is_for_buffers_that_complete_their_frame() -> None:
+    pool = MemoryPool(256 * KIB)
+    halves = [pool.allocate(64 * KIB, never) for _ in range(3)]
+    grows = halves[0]
+    assert grows is not None
+    assert pool.exhausted
+    assert pool.allocate(64 * KIB, lambda: None) is None
+    whole = pool.allocate(64 * KIB, never, grows=grows, completes=True)
+    assert whole is not None
+    # Beyond the end there is the right of one, and no more.
+    one = pool.allocate(64 * KIB, never, grows=halves[1], completes=True)
+    assert one is not None
+    assert pool.allocate(64 * KIB, lambda: None, grows=halves[2], completes=True) is None
+
+
+def test_at_twice_its_capacity_not_even_what_was_read_gets_any() -> None:
     pool = MemoryPool(64 * KIB)
-    buffer = pool.allocate(64 * KIB, never)
-    assert buffer is not None
-    assert pool.wait(lambda: None)
-    pool.release(buffer)
-    assert not pool.wait(never)
+    held = [pool.allocate(64 * KIB, never, force=True) for _ in range(2)]
+    with pytest.raises(MemoryError):
+        pool.allocate(1, never, force=True)
+    assert pool.in_use == 128 * KIB
+    for buffer in held:
+        assert buffer is not None
+        pool.release(buffer)
+
+
+def test_memory_that_the_system_does_not_have_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(size: int = 0) -> bytearray:
+        raise MemoryError
+
+    pool = MemoryPool(64 * KIB)
+    first = pool.allocate(64 * KIB, never)
+    assert first is not None
+    monkeypatch.setattr("broker.network.memory_pool.bytearray", none_left, raising=False)
+    with pytest.raises(MemoryError):
+        pool.allocate(100 * KIB, never, grows=first)
+    assert pool.in_use == 64 * KIB
+    monkeypatch.undo()
+    assert pool.allocate(100 * KIB, never, grows=first) is not None  # the right to grow was not lost
+
+
+def test_a_few_bytes_take_a_page_at_most() -> None:
+    pool = MemoryPool(1 << 20)
+    assert pool.allocate(12, never) is not None
+    assert pool.in_use == 4 * KIB
 
 
 def test_forced_memory_is_given_beyond_the_end() -> None:
@@ -163,10 +199,6 @@ def test_many_threads_take_and_return_and_none_is_forgotten() -> None:
                 bell.clear()
             buffer[0] = 1
             pool.release(buffer)
-            while pool.exhausted:
-                bell.clear()
-                if pool.wait(bell.set):
-                    assert bell.wait(10), "nobody called although memory came back"
 
     failures: list[BaseException] = []
 

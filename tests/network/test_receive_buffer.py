@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.network.memory_pool import MemoryPool
-from broker.network.receive_buffer import FIRST_BYTES, ReceiveBuffer
+from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, tiny_buffers
 
@@ -35,10 +35,11 @@ def pool() -> Iterator[MemoryPool]:
     assert made.in_use == 0
 
 
-def test_a_length_field_alone_takes_no_more_memory_than_a_usual_request(pool: MemoryPool) -> None:
+def test_a_length_field_alone_takes_a_page_whatever_it_says(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"\x06\x00\x00\x00"), 100 << 20, never)
-    assert pool.in_use <= FIRST_BYTES
+    buffer.keep(memoryview(b"\x06\x00\x00\x00"), never)
+    assert buffer.make_room(100 << 20, never)
+    assert pool.in_use == 4 * KIB
     buffer.release()
 
 
@@ -46,11 +47,11 @@ def test_memory_doubles_as_bytes_really_arrive(pool: MemoryPool) -> None:
     whole = 20 << 20
     buffer = ReceiveBuffer(pool)
     data = bytes(range(256)) * (whole // 256)
-    buffer.keep(memoryview(data)[: 100 * KIB], whole, never)
+    buffer.keep(memoryview(data)[: 100 * KIB], never)
     got = 100 * KIB
     while got < whole:
         assert buffer.make_room(whole, never)
-        assert pool.in_use <= max(FIRST_BYTES, 2 * got + 64 * KIB)
+        assert pool.in_use <= 2 * got + 64 * KIB
         got += fill(buffer, data[got : got + 700 * KIB], whole)
     assert bytes(buffer.view[buffer.start : buffer.end]) == data
     buffer.consumed(whole)
@@ -59,10 +60,27 @@ def test_memory_doubles_as_bytes_really_arrive(pool: MemoryPool) -> None:
 
 def test_a_read_stops_at_the_end_of_the_frame_at_hand(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"a" * 100), 300 * KIB, never)
-    assert buffer.make_room(300 * KIB, never)
-    assert len(buffer.space(300 * KIB)) == 300 * KIB - 100
+    buffer.keep(memoryview(b"a" * 100), never)
+    while buffer.end < 300 * KIB:
+        assert buffer.make_room(300 * KIB, never)
+        fill(buffer, b"a" * 400 * KIB, 300 * KIB)
+    assert buffer.end == 300 * KIB
+    assert buffer.size > 300 * KIB
     buffer.release()
+
+
+def test_a_small_frame_gets_its_memory_even_if_none_is_left() -> None:
+    pool = MemoryPool(64 * KIB)
+    other = pool.allocate(64 * KIB, never)
+    buffer = ReceiveBuffer(pool)
+    buffer.keep(memoryview(b"a" * 5 * KIB), never)
+    while buffer.end < SMALL_BYTES:
+        assert buffer.make_room(SMALL_BYTES, never)
+        fill(buffer, b"a" * SMALL_BYTES, SMALL_BYTES)
+    assert pool.in_use == 64 * KIB + SMALL_BYTES
+    buffer.release()
+    assert other is not None
+    pool.release(other)
 
 
 def test_after_a_large_frame_the_next_of_its_size_is_read_to_the_very_start_of_the_same_memory(
@@ -70,7 +88,7 @@ def test_after_a_large_frame_the_next_of_its_size_is_read_to_the_very_start_of_t
 ) -> None:
     size = 300 * KIB
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"a" * size), size, never)
+    buffer.keep(memoryview(b"a" * size), never)
     memory = buffer.view
     buffer.last_frame = size
     buffer.consumed(size)
@@ -84,7 +102,7 @@ def test_after_a_large_frame_the_next_of_its_size_is_read_to_the_very_start_of_t
 
 def test_after_a_small_frame_the_memory_goes_back(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"a" * 100), 100, never)
+    buffer.keep(memoryview(b"a" * 100), never)
     buffer.last_frame = 100
     buffer.consumed(100)
     assert not buffer.held
@@ -94,7 +112,7 @@ def test_after_a_small_frame_the_memory_goes_back(pool: MemoryPool) -> None:
 def test_large_memory_does_not_stay_with_a_connection_while_others_wait_for_it() -> None:
     pool = MemoryPool(256 * KIB)
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"a" * 300 * KIB), 300 * KIB, never)
+    buffer.keep(memoryview(b"a" * 300 * KIB), never)
     assert pool.exhausted
     buffer.last_frame = 300 * KIB
     buffer.consumed(300 * KIB)
@@ -106,10 +124,10 @@ def test_without_memory_it_says_so_and_loses_nothing() -> None:
     pool = MemoryPool(128 * KIB)
     other = pool.allocate(64 * KIB, never)
     hog = ReceiveBuffer(pool)
-    hog.keep(memoryview(b"h" * 100), 10 << 20, never)
+    hog.keep(memoryview(b"h" * 100), never)
     buffer = ReceiveBuffer(pool)
     data = bytes(range(256)) * 256
-    buffer.keep(memoryview(data), 200 * KIB, never)
+    buffer.keep(memoryview(data), never)
     while buffer.end < len(buffer.view):
         fill(buffer, data, 200 * KIB)
     before = bytes(buffer.view[buffer.start : buffer.end])
@@ -117,6 +135,7 @@ def test_without_memory_it_says_so_and_loses_nothing() -> None:
     while hog.end < len(hog.view):
         fill(hog, data, 10 << 20)
     assert hog.make_room(10 << 20, never)
+    assert pool.in_use > 128 * KIB
     calls: list[int] = []
     assert not buffer.make_room(200 * KIB + len(before), lambda: calls.append(1))
     assert bytes(buffer.view[buffer.start : buffer.end]) == before
@@ -132,12 +151,15 @@ def test_without_memory_it_says_so_and_loses_nothing() -> None:
 
 def test_abandoned_memory_is_not_handed_to_anybody_else(pool: MemoryPool) -> None:
     buffer = ReceiveBuffer(pool)
-    buffer.keep(memoryview(b"a" * 100), 100, never)
+    buffer.keep(memoryview(b"a" * 100), never)
     reading = buffer.view
-    buffer.abandon()
+    memory = buffer.abandon()
+    assert memory is not None
+    assert pool.in_use == len(memory)
+    pool.forget(memory)
     assert pool.in_use == 0
     other = ReceiveBuffer(pool)
-    other.keep(memoryview(b"b" * 100), 100, never)
+    other.keep(memoryview(b"b" * 100), never)
     assert bytes(reading[:100]) == b"a" * 100
     other.release()
 

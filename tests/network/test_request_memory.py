@@ -15,39 +15,47 @@ MakeBench = Callable[..., Bench]
 
 @pytest.fixture(autouse=True)
 def tiny() -> Iterator[None]:
-    """Reads of 1 KiB, memory in steps of 256 bytes, first buffers of 4.25 KiB."""
+    """Reads of 1 KiB, memory in steps of 256 bytes, frames of up to 64 bytes are small."""
     with tiny_buffers():
         yield
 
 
-def hoard(bench: Bench, client: Client, size: int = 3000, send: int = 2000) -> None:
-    """Have a client hold memory with a frame that is not whole."""
+# A request that needs memory of its own where a small one does not.
+LARGE = frame(b"e", b"l" * 200)
+
+
+# A pool of so many bytes is exhausted by one `hoard`, which has grown beyond its end: nobody else may.
+POOL = 2560
+
+
+def hoard(bench: Bench, client: Client, size: int = 5000, send: int = 3500) -> None:
+    """Have a client hold 4 KiB of memory with a frame that is not whole."""
     client.send(frame(b"e", b"h" * size)[:send])
     bench.settle()
     assert bench.connection_of(client).received.held
 
 
 def test_without_memory_left_a_connection_is_muted_and_goes_on_when_some_comes_back(bench: MakeBench) -> None:
-    b = bench(memory=2048)
+    b = bench(memory=POOL)
     holder, waits = b.connect(), b.connect()
     hoard(b, holder)
     assert b.memory.exhausted
-    waits.send(frame(b"e", b"small"))
+    waits.send(LARGE)
     b.settle()
     assert waits.frames == []
     assert b.connection_of(waits).interest == 0
-    holder.send(frame(b"e", b"h" * 3000)[2000:])
+    holder.send(frame(b"e", b"h" * 5000)[3500:])
     b.until(lambda: holder.frames and waits.frames)
     b.settle()
     assert b.memory.in_use == 0
 
 
 def test_memory_that_comes_back_on_another_processor_wakes_those_who_wait(bench: MakeBench) -> None:
-    stage = Stage(memory=2048)
+    stage = Stage(memory=POOL)
     one, two = bench(stage=stage), bench(stage=stage)
     holder, waits = one.connect(), two.connect()
     hoard(one, holder)
-    waits.send(frame(b"e", b"small"))
+    waits.send(LARGE)
     two.settle()
     assert waits.frames == []
     holder.abort()
@@ -56,37 +64,44 @@ def test_memory_that_comes_back_on_another_processor_wakes_those_who_wait(bench:
 
 
 def test_memory_that_comes_back_at_the_moment_of_asking_is_not_missed(bench: MakeBench) -> None:
-    stage = Stage(memory=2048)
+    stage = Stage(memory=POOL)
     b = bench(stage=stage)
     client = b.connect()
-    buffer = stage.memory.allocate(2048, lambda: None)
+    buffer = stage.memory.allocate(POOL, lambda: None)
     assert buffer is not None
-    wait = stage.memory.wait
+    overdraws = stage.memory.allocate(256, lambda: None, grows=buffer)  # nobody may go beyond the end now
+    assert overdraws is not None
+    allocate = stage.memory.allocate
 
-    def returned_just_before(on_release: Callable[[], None]) -> bool:
+    def returned_just_after(*arguments: Any, **options: Any) -> bytearray | None:
         nonlocal buffer
-        if buffer is not None:  # what another processor's thread may do between the look and the asking
+        got = allocate(*arguments, **options)
+        if got is None and buffer is not None:  # what another processor's thread may do before this one goes on
             taken, buffer = buffer, None
             stage.memory.release(taken)
-        return wait(on_release)
+        return got
 
-    stage.memory.wait = returned_just_before  # type: ignore[method-assign]
-    client.send(frame(b"e"))
+    stage.memory.allocate = returned_just_after  # type: ignore[method-assign]
+    client.send(LARGE)
     b.until(lambda: client.frames, what="muted for ever")
+    stage.memory.release(overdraws)
 
 
 def test_requests_in_flight_hold_their_memory_until_they_are_answered(bench: MakeBench) -> None:
-    b = bench(memory=2048)
+    b = bench(memory=POOL)
     client, waits = b.connect(), b.connect()
     client.send(frame(b"H", b"x" * 3000))
     b.until(lambda: b.service.parked)
     assert b.memory.exhausted
-    waits.send(frame(b"e"))
+    overdraws = b.memory.allocate(256, lambda: None, grows=bytearray())
+    assert overdraws is not None
+    waits.send(LARGE)
     b.settle()
     assert waits.frames == []
     request, outbox = b.service.parked.pop()
     outbox.send(request, [frame(b"H")])
     b.until(lambda: client.frames and waits.frames)
+    b.memory.release(overdraws)
 
 
 def test_many_large_requests_at_once_all_get_through_a_small_pool_without_anybody_being_dropped(
@@ -119,31 +134,33 @@ def test_the_pool_is_exceeded_by_one_growing_request_at_most(bench: MakeBench) -
         client.send(frame(b"e", bytes([n]) * 20_000)[:19_000])
         b.settle()
         most = max(most, b.memory.in_use)
-    # The pool, the buffer that was taken last, and one request that may grow to its end.
-    assert most <= 16 * 1024 + 4352 + 20_480 + 256
+    # The pool, the buffer that was taken last, one request that may grow to its end, and what was read of the others.
+    assert most <= 16 * 1024 + 16_384 + 20_480 + 256 + 12 * 64
 
 
 def test_a_stalled_sender_that_holds_memory_is_dropped_when_others_want_it(bench: MakeBench) -> None:
-    b = bench(memory=2048)
+    b = bench(memory=POOL)
     stalled, waits = b.connect(), b.connect()
     hoard(b, stalled)
     b.clock.now += 60
     b.step(2)
     assert not stalled.eof  # nobody wants the memory yet
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     b.settle()
-    b.clock.now += 1
+    for _ in range(7):
+        b.clock.now += 1
+        b.step(2)
     b.until(lambda: waits.frames)
     assert stalled.eof
     assert len(b.processor.connections) == 1
 
 
 def test_a_stalled_sender_is_dropped_for_the_sake_of_another_processors_connections(bench: MakeBench) -> None:
-    stage = Stage(memory=2048)
+    stage = Stage(memory=POOL)
     one, two = bench(stage=stage), bench(stage=stage)
     stalled, waits = one.connect(), two.connect()
     hoard(one, stalled)
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     two.settle()
     assert waits.frames == []
     for _ in range(20):
@@ -155,10 +172,10 @@ def test_a_stalled_sender_is_dropped_for_the_sake_of_another_processors_connecti
 
 
 def test_a_sender_that_drips_to_keep_its_memory_is_dropped_too(bench: MakeBench) -> None:
-    b = bench(memory=2048)
+    b = bench(memory=POOL)
     drips, waits = b.connect(), b.connect()
     hoard(b, drips, size=100_000)
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     b.settle()
     for _ in range(40):
         b.clock.now += 1
@@ -170,23 +187,154 @@ def test_a_sender_that_drips_to_keep_its_memory_is_dropped_too(bench: MakeBench)
     assert drips.eof
 
 
-def test_of_two_that_stall_only_one_goes_if_that_is_enough(bench: MakeBench) -> None:
-    b = bench(memory=2048 + 256)
-    first, second, waits = b.connect(), b.connect(), b.connect()
-    first.send(frame(b"e", b"h" * 600)[:20])
+def test_of_two_that_stall_only_the_larger_goes_if_that_is_enough(bench: MakeBench) -> None:
+    b = bench(memory=POOL)
+    small, large, waits = b.connect(), b.connect(), b.connect()
+    small.send(frame(b"e", b"h" * 600)[:20])
     b.settle()
     b.clock.now += 1
     b.step()
-    hoard(b, second, size=2000, send=1500)
-    assert b.memory.exhausted
-    waits.send(frame(b"e"))
+    hoard(b, large)
+    waits.send(LARGE)
     b.settle()
     for _ in range(30):
         b.clock.now += 1
         b.step(2)
     assert waits.frames
-    assert first.eof
-    assert not second.eof
+    assert large.eof
+    assert not small.eof
+
+
+def test_the_slower_of_two_uploads_goes_and_the_one_that_gets_on_stays(bench: MakeBench) -> None:
+    b = bench(memory=2 << 20)
+    slow, fast, waits = b.connect(), b.connect(), b.connect()
+    data = frame(b"e", b"h" * 900_000)
+    for client in (slow, fast):
+        client.send(data[:600_000])
+    b.until(lambda: b.processor.stats.bytes_in == 1_200_000)
+    filler = b.memory.allocate(2 << 20, lambda: None, force=True)
+    assert filler is not None
+    waits.send(frame(b"e", b"l" * 40_000))
+    sent = 600_000
+    for _ in range(7):
+        b.clock.now += 1
+        fast.send(data[sent : sent + 40_000])
+        sent += 40_000
+        slow.send(b"h" * 1000)
+        b.settle()
+    assert slow.eof
+    assert not fast.eof
+    b.memory.release(filler)
+    fast.send(data[sent:])
+    b.until(lambda: fast.frames and waits.frames)
+
+
+def test_small_requests_are_served_however_they_come_while_all_memory_is_held(bench: MakeBench) -> None:
+    stage = Stage(memory=POOL)
+    one, two = bench(stage=stage), bench(stage=stage)
+    hoard(one, one.connect())
+    for b in (one, two):
+        assert b.memory.exhausted
+        whole, split, pooled = b.connect(), b.connect(), b.connect()
+        whole.send(frame(b"e", b"whole") * 20)
+        pooled.send(frame(b"p", b"to a handler"))
+        for byte in frame(b"e", b"byte by byte"):
+            split.send(bytes([byte]))
+            b.step(2)
+        b.until(lambda: len(whole.frames) == 20 and split.frames and pooled.frames)  # noqa: B023
+    assert one.memory.in_use == 4096
+
+
+def test_senders_that_have_sent_a_length_only_take_a_page_each(bench: MakeBench) -> None:
+    b = bench(memory=64 * 1024)
+    holders = [b.connect() for _ in range(200)]
+    for client in holders:
+        client.send(frame(b"e", b"h" * 30_000)[:12])
+    b.settle()
+    assert b.memory.in_use == 200 * 16
+    client = b.connect()
+    client.send(frame(b"e", b"l" * 30_000))
+    b.until(lambda: client.frames)
+    assert not any(holder.eof for holder in holders)
+
+
+def test_what_is_left_of_memory_lets_many_half_received_requests_be_completed_side_by_side(bench: MakeBench) -> None:
+    # All hold a half of their frame, so that nobody could go on if a buffer had to be free below the end for each.
+    b = bench(memory=32 * 1024)
+    data = frame(b"e", b"u" * 4000)
+    clients = [b.connect() for _ in range(16)]
+    for client in clients:
+        client.send(data[:2048])
+        b.step(3)
+    b.settle()
+    assert b.memory.exhausted
+    for client in clients:
+        client.send(data[2048:3000])
+    b.settle()
+    assert sum(b.connection_of(client).received.size > 2048 for client in clients) > 1
+    for client in clients:
+        client.send(data[3000:])
+    b.until(lambda: all(client.frames for client in clients))
+
+
+def test_memory_that_the_system_refuses_costs_the_connection_that_needed_it(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(size: int = 0) -> bytearray:
+        raise MemoryError("asked for")
+
+    b = bench()
+    grows, keeps, copies, other = (b.connect() for _ in range(4))
+    hoard(b, grows)
+    b.memory.trim()
+    monkeypatch.setattr("broker.network.memory_pool.bytearray", refuse, raising=False)
+    grows.send(b"h" * 900)
+    keeps.send(frame(b"e", b"x" * 5000)[:2000])
+    copies.send(frame(b"p", b"x" * 500))
+    b.until(lambda: grows.eof and keeps.eof and copies.eof)
+    other.send(frame(b"e") + frame(b"p"))
+    b.until(lambda: len(other.frames) == 2)
+    assert b.memory.in_use == 0
+
+
+def test_what_abandoned_requests_hold_is_counted_until_their_handlers_are_done(bench: MakeBench) -> None:
+    b = bench(memory=16 * 1024)
+    for waiting in range(1, 5):  # their clients leave as soon as the request is with the handlers
+        client = b.connect()
+        client.send(frame(b"p", b"x" * 3000))
+        b.until(lambda: len(b.channel) == waiting, handling=False)  # noqa: B023
+        client.abort()
+        b.until(lambda: not b.processor.connections, handling=False)
+    assert b.memory.in_use >= 4 * 3005
+    held = b.memory.in_use
+    assert b.handle()
+    b.step()
+    assert b.memory.in_use < held
+    while b.handle():
+        pass
+    b.step()
+    assert b.memory.in_use == 0
+
+
+def test_frames_of_a_stream_that_wait_for_a_handler_are_counted(bench: MakeBench) -> None:
+    b = bench(EchoService(in_flight_max=0), memory=16 * 1024)
+    client = b.connect()
+    client.send(frame(b"p", b"x" * 100) * 20)
+    b.until(lambda: len(b.channel) == 20, handling=False)
+    assert b.memory.in_use >= 20 * 105
+    while b.handle():
+        b.step()
+    b.until(lambda: len(client.frames) == 20)
+    assert b.memory.in_use == 0
+    client.send(frame(b"p", b"x" * 100) * 20)
+    b.until(lambda: len(b.channel) == 20, handling=False)
+    client.abort()
+    b.until(lambda: not b.processor.connections, handling=False)
+    assert b.memory.in_use >= 20 * 105
+    while b.handle():
+        pass
+    b.step()
+    assert b.memory.in_use == 0
 
 
 def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: MakeBench) -> None:
@@ -200,7 +348,7 @@ def test_a_sender_that_waits_for_memory_itself_is_not_taken_for_stalled(bench: M
     parked.send(frame(b"H", b"x" * 30_000)[1000:])
     b.until(lambda: b.service.parked)
     grows.send(frame(b"e", b"g" * 30_000)[4000:])
-    small.send(frame(b"e"))
+    small.send(LARGE)
     b.settle()
     assert b.connection_of(grows).waits_for_memory
     for _ in range(40):
@@ -221,10 +369,10 @@ def test_a_peer_that_does_not_read_its_answers_is_dropped_for_the_memory_it_hold
     b.settle()
     deaf.send(frame(b"e", b"h" * 4000))
     b.settle()
-    filler = b.memory.allocate(2048, lambda: None, force=True)
+    filler = b.memory.allocate(POOL, lambda: None, force=True)
     assert filler is not None
     assert b.connection_of(deaf).received.held
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     for _ in range(20):
         b.clock.now += 1
         b.step(2)
@@ -240,10 +388,10 @@ def test_a_slow_reader_is_not_dropped_for_the_memory_it_holds(bench: MakeBench) 
     slow.reads = False
     slow.send(frame(b"z", b"x" * 4) + frame(b"e", b"x" * 90) * 9)
     b.settle()
-    filler = b.memory.allocate(2048, lambda: None, force=True)
+    filler = b.memory.allocate(POOL, lambda: None, force=True)
     assert filler is not None
     assert b.connection_of(slow).received.held
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     b.settle()
     for _ in range(20):
         b.clock.now += 1
@@ -303,7 +451,7 @@ def test_who_waits_for_our_answer_is_not_taken_for_stalled(bench: MakeBench) -> 
     b.until(lambda: b.service.parked)
     assert b.memory.exhausted
     assert b.connection_of(parked).received.pending > 0
-    waits.send(frame(b"e"))
+    waits.send(LARGE)
     for _ in range(40):
         b.clock.now += 1
         b.step(2)

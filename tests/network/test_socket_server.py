@@ -214,8 +214,8 @@ def test_memory_returned_on_one_processor_wakes_another_that_sleeps() -> None:
             served.ask(client, frame(b"e"))
         holder.send(frame(b"e", b"x" * MIB)[: MIB // 2])
         served.until(lambda: served.server.memory.exhausted)
-        waits.send(frame(b"e", b"at last"))
-        served.until(lambda: served.server.memory.wanted)
+        waits.send(frame(b"e", b"at last" * 20_000))
+        served.until(lambda: served.server.memory.short)
         assert waits.frames == []
         holder.abort()
         served.until(lambda: waits.frames, "nobody was woken for the memory")

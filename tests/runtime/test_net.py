@@ -98,7 +98,7 @@ def test_a_reset_is_an_error_and_counts_as_gone(listener: Listener) -> None:
     ours = accept(listener)[0]
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    wait_for(ours.at_eof)
+    wait_for(ours.broken)
     ours.close()
     client = socket.create_connection(listener.address)
     ours = accept(listener)[0]

@@ -78,8 +78,12 @@ class SimSocket:
         return size
 
     def at_eof(self) -> bool:
+        self._check()
+        return self._wire.up.ended
+
+    def broken(self) -> bool:
         self._process.check()
-        return self._wire.broken or self._wire.up.ended
+        return self._wire.broken
 
     # -- for the poller ---------------------------------------------------------------------------------------------------
 
