@@ -2,9 +2,11 @@
 
 import random
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 
 from broker.network import processor as processor_module
@@ -41,7 +43,7 @@ def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: 
 def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_time(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_module, "_STALL_S", 0.2)
+    monkeypatch.setattr(processor_module, "_MEASURED_S", 0.2)
     monkeypatch.setattr(processor_module, "_NAP_S", 0.1)
     clients = [faults.connect() for _ in range(20)]
     for client in clients:
@@ -53,8 +55,139 @@ def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_
     memory = faults.broker.server.sockets.memory
     wait_for(lambda: memory.exhausted or not memory.in_use)
     assert faults.serves()
+    with faults.connect() as large:
+        large.send(produce(faults.topic, b"v" * 900_000))
+        assert large.frame()
     for client in clients:
         client.close()
+
+
+@with_settings(queued_max_request_bytes=64 * MIB)
+def test_slow_uploads_that_hold_all_request_memory_hold_up_no_small_request(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor_module, "_MEASURED_S", 3600.0)  # nobody is dropped: it must work all the same
+    uploads = [faults.connect() for _ in range(8)]
+    memory = faults.broker.server.sockets.memory
+    for client in uploads:
+        client.socket.setblocking(False)
+        client.try_send(LENGTH.pack(90 * MIB))
+    piece = bytes(MIB)
+
+    def all_is_held() -> bool:
+        for client in uploads:
+            try:
+                client.socket.send(piece)
+            except BlockingIOError:
+                pass
+        return memory.exhausted and memory.short
+
+    wait_for(all_is_held)
+    for _ in range(5):
+        assert faults.serves()
+    with faults.connect() as drips:  # a request in two packets is a small one, too
+        request = produce(faults.topic, b"v" * 1000, acks=-1)
+        drips.send(request[:100])
+        assert faults.serves()
+        drips.send(request[100:])
+        assert drips.frame()
+    assert memory.exhausted
+
+
+@with_settings(queued_max_request_bytes=32 * MIB)
+def test_many_uploads_of_a_megabyte_at_once_all_get_through_and_small_requests_between_them(faults: Faults) -> None:
+    # More than twice the memory there is. All send at the same pace, so all hold a part at the same time.
+    clients = [faults.connect() for _ in range(80)]
+    request = produce(faults.topic, b"v" * 900_000)
+    left = {client: memoryview(request) for client in clients}
+    for client in clients:
+        client.socket.setblocking(False)
+
+    def upload() -> bool:
+        for client, data in left.items():
+            try:
+                left[client] = data[client.socket.send(data[:50_000]) :] if data else data
+            except BlockingIOError:
+                pass
+        return not any(left.values())
+
+    for _ in range(15):
+        upload()
+    assert faults.serves()
+    wait_for(upload)
+    for client in clients:
+        client.socket.setblocking(True)
+        client.socket.settimeout(30)
+        assert client.frame()
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_client_that_closes_its_side_is_told_of_its_writes_and_of_offsets(faults: Faults, acks: int) -> None:
+    offsets = {
+        "replica_id": -1,
+        "topics": [{"name": faults.topic, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+    }
+    with faults.connect() as client:
+        client.send(
+            produce(faults.topic, b"1", acks=acks)
+            + control.encode_request(ApiKey.LIST_OFFSETS, 1, 2, "raw", offsets)
+            + produce(faults.topic, b"2", acks=acks, correlation_id=3)
+            + control.encode_request(ApiKey.LIST_OFFSETS, 1, 4, "raw", offsets)
+            + API_VERSIONS[:7]
+        )
+        client.finish()
+        answers = client.rest()
+    found = []
+    while answers:
+        size = 4 + LENGTH.unpack(answers[:4])[0]
+        found.append(LENGTH.unpack(answers[4:8])[0])
+        answers = answers[size:]
+    assert found == [1, 2, 3, 4]
+
+
+def test_a_fetch_that_waits_is_answered_when_its_client_closes_its_side(faults: Faults) -> None:
+    with faults.connect() as client:
+        client.send(fetch(faults.topic, max_wait_ms=3_600_000) + API_VERSIONS)
+        client.finish()
+        answers = client.rest()
+    first = 4 + LENGTH.unpack(answers[:4])[0]
+    assert len(answers) == first + 4 + LENGTH.unpack(answers[first : first + 4])[0]
+
+
+def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from broker.kafka.handlers import fetch as handler
+
+    warm, begun, gone = handler._Reading.warm, threading.Event(), threading.Event()
+    prepare = handler._prepare
+
+    def cold(broker: Any, request: Any) -> bool:
+        prepare(broker, request)
+        request.prepared[1].resident = False
+        return False
+
+    def slow_disk(reading: Any) -> None:
+        begun.set()
+        assert gone.wait(30)
+        warm(reading)
+
+    kafka = faults.broker.server.kafka
+    api = kafka.apis[ApiKey.FETCH]
+    monkeypatch.setitem(kafka.apis, ApiKey.FETCH, attrs.evolve(api, prepare=cold))
+    monkeypatch.setattr(handler._Reading, "warm", slow_disk)
+    client = faults.connect()
+    client.send(fetch(faults.topic, max_wait_ms=3_600_000))
+    assert begun.wait(30)
+    client.abort()
+    wait_for(lambda: faults.connections == 0)
+    handlers = faults.broker.server.sockets.planes[0].handlers
+    handled = sum(handler.handled for handler in handlers)
+    gone.set()
+    wait_for(lambda: sum(handler.handled for handler in handlers) > handled)
+    wait_for(lambda: not any(processor._inbox for processor in faults.broker.server.sockets.processors))
+    assert not kafka.logs.partitions[faults.topic, 0]._watchers
+    monkeypatch.undo()
 
 
 @with_settings(fetch_max_bytes=256 * MIB)

@@ -127,7 +127,8 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
     if reading.enough(parsed):
         _send(request, outbox, reading.results)
     else:
-        _Parked(broker, request, outbox, parsed, reading).park()
+        # On the connection's processor, wherever we are: on a connection that has gone meanwhile, nobody would end the wait.
+        outbox.call(request.connection, _Parked(broker, request, outbox, parsed, reading).park)
 
 
 def _send(
@@ -138,7 +139,7 @@ def _send(
 
 
 class _Parked:
-    """A fetch that waits for bytes or for its time. After ``park`` everything happens on the connection's processor."""
+    """A fetch that waits for bytes or for its time. From ``park`` on everything happens on the connection's processor."""
 
     def __init__(
         self,
@@ -159,8 +160,6 @@ class _Parked:
         self._done = False
 
     def park(self) -> None:
-        # On a handler thread for a cold read, else on the connection's processor: either way nothing else
-        # happens on the connection until this request is answered.
         self._request.connection.data = self
         deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
         for entry, _ in self._logs:
@@ -169,7 +168,8 @@ class _Parked:
         # What was appended between the reading and the watching has rung no bell.
         if any(entry.high_watermark != end for entry, end in self._logs):
             self._appended()
-        if self._broker.stopping:  # whoever waited before that has been told already
+        # Whoever waited before that has been told already.
+        if self._broker.stopping or self._request.connection.finished:
             self._expired()
 
     def _appended(self) -> None:
