@@ -25,6 +25,7 @@ __all__ = [
     "ShuffleError",
     "ShuffleTimeoutError",
     "TransportError",
+    "WriterFencedError",
     "WriterRefusedError",
     "writer_refused",
 ]
@@ -124,6 +125,10 @@ class QuotaExceededError(WriterRefusedError):
     """The owner has as many bytes on this broker as it may have."""
 
 
+class WriterFencedError(WriterRefusedError):
+    """Another writer has opened the partition under the same writer id: it goes on from there, and this one must not."""
+
+
 class SequenceGapError(WriterRefusedError):
     """The broker misses a buffer of this writer: an error of the library or of the broker."""
 
@@ -139,6 +144,7 @@ _BY_CODE: dict[WriterErrorCode, type[WriterRefusedError]] = {
     WriterErrorCode.SEQUENCE_GAP: SequenceGapError,
     WriterErrorCode.RELEASED: PartitionReleasedError,
     WriterErrorCode.FINISHED_ALREADY: PartitionFinishedError,
+    WriterErrorCode.FENCED: WriterFencedError,
 }
 
 

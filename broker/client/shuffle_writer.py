@@ -50,6 +50,7 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.messages import ErrorResponse
 from protocol.shuffle.writer_frames import (
     DEFAULT_TTL,
+    NO_INCARNATION,
     AllRecordsProcessed,
     BufferSizeHint,
     PartitionFinished,
@@ -113,6 +114,7 @@ class ShuffleWriter(PartitionWriter):
         self._owns_loop = loop is None
         self._loop: IoLoop | None = loop
         self._writer_id = writer_id
+        self._incarnation = NO_INCARNATION  # tells it from another writer of the same id
         self._changed = Condition()
         self._window = ResendWindow(subpartitions, window_bytes)
         self._connection: Connection | None = None
@@ -186,6 +188,7 @@ class ShuffleWriter(PartitionWriter):
                 self._loop = io_loop.acquire()
             if self._writer_id is None:
                 self._writer_id = self._loop.runtime.entropy.bytes(16)
+            self._incarnation = int.from_bytes(self._loop.runtime.entropy.bytes(7)) or 1
             loop = self._loop
         loop.call(self._connect)
 
@@ -355,7 +358,14 @@ class ShuffleWriter(PartitionWriter):
         self._connection.send(
             [
                 encode_open_partition(
-                    self.writer_id, self.partition, self.subpartitions, self.type, self._ttl_ms, self._owner
+                    self.writer_id,
+                    self.partition,
+                    self.subpartitions,
+                    self.type,
+                    self._ttl_ms,
+                    self._owner,
+                    self._incarnation,
+                    self._opened,
                 )
             ]
         )

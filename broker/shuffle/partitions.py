@@ -114,7 +114,7 @@ class Partitions:
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def open(self, wanted: OpenPartition) -> ResultPartition:
-        """A new partition, or the one that this writer goes on with. Raises Refused."""
+        """A new partition, or the one that this writer may take over. Raises Refused."""
         with self._lock:
             winner = self._winners.get(wanted.partition.producer_key)
             if winner is not None and winner != wanted.partition:
@@ -142,9 +142,12 @@ class Partitions:
             else:
                 self._check_resume(found, wanted)
                 waiting = []
-        self._cancel(found, _Deadline.WRITER)
         self._tell(waiting, found)
         return found
+
+    def writer_came(self, partition: ResultPartition) -> None:
+        """It has been taken over: nobody is waited for any more."""
+        self._cancel(partition, _Deadline.WRITER)
 
     def _check_resume(self, found: ResultPartition, wanted: OpenPartition) -> None:
         if found.kind is not wanted.type or len(found.subpartitions) != wanted.subpartitions:
@@ -229,10 +232,10 @@ class Partitions:
         for partition in partitions:
             partition.room()
 
-    def fail(self, partition: ResultPartition, message: str) -> None:
-        """The producer has failed, or is lost for good."""
-        if not partition.fail(message):
-            return
+    def fail(self, partition: ResultPartition, message: str, epoch: int | None = None) -> bool:
+        """The producer has failed, or is lost for good. ``epoch``, and False: see ``ResultPartition.fail``."""
+        if not partition.fail(message, epoch):
+            return False
         self._give_way(partition)
         with self._lock:
             waiting = self._waiting.pop(partition.id, [])
@@ -241,6 +244,7 @@ class Partitions:
         self._tell(waiting, partition)
         # Late readers are told why for as long as they might come.
         self._expire_in(partition, self.settings.writer_retention_s)
+        return True
 
     def writer_lost(self, partition: ResultPartition) -> None:
         """Its connection is gone: the writer may come back within the retention."""
@@ -248,9 +252,10 @@ class Partitions:
             self._at(partition, _Deadline.WRITER, self.settings.writer_retention_s, self._writer_gone)
 
     def _writer_gone(self, partition: ResultPartition) -> None:
-        # It may have come back while the old connection was still being noticed as lost.
+        # It may have come back while the old connection was still being noticed as lost, and may come this moment.
+        epoch = partition.epoch
         if partition.state is OPEN and not partition.finishing and partition.call_writer is None:
-            self.fail(partition, "the producer has lost its connection and has not come back")
+            self.fail(partition, "the producer has lost its connection and has not come back", epoch)
 
     # -- readers ------------------------------------------------------------------------------------------------------
 

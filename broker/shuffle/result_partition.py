@@ -7,11 +7,16 @@ Life: OPEN -> FINISHED | FAILED -> RELEASED. A PIPELINED partition is read while
 sent is let go of; with a retention it is kept until the reader says that it has all, so that a reader whose connection was
 lost may begin again. What is pushed to a subpartition whose reader has gone for good is dropped, as Flink's producers do: the
 other readers go on. A BLOCKING one is read when it is finished, as often as wanted, until its time to live is over.
+
+Fencing: each opening of a partition has an epoch, one higher than the one before, and reads the next sequence numbers under the
+same lock. What comes from an earlier epoch is refused under that lock, too. So a push of an older writer, on whatever processor
+it is being handled, is either counted in what the successor was told to go on from, or never taken.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.runtime.threads import Lock
 from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
@@ -20,7 +25,7 @@ from broker.shuffle.subpartition import Subpartition
 from broker.storage.files import CachedFile
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.ids import ResultPartitionID
-from protocol.shuffle.writer_frames import PartitionState, PartitionType
+from protocol.shuffle.writer_frames import NO_INCARNATION, PartitionState, PartitionType
 
 if TYPE_CHECKING:
     from broker.shuffle.view import Cursor, View
@@ -49,6 +54,22 @@ class AfterTheEnd(Exception):
 
 class OverQuota(Exception):
     """The owner has as much as it may."""
+
+
+class Fenced(Exception):
+    """A newer opening has taken the partition over."""
+
+
+class Finishing(Exception):
+    """Its writer has said that all is there, and it is being stored: nothing can be added."""
+
+
+class TakenOver(NamedTuple):
+    """``next_sequences``: of each subpartition. ``before``: the ``call_writer`` of the writer that is fenced now."""
+
+    epoch: int
+    next_sequences: Sequence[int]
+    before: "Callable[[Callable[[Writers], None]], None] | None"
 
 
 class ResultPartition:
@@ -99,6 +120,9 @@ class ResultPartition:
         self.cursors: list[Cursor] = []  # of all readers
         # The writer's connection, while it has one: has work done with the connection's writers, on their processor.
         self.call_writer: Callable[[Callable[[Writers], None]], None] | None = None
+        self.epoch = 0  # of the newest opening
+        self._incarnation = NO_INCARNATION  # of the writer that opened it last
+        self._opener: Callable[[bool], None] | None = None  # a writer that came while it was being finished
         self.starved = False  # the writer waits for credit that was held back
         self._acknowledged: set[int] = set()  # subpartitions whose readers have processed everything
         self.ttl_ms = -1  # how long it is kept when it is finished; -1: as the settings say
@@ -109,15 +133,71 @@ class ResultPartition:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
+    def take_over(
+        self, call: "Callable[[Callable[[Writers], None]], None]", incarnation: int, resumes: bool
+    ) -> "TakenOver":
+        """A writer opens it: whoever had it is fenced. ``call``: its ``call_writer``.
+
+        Raises Fenced (it ``resumes``, and another one has opened the partition since) and Finishing.
+        """
+        with self.lock:
+            if resumes and self.epoch and incarnation != self._incarnation:
+                raise Fenced
+            if self.finishing and self.state is OPEN:
+                raise Finishing
+            self.epoch += 1
+            self._incarnation = incarnation
+            before, self.call_writer = self.call_writer, call
+            return TakenOver(self.epoch, [part.next_sequence for part in self.subpartitions], before)
+
+    def detach(self, epoch: int) -> bool:
+        """The writer of this epoch has let go of it. False if another one has it by now."""
+        with self.lock:
+            if epoch != self.epoch:
+                return False
+            self.call_writer = None
+            return True
+
+    def begin_to_finish(self, epoch: int) -> None:
+        """The writer has pushed everything. Raises Fenced."""
+        with self.lock:
+            if epoch != self.epoch:
+                raise Fenced
+            self.finishing = True
+
+    def when_finished(self, opener: Callable[[bool], None]) -> None:
+        """``opener(False)`` when it is known how finishing has ended; ``opener(True)`` if a newer opener comes before that."""
+        with self.lock:
+            before, self._opener = self._opener, opener
+        if before is not None:
+            before(True)
+        if self.state is not OPEN:
+            self._tell_opener()
+
+    def _tell_opener(self) -> None:
+        with self.lock:
+            opener, self._opener = self._opener, None
+        if opener is not None:
+            opener(False)
+
     def append(
-        self, subpartition: int, sequence: int, data_type: DataType, compressed: bool, payload: memoryview
+        self,
+        subpartition: int,
+        sequence: int,
+        data_type: DataType,
+        compressed: bool,
+        payload: memoryview,
+        epoch: int = 0,
     ) -> int:
         """Keep a buffer (one copy of the payload is made) unless it is there already. Returns the number expected next.
 
-        Raises SequenceGap, AfterTheEnd, OverQuota, IndexError (no such subpartition). Does nothing if the partition is not OPEN.
+        Raises Fenced, SequenceGap, AfterTheEnd, OverQuota, IndexError (no such subpartition). Does nothing if the partition is
+        not OPEN.
         """
         part = self.subpartitions[subpartition]
         with self.lock:
+            if epoch != self.epoch:
+                raise Fenced
             expected = part.first + len(part.kinds)
             if sequence != expected:
                 if sequence < expected:
@@ -178,16 +258,22 @@ class ResultPartition:
         with self.lock:
             if self.state is OPEN:
                 self.state = FINISHED
-            return self.state is FINISHED
+            finished = self.state is FINISHED
+        self._tell_opener()
+        return finished
 
-    def fail(self, message: str) -> bool:
-        """Readers get ``message`` as a ProducerFailedException; the data goes. False if it had failed or gone already."""
+    def fail(self, message: str, epoch: int | None = None) -> bool:
+        """Readers get ``message`` as a ProducerFailedException; the data goes. False if it had failed or gone already.
+
+        ``epoch``: on behalf of that writer; False as well if another one has taken it over.
+        """
         with self.lock:
-            if self.state not in (OPEN, FINISHED):
+            if self.state not in (OPEN, FINISHED) or epoch not in (None, self.epoch):
                 return False
             self.state = FAILED
             self.failure = message
             cursors = self._drop()
+        self._tell_opener()
         for cursor in cursors:
             cursor.view.notify()
         return True
@@ -201,6 +287,7 @@ class ResultPartition:
             self.read_to_end = self.unwanted and all(part.ended for part in self.subpartitions)
             self.state = RELEASED
             cursors = self._drop()
+        self._tell_opener()
         for cursor in cursors:
             cursor.view.notify()
 
@@ -332,7 +419,7 @@ class ResultPartition:
         """There may be room again: a writer that was held back is granted what it has used."""
         if self.starved and (not self.pipelined or self.unsent * 2 <= self.unsent_max or self.in_record):
             self.starved = False
-            self.tell_writer(_room)
+            self.tell_writer(partial(_room, self))
 
     def acknowledged_all(self, view: "View") -> None:
         """A reader has processed all user records of its subpartitions: the writer is told, once for each."""
@@ -356,11 +443,6 @@ class ResultPartition:
         )
 
     @property
-    def next_sequences(self) -> Sequence[int]:
-        with self.lock:
-            return [part.next_sequence for part in self.subpartitions]
-
-    @property
     def buffers(self) -> int:
         """Those that are kept."""
         return self.in_memory + self.in_file
@@ -371,5 +453,5 @@ class ResultPartition:
         return self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
 
 
-def _room(writers: "Writers") -> None:
-    writers.room()
+def _room(partition: ResultPartition, writers: "Writers") -> None:
+    writers.room(partition)

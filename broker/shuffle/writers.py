@@ -6,6 +6,9 @@ Back-pressure is credit held back. A writer is granted a window of pushes when i
 of the window at a time, as long as there is room: all partitions together within the memory and disk budget, a pipelined
 partition within its own bound. What is held back is granted when the spiller or a reader has made room. Who pushes small buffers
 gets a larger window, up to eight times as many: a writer that waits after each 64 KiB does little but wait.
+
+The newest opening of a partition has it. What comes by the handle of an older one is refused (see ``result_partition``), and its
+writer is told at once, on its own connection's processor.
 """
 
 from collections.abc import Callable
@@ -20,6 +23,8 @@ from broker.shuffle.result_partition import (
     FAILED,
     OPEN,
     AfterTheEnd,
+    Fenced,
+    Finishing,
     OverQuota,
     ResultPartition,
     SequenceGap,
@@ -58,6 +63,8 @@ _SMALL_BYTES = 8 * 1024
 _LARGER_MAX = 8
 _JUDGED_BY = 16
 
+_FENCED = "another writer has opened the partition under the same writer id"
+
 
 @attrs.frozen
 class WriterSettings:
@@ -66,10 +73,11 @@ class WriterSettings:
 
 @attrs.define(eq=False)
 class Writer:
-    """One opened partition."""
+    """One opened partition. ``epoch``: of this opening."""
 
     handle: int
     partition: ResultPartition
+    epoch: int
     window: int  # pushes that it may be ahead of what it is granted again
     used: int = 0  # credits used and not granted again
     used_bytes: int = 0  # of these pushes
@@ -95,6 +103,7 @@ class Writers:
         self._budget = partitions.budget
         self._window = settings.window
         self._writers: dict[int, Writer] = {}
+        self._by_partition: dict[ResultPartition, Writer] = {}  # the same
         self._next_handle = 1
 
     def __len__(self) -> int:
@@ -120,8 +129,7 @@ class Writers:
             if isinstance(frame, FinishPartition):
                 self._finish(writer)
             elif isinstance(frame, FailPartition):
-                self._forget(writer)
-                self._partitions.fail(writer.partition, frame.message)
+                self._fail(writer, frame.message)
             elif isinstance(frame, CloseWriter):
                 self._acknowledge(writer)
                 self._lose(writer)
@@ -133,9 +141,9 @@ class Writers:
 
     # -- what others tell a writer; on this connection's processor ------------------------------------------------------
 
-    def room(self) -> None:
+    def room(self, partition: ResultPartition) -> None:
         """There is room again: grant what was held back."""
-        for writer in list(self._writers.values()):
+        for writer in self._of(partition):
             self._grant(writer)
 
     def task_event(self, partition: ResultPartition, subpartition: int, event: bytes) -> None:
@@ -156,7 +164,15 @@ class Writers:
             self._gone(writer)
 
     def _of(self, partition: ResultPartition) -> list[Writer]:
-        return [writer for writer in self._writers.values() if writer.partition is partition]
+        """Its writer, if it is on this connection."""
+        writer = self._by_partition.get(partition)
+        return [] if writer is None else [writer]
+
+    def fenced(self, partition: ResultPartition) -> None:
+        """Another connection has opened it."""
+        for writer in self._of(partition):
+            if writer.epoch != partition.epoch:
+                self._fenced(writer)
 
     # -- the frames -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +190,10 @@ class Writers:
             self._give_up(writer, WriterErrorCode.BAD_REQUEST, "more was pushed than there was credit for", lost=True)
             return
         try:
-            expected = partition.append(subpartition, sequence, data_type, compressed, payload)
+            expected = partition.append(subpartition, sequence, data_type, compressed, payload, writer.epoch)
+        except Fenced:
+            self._fenced(writer)
+            return
         except IndexError:
             count = len(partition.subpartitions)
             self._give_up(writer, WriterErrorCode.BAD_REQUEST, f"subpartition {subpartition} of {count}", lost=True)
@@ -187,7 +206,7 @@ class Writers:
             return
         except OverQuota as over:
             self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, str(over))
-            self._partitions.fail(partition, f"the producer's quota is used up: {over}")
+            self._partitions.fail(partition, f"the producer's quota is used up: {over}", writer.epoch)
             return
         if partition.state is not OPEN:
             self._gone(writer)
@@ -205,15 +224,43 @@ class Writers:
         except Refused as refused:
             self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
             return
+        try:
+            epoch, next_sequences, fence = partition.take_over(self._call, frame.incarnation, frame.resumes)
+        except Fenced:
+            self._refuse_opening(frame)
+            return
+        except Finishing:  # the answer depends on how that ends
+            partition.when_finished(partial(self._finishing_ended, frame))
+            return
+        self._partitions.writer_came(partition)
         for before in self._of(partition):  # opened again on the same connection: the old handle means nothing any more
             self._forget(before)
-        writer = Writer(self._next_handle, partition, self._window)
+        if fence is not None and fence != self._call:
+            fence(partial(_fence, partition))
+        writer = Writer(self._next_handle, partition, epoch, self._window)
         self._next_handle += 1
-        self._writers[writer.handle] = writer
-        partition.call_writer = self._call
-        self._send(encode_partition_opened(frame.writer, writer.handle, self._window, partition.next_sequences))
+        self._writers[writer.handle] = self._by_partition[partition] = writer
+        self._send(encode_partition_opened(frame.writer, writer.handle, self._window, next_sequences))
         if partition.state is not OPEN and not partition.read_to_end:  # between the two
             self._gone(writer)
+
+    def _finishing_ended(self, frame: OpenPartition, fenced: bool) -> None:
+        """On any thread: of the partition that ``frame`` is to open."""
+        answer = self._refuse_opening if fenced else self._open
+        self._outbox.call(self._connection, partial(answer, frame))
+
+    def _refuse_opening(self, frame: OpenPartition) -> None:
+        self._send(encode_writer_error(frame.writer, NO_HANDLE, WriterErrorCode.FENCED, _FENCED))
+
+    def _fenced(self, writer: Writer) -> None:
+        self._give_up(writer, WriterErrorCode.FENCED, _FENCED)
+
+    def _fail(self, writer: Writer, message: str) -> None:
+        partition = writer.partition
+        if not self._partitions.fail(partition, message, writer.epoch) and writer.epoch != partition.epoch:
+            self._fenced(writer)
+        else:
+            self._forget(writer)
 
     def _gone(self, writer: Writer) -> None:
         code = WriterErrorCode.RELEASED
@@ -227,8 +274,12 @@ class Writers:
     def _finish(self, writer: Writer) -> None:
         if writer.finished:
             return  # the answer to the first is on its way
+        try:
+            writer.partition.begin_to_finish(writer.epoch)
+        except Fenced:
+            self._fenced(writer)
+            return
         writer.finished = True
-        writer.partition.finishing = True
         self._acknowledge(writer)
         self._partitions.finish(writer.partition, partial(self._finish_came, writer))
 
@@ -292,10 +343,9 @@ class Writers:
     def _forget(self, writer: Writer) -> bool:
         """False if the partition has another writer by now: it has come back on another connection."""
         self._writers.pop(writer.handle, None)
-        if writer.partition.call_writer != self._call:
-            return False
-        writer.partition.call_writer = None
-        return True
+        if self._by_partition.get(writer.partition) is writer:
+            del self._by_partition[writer.partition]
+        return writer.partition.detach(writer.epoch)
 
     def _get(self, handle: int) -> Writer | None:
         """None for one that is gone: its writer was told so, and had sent this before it heard."""
@@ -306,3 +356,7 @@ class Writers:
 
     def _send(self, frame: bytes) -> None:
         self._outbox.push(self._connection, [frame])
+
+
+def _fence(partition: ResultPartition, writers: Writers) -> None:
+    writers.fenced(partition)

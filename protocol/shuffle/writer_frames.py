@@ -27,6 +27,7 @@ from protocol.shuffle.writer_values import (
     DEFAULT_TTL,
     MAX_SUBPARTITIONS,
     NO_HANDLE,
+    NO_INCARNATION,
     NO_WRITER,
     AllRecordsProcessed,
     BufferSizeHint,
@@ -69,6 +70,7 @@ __all__ = [
     "ListPartitions",
     "MAX_SUBPARTITIONS",
     "NO_HANDLE",
+    "NO_INCARNATION",
     "NO_WRITER",
     "OpenPartition",
     "PUSH_HEADER_BYTES",
@@ -120,6 +122,7 @@ __all__ = [
 
 # The bodies; each begins at offset 9.
 _OPEN = struct.Struct(">16s60siBq")
+_INCARNATION = struct.Struct(">q?")
 _PUSH = struct.Struct(">iiiBBi")
 _I32 = struct.Struct(">i")
 _OPENED = struct.Struct(">16siii")
@@ -163,8 +166,12 @@ def encode_open_partition(
     type: int,
     ttl_ms: int = DEFAULT_TTL,
     owner: str = "",
+    incarnation: int = NO_INCARNATION,
+    resumes: bool = False,
 ) -> bytes:
-    return _frame(64, _OPEN.pack(writer, partition, subpartitions, type, ttl_ms), _text(owner))
+    """Without an incarnation the frame is the one that was before there were any."""
+    named = _INCARNATION.pack(incarnation, resumes) if incarnation != NO_INCARNATION or resumes else b""
+    return _frame(64, _OPEN.pack(writer, partition, subpartitions, type, ttl_ms), _text(owner), named)
 
 
 def push_header(handle: int, subpartition: int, sequence: int, data_type: int, compressed: bool, size: int) -> bytes:
@@ -357,7 +364,9 @@ def _open_partition(reader: Reader) -> OpenPartition:
     ttl_ms = reader.i64()
     if ttl_ms < DEFAULT_TTL:
         raise ProtocolError(f"a time to live of {ttl_ms} ms")
-    return OpenPartition(writer, partition, subpartitions, kind, ttl_ms, _read_text(reader))
+    owner = _read_text(reader)
+    incarnation, resumes = (reader.i64(), reader.bool()) if reader.remaining else (NO_INCARNATION, False)
+    return OpenPartition(writer, partition, subpartitions, kind, ttl_ms, owner, incarnation, resumes)
 
 
 def _partition_opened(reader: Reader) -> PartitionOpened:

@@ -58,10 +58,12 @@ class WriterErrorCode(IntEnum):
     STORAGE_ERROR = 8
     FINISHED_ALREADY = 9
     READERS_GONE = 10  # of their own will: nobody needs the rest of a pipelined partition
+    FENCED = 11  # a newer opening under the same writer id has taken the partition over
 
 
 NO_WRITER = bytes(16)
 NO_HANDLE = -1
+NO_INCARNATION = 0
 DEFAULT_TTL = -1
 # Of a task event that is for the producer of the whole partition.
 ALL_SUBPARTITIONS = -1
@@ -76,6 +78,10 @@ class OpenPartition(NamedTuple):
     """Begin a partition, or go on with it after a lost connection. Answered by PartitionOpened or WriterError.
 
     ``ttl_ms``: how long a finished one is kept, DEFAULT_TTL for the broker's setting. ``owner``: who pays (quota).
+
+    The newest opening under a writer id fences the older ones. ``incarnation``: a number that a writer draws when it begins,
+    the same on all its connections; NO_INCARNATION if it has none. ``resumes``: it had opened the partition before, and is
+    refused if another incarnation has opened it since.
     """
 
     writer: bytes
@@ -84,6 +90,8 @@ class OpenPartition(NamedTuple):
     type: PartitionType
     ttl_ms: int = DEFAULT_TTL
     owner: str = ""
+    incarnation: int = NO_INCARNATION
+    resumes: bool = False
 
 
 class PushBuffer(NamedTuple):

@@ -221,6 +221,7 @@ class Connection:
 
     def open(self, message: writer_frames.OpenPartition) -> None:
         server = self.server
+        server.openings.append(message)
         refusal = server.refuse
         partition = server.partitions.get(message.partition)
         if partition is not None and (
@@ -345,6 +346,7 @@ class ReferenceServer:
         self.violations: list[str] = []
         self.sent_to: dict[bytes, int] = {}
         self.handle = self.pushes = self.resent = self.opens = self.detached = 0
+        self.openings: list[writer_frames.OpenPartition] = []
         self.on_request: Callable[[Connection, messages.PartitionRequest], None] = self.find_partition
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -15,6 +15,7 @@ from broker.client.errors import (
     ShuffleError,
     ShuffleTimeoutError,
     TransportError,
+    WriterFencedError,
 )
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
@@ -64,6 +65,20 @@ def test_a_lost_connection_loses_nothing_and_repeats_nothing(
     assert expected[::2] == stored(server, partition, 0)
     assert expected[1::2] == stored(server, partition, 1)
     assert server.opens == 6
+
+
+def test_a_writer_says_whether_it_comes_back_so_that_it_can_be_fenced(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.cut_after = {1}
+    for _ in range(2):
+        with ShuffleWriter(server.address, partition, 1, "blocking", writer_id=b"w" * 16) as writer:
+            writer.push(0, b"data")
+        server.partitions.clear()
+    assert [False, True, False] == [one.resumes for one in server.openings]
+    first, again, other = (one.incarnation for one in server.openings)
+    assert first == again != other
+    assert 0 not in (first, other)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -133,6 +148,7 @@ def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID)
         (WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, PartitionExistsError),
         (WriterErrorCode.ANOTHER_ATTEMPT_WON, AnotherAttemptWonError),
         (WriterErrorCode.STORAGE_ERROR, ShuffleError),
+        (WriterErrorCode.FENCED, WriterFencedError),
     ],
 )
 def test_a_refusal_is_an_error_of_its_own_class(

@@ -114,6 +114,8 @@ WRITER_FRAMES = st.one_of(
         st.sampled_from(w.PartitionType),
         st.integers(-1, 2**63 - 1),
         TEXT,
+        st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
     ),
     pushes(),
     st.builds(w.FinishPartition, ints()),

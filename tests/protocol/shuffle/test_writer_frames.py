@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
@@ -39,10 +39,23 @@ def test_what_a_broker_sends_is_read_back(message: w.ServerFrame) -> None:
     assert type(message) is type(found)
 
 
+def test_an_opening_without_an_incarnation_is_the_frame_that_older_writers_send() -> None:
+    old = w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice")
+    assert old.hex().endswith("0005616c696365")
+    opened = w.parse(memoryview(old))
+    assert isinstance(opened, w.OpenPartition)
+    assert (opened.incarnation, opened.resumes) == (w.NO_INCARNATION, False)
+    new = w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice", 7, True)
+    assert new[9:] == old[9:] + bytes.fromhex("000000000000000701")
+
+
 @given(WRITER_FRAMES | SERVER_FRAMES, st.data())
 def test_each_truncation_is_a_protocol_error(message: Any, data: st.DataObject) -> None:
     frame = w.encode(message)
-    cut = memoryview(frame)[: data.draw(st.integers(0, len(frame) - 1))]
+    length = data.draw(st.integers(0, len(frame) - 1))
+    if isinstance(message, w.OpenPartition) and (message.incarnation or message.resumes):
+        assume(length != len(frame) - 9)  # without an incarnation, as writers sent it before there was one
+    cut = memoryview(frame)[:length]
     for parse in (w.parse, w.parse_server):
         with pytest.raises(ProtocolError):
             parse(cut)
