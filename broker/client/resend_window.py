@@ -14,16 +14,32 @@ Per subpartition the pushes are numbered from 0. Each is in one of three states:
     disconnected    0
     forget          0: nobody wants what is kept
 
-``room`` is asked before ``push``: there has to be a credit for all that is unsent and for the new one, and memory.
+``room`` is asked before ``push``: there has to be a credit for all that is unsent and for the new one, and memory. If there is
+none, ``lacks`` says what the writer waits for: credit, or acknowledgements that make room for the new push.
+
+A broker acknowledges what has arrived without being asked, but some of an older release do so only after a number of pushes,
+which the window may never reach. ``unanswered`` tells a writer that waits for an acknowledgement which no credit will bring:
+everything has been sent, and there is credit for more. It opens the partition again then, on the same connection, and
+PartitionOpened says what the broker has.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from enum import Enum
 from typing import NamedTuple
 
 from broker.client.errors import PartitionLostError
 from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
+
+
+class Lack(Enum):
+    """What a writer waits for."""
+
+    NOTHING = "nothing"
+    CONNECTION = "a connection"
+    CREDIT = "credit"
+    ACKNOWLEDGEMENT = "an acknowledgement"
 
 
 class Push(NamedTuple):
@@ -78,6 +94,19 @@ class ResendWindow:
         if self.credit <= len(self._unsent):
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
+
+    def lacks(self, size: int) -> Lack:
+        """Why there is no ``room`` for a push of ``size`` bytes."""
+        if not self._connected:
+            return Lack.CONNECTION
+        if self.credit <= len(self._unsent):
+            return Lack.CREDIT
+        return Lack.NOTHING if self.room(size) else Lack.ACKNOWLEDGEMENT
+
+    @property
+    def unanswered(self) -> bool:
+        """Everything that is kept has been sent, and there is credit left: nothing but an acknowledgement can come."""
+        return self._connected and self.credit > 0 and not self._unsent and self.kept_bytes > 0
 
     def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
         """Number it and keep it."""

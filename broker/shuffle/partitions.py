@@ -7,6 +7,7 @@ A data set that was released as a whole stays released: who releases it cannot k
 tasks of a job that was cancelled.
 """
 
+import re
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
@@ -21,7 +22,7 @@ from broker.runtime.threads import Lock
 from broker.shuffle.budget import Budget
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill import Spiller
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
 from protocol.shuffle.writer_frames import (
     OpenPartition,
     PartitionInfo,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 log = get_logger("shuffle")
 
+_HEX = re.compile("[0-9a-f]*")
 # How many released data sets are remembered, the last ones: some 150 bytes each.
 _RELEASED_DATA_SETS_MAX = 16_384
 
@@ -348,9 +350,14 @@ class Partitions:
         return True
 
     def list(self, prefix: str) -> list[PartitionInfo]:
-        """Those whose hex digits begin with ``prefix``, in their order."""
+        """Those whose hex digits begin with ``prefix``, in their order. For a whole id the others are not looked at: that is how
+        a writer asks whether the broker still answers."""
         with self._lock:
-            found = sorted(self._by_id.values(), key=lambda partition: partition.id)
+            if len(prefix) == 2 * PARTITION_ID_BYTES:
+                one = self._by_id.get(bytes.fromhex(prefix)) if _HEX.fullmatch(prefix) else None
+                found = [] if one is None else [one]
+            else:
+                found = sorted(self._by_id.values(), key=lambda partition: partition.id)
         return [
             PartitionInfo(
                 partition.id,
@@ -364,6 +371,10 @@ class Partitions:
             for partition in found
             if partition.id.hex().startswith(prefix)
         ]
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """Have ``callback`` called on the timer's thread in ``seconds``."""
+        return self._timer.at(self._clock.monotonic() + seconds, callback)
 
     def _ttl_s(self, partition: ResultPartition) -> float:
         return self.settings.ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000

@@ -18,6 +18,8 @@ import attrs
 
 from broker.network.connection import Connection
 from broker.network.service import Outbox
+from broker.network.timers import TimerHandle
+from broker.shuffle.acknowledgement import WITHIN_S, Unacknowledged
 from broker.shuffle.partitions import Partitions, Refused
 from broker.shuffle.result_partition import (
     FAILED,
@@ -81,7 +83,7 @@ class Writer:
     window: int  # pushes that it may be ahead of what it is granted again
     used: int = 0  # credits used and not granted again
     used_bytes: int = 0  # of these pushes
-    unacknowledged: dict[int, int] = attrs.Factory(dict)  # subpartition -> next sequence
+    unacknowledged: Unacknowledged = attrs.Factory(Unacknowledged)
     finished: bool = False
 
 
@@ -105,6 +107,7 @@ class Writers:
         self._writers: dict[int, Writer] = {}
         self._by_partition: dict[ResultPartition, Writer] = {}  # the same
         self._next_handle = 1
+        self._acknowledge_at: TimerHandle | None = None  # set while a push may wait for its acknowledgement
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -136,6 +139,8 @@ class Writers:
 
     def close(self) -> None:
         """The connection is gone."""
+        if self._acknowledge_at is not None:
+            self._acknowledge_at.cancel()
         for writer in list(self._writers.values()):
             self._lose(writer)
 
@@ -211,7 +216,10 @@ class Writers:
         if partition.state is not OPEN:
             self._gone(writer)
             return
-        writer.unacknowledged[subpartition] = expected
+        if writer.unacknowledged.add(subpartition, expected, len(payload)):
+            self._acknowledge(writer)
+        elif self._acknowledge_at is None:
+            self._acknowledge_at = self._partitions.after(WITHIN_S, self._acknowledgement_due)
         # A quarter, so that credit and acknowledgements are few and the writer never has to stop for them.
         if used * 4 >= writer.window:
             self._grant(writer)
@@ -324,8 +332,16 @@ class Writers:
 
     def _acknowledge(self, writer: Writer) -> None:
         if writer.unacknowledged:
-            self._send(encode_push_acknowledged(writer.handle, writer.unacknowledged.items()))
-            writer.unacknowledged.clear()
+            self._send(encode_push_acknowledged(writer.handle, writer.unacknowledged.take()))
+
+    def _acknowledgement_due(self) -> None:
+        """On the timer's thread."""
+        self._outbox.call(self._connection, self._acknowledge_all)
+
+    def _acknowledge_all(self) -> None:
+        self._acknowledge_at = None
+        for writer in self._writers.values():
+            self._acknowledge(writer)
 
     def _give_up(self, writer: Writer, code: WriterErrorCode, message: str, lost: bool = False) -> None:
         """``lost``: the writer may open it again and do better."""

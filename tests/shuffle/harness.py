@@ -111,13 +111,17 @@ class Client:
         return [self.next(BufferResponse) for _ in range(count)]
 
     def sync(self) -> list[Any]:
-        """What has come in answer to all that was sent so far: the answer to a question that is asked last comes last."""
+        """What has come before the answer to a question that is asked last. What comes after it stays."""
         self._correlation += 1
         self.send(w.encode_list_partitions(self._correlation, "00" * 60))
-        while not (self.messages and isinstance(self.messages[-1], w.PartitionList)):
+        seen = 0
+        while True:
+            for position in range(seen, len(self.messages)):
+                if isinstance(self.messages[position], w.PartitionList):
+                    came, self.messages = self.messages[:position], self.messages[position + 1 :]
+                    return came
+            seen = len(self.messages)
             assert self.receive(), "the broker has closed"
-        came, self.messages = self.messages[:-1], []
-        return came
 
     def closed(self) -> list[Any]:
         """Wait until the broker has closed; what it said before."""
