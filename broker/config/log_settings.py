@@ -254,6 +254,24 @@ class GroupSettings:
     group_max_size: int = setting(
         INT_MAX, unit="members", least=1, most=INT_MAX, doc="Members of one group.", reason=KAFKA
     )
+    group_max_bytes: int = setting(
+        4 * 1024 * 1024,
+        kafka=None,
+        least=64 * 1024,
+        most=INT_MAX,
+        doc="Memory for the members of one group: about 1 KiB for each, and what they send and are assigned. A member that "
+        "would be too much is refused with GROUP_MAX_SIZE_REACHED, an assignment with UNKNOWN_SERVER_ERROR.",
+        reason="In Kafka a group has to fit into message.max.bytes (1 MiB), with one protocol of each member; here all "
+        "protocols count.",
+    )
+    coordinator_max_bytes: int = setting(
+        256 * 1024 * 1024,
+        kafka=None,
+        least=1024 * 1024,
+        doc="Memory for all groups, committed offsets and transactional ids. What would need more is refused with "
+        "COORDINATOR_NOT_AVAILABLE, and an event says so; what is there goes on.",
+        reason="30,000 groups, or 600,000 committed offsets. Kafka has no bound: one connection can fill it.",
+    )
     offset_metadata_max_bytes: int = setting(
         4096,
         kafka="offset.metadata.max.bytes",

@@ -33,12 +33,20 @@ class _Change:
     done: Done
 
 
+@attrs.frozen(eq=False)
+class _Turn:
+    then: Callable[[], None]
+
+
+_Item = _Commit | _Change | _Turn
+
+
 class CatalogueWriter:
-    """The body of the writer thread. ``done`` callbacks run on it and must not block."""
+    """The body of the writer thread. ``done`` callbacks and turns run on it and must not block."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._queue: SimpleQueue[_Commit | _Change | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
 
     def commit(self, group_id: str, offsets: Offsets, done: Done) -> None:
         self._queue.put(_Commit(group_id, offsets, done))
@@ -46,6 +54,11 @@ class CatalogueWriter:
     def change(self, write: Change, done: Done) -> None:
         """Anything else. What was handed in before is durable before, what is handed in after is durable after."""
         self._queue.put(_Change(write, done))
+
+    def turn(self, then: Callable[[], None]) -> None:
+        """Call ``then`` on this thread when what was handed in before has been written: what would keep the timer's thread,
+        or a processor, for too long."""
+        self._queue.put(_Turn(then))
 
     def step(self, timeout: float | None) -> bool:
         try:
@@ -63,8 +76,8 @@ class CatalogueWriter:
         while not self._queue.empty():
             self.step(0)
 
-    def _waiting(self) -> list[_Commit | _Change | None]:
-        waiting: list[_Commit | _Change | None] = []
+    def _waiting(self) -> list[_Item | None]:
+        waiting: list[_Item | None] = []
         try:
             while len(waiting) < _BATCH_MOST:
                 waiting.append(self._queue.get(False))
@@ -72,7 +85,19 @@ class CatalogueWriter:
             pass
         return waiting
 
-    def _write(self, batch: list[_Commit | _Change | None]) -> None:
+    def _write(self, batch: list[_Item | None]) -> None:
+        """A turn divides the batch: what comes before it is durable before it."""
+        part: list[_Commit | _Change] = []
+        for one in batch:
+            if isinstance(one, _Turn):
+                self._write_part(part)
+                part = []
+                one.then()
+            elif one is not None:
+                part.append(one)
+        self._write_part(part)
+
+    def _write_part(self, batch: list[_Commit | _Change]) -> None:
         todo: list[tuple[Change, list[Done]]] = []
         commits: dict[str, list[_Commit]] = {}
         for one in [*batch, None]:

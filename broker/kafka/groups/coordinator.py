@@ -15,6 +15,7 @@ from broker.errors import StorageError
 from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.registry import Registry, error_of, log_failure, send
+from broker.kafka.groups.room import Room
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
@@ -43,6 +44,15 @@ class GroupCoordinator:
     def writer(self) -> CatalogueWriter:
         return self._registry.writer
 
+    @property
+    def room(self) -> Room:
+        """What groups and transactions share."""
+        return self._registry.room
+
+    def has_room(self, size: int) -> bool:
+        """False for what would not fit in ``coordinator_max_bytes`` any more; an event says so."""
+        return self._registry.has_room(size)
+
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if that can't be read."""
         self._registry.load(topic_exists)
@@ -70,13 +80,17 @@ class GroupCoordinator:
         if not error:
             # Who was told a member id was told so by a group: if there is none any more, that id is worth nothing.
             begins = request.member_id == UNKNOWN_MEMBER
-            entry = registry.get_or_create(group_id) if begins else registry.get(group_id)
+            if begins and not registry.has_room_for(group_id):
+                error = ErrorCode.coordinator_not_available
+            else:
+                entry = registry.get_or_create(group_id) if begins else registry.get(group_id)
         if entry is None:
             reply(JoinResult(error or ErrorCode.unknown_member_id, request.member_id))
             return
         with entry.lock:
-            entry.group.join(request, reply, registry.clock.monotonic())
+            entry.group.join(request, reply, registry.clock.monotonic(), registry.room.free)
             answers = registry.settle(entry)
+            registry.drop_if_unused(entry)
         send(answers)
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
@@ -87,7 +101,7 @@ class GroupCoordinator:
             reply(SyncResult(error or ErrorCode.unknown_member_id))
             return
         with entry.lock:
-            entry.group.sync(request, reply, registry.clock.monotonic())
+            entry.group.sync(request, reply, registry.clock.monotonic(), registry.room.free)
             answers = registry.settle(entry)
         send(answers)
 
@@ -169,7 +183,7 @@ class GroupCoordinator:
                     registry.bury(entry, partial(_deleted, group_id, errors))
         if ErrorCode.none in errors.values():
             # The writer keeps the order: when this has its turn, all of the above has been written.
-            registry.writer.change(_nothing, lambda _: send([partial(reply, errors)]))
+            registry.writer.turn(lambda: send([partial(reply, errors)]))
         else:
             reply(errors)
 
@@ -178,7 +192,3 @@ def _deleted(group_id: str, errors: dict[str, ErrorCode], failure: StorageError 
     log_failure(failure)
     if failure is not None:
         errors[group_id] = error_of(failure)
-
-
-def _nothing(catalogue: Catalogue) -> None:
-    """Nothing to write: only a turn on the writer's thread."""

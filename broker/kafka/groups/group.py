@@ -35,7 +35,7 @@ from math import inf
 import attrs
 
 from broker.kafka.groups.rebalance import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Assigned, GroupLimits, Rebalance
-from broker.kafka.groups.roster import Member
+from broker.kafka.groups.roster import Member, size_of
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
@@ -103,7 +103,8 @@ class Group(Rebalance):
 
     # Requests -------------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinRequest, to: JoinReply, now: float) -> None:
+    def join(self, request: JoinRequest, to: JoinReply, now: float, free_bytes: float = inf) -> None:
+        """``free_bytes``: by how much this group may grow for the sake of all others."""
         member_id = request.member_id
         if not self._has_room_for(member_id):
             self._forget(member_id)
@@ -112,6 +113,8 @@ class Group(Rebalance):
             self._refuse(to, ErrorCode.coordinator_not_available, member_id)
         elif not self._supports(request):
             self._refuse(to, ErrorCode.inconsistent_group_protocol, member_id)
+        elif error := self._refusal_of_size(request, free_bytes):
+            self._refuse(to, error, member_id)
         elif member_id == UNKNOWN_MEMBER:
             self._join_unknown(request, to, now)
         elif member_id in self._pending and request.group_instance_id is None:
@@ -120,7 +123,8 @@ class Group(Rebalance):
             self._join_known(request, to, now)
         self._try_complete_join(now)
 
-    def sync(self, request: SyncRequest, to: SyncReply, now: float) -> None:
+    def sync(self, request: SyncRequest, to: SyncReply, now: float, free_bytes: float = inf) -> None:
+        """``free_bytes`` as for ``join``."""
         error = self._check_sync(request)
         if error:
             self._effects.append(SyncAnswer(to, SyncResult(error)))
@@ -135,9 +139,15 @@ class Group(Rebalance):
             return
         self._park_sync(member.member_id, to)
         if member.member_id == self.roster.leader and not self._saving_assignment:
-            self._saving_assignment = True
             # A member that the leader has left out gets nothing.
             assignments = {one.member_id: request.assignments.get(one.member_id, b"") for one in self.roster}
+            growth = sum(len(assignments[one.member_id]) - len(one.assignment) for one in self.roster)
+            if growth > 0 and growth > min(free_bytes, self._limits.max_bytes - self.roster.size_bytes):
+                # What Kafka tells all members where the group does not fit into a message of its offsets topic.
+                self._refuse_syncs(ErrorCode.unknown_server_error, now)
+                self._prepare_rebalance(now)
+                return
+            self._saving_assignment = True
             self._effects.append(Save(self.snapshot(assignments), Assigned(self.generation, assignments)))
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: float) -> ErrorCode:
@@ -203,6 +213,8 @@ class Group(Rebalance):
     def _die(self) -> None:
         self.state = DEAD
         self._pending.clear()
+        self._pending_bytes = 0
+        self._deadlines.clear()
         self.wake = inf
 
     # What can be seen -------------------------------------------------------------------------------------------------
@@ -210,6 +222,11 @@ class Group(Rebalance):
     @property
     def has_pending_members(self) -> bool:
         return bool(self._pending)
+
+    @property
+    def was_never_joined(self) -> bool:
+        """Nobody has been a member and nobody is about to be one: what is worth keeping of it can only be offsets."""
+        return self.state is EMPTY and self.generation == 0 and not self._pending
 
     def describe(self) -> GroupDescription:
         stable = self.state is STABLE
@@ -236,6 +253,22 @@ class Group(Rebalance):
             # Counts who has joined: where the limit was lowered, the last ones to join again are too many.
             return member_id in self._joining or len(self._joining) < self._limits.max_size
         return member_id in self.roster or len(self.roster) < self._limits.max_size
+
+    def _refusal_of_size(self, request: JoinRequest, free_bytes: float) -> ErrorCode:
+        """Whether what this member brings along is too much for the group, or for the broker; ``none`` if it is not.
+
+        Pending members count for nothing here: they make room for each other.
+        """
+        known = request.member_id
+        if known == UNKNOWN_MEMBER and request.group_instance_id is not None:
+            known = self.roster.static_member_id(request.group_instance_id) or UNKNOWN_MEMBER
+        new_id = request.member_id or request.new_member_id
+        growth = size_of(new_id, request.group_instance_id, request.client_id, request.protocols)
+        if known in self.roster:
+            growth -= self.roster[known].size_bytes
+        if growth > 0 and self.roster.size_bytes + growth > self._limits.max_bytes:
+            return ErrorCode.group_max_size_reached
+        return ErrorCode.coordinator_not_available if growth > max(0, free_bytes) else ErrorCode.none
 
     def _supports(self, request: JoinRequest) -> bool:
         if self.state is EMPTY:
@@ -283,7 +316,7 @@ class Group(Rebalance):
             else:
                 self._replace(instance_id, request, to, now)
         elif request.member_id_required:
-            self._pending[member_id] = self._due(now + request.session_timeout_ms / 1000)
+            self._await(member_id, now + request.session_timeout_ms / 1000)
             self._refuse(to, ErrorCode.member_id_required, member_id)
         else:
             self._add(member_id, request, to, now)
@@ -315,23 +348,22 @@ class Group(Rebalance):
             request.rebalance_timeout_ms,
             request.protocols,
             is_new=True,
-            deadline=self._due(now + _NEW_MEMBER_TIMEOUT_S),
         )
         if self.state is PREPARING and self.generation == 0:
             self._member_added = True
         if not len(self.roster):
             self.protocol_type = request.protocol_type
-        self._pending.pop(member_id, None)
+        self._pending_bytes -= self._pending.pop(member_id, 0)
         self.roster.add(member)
+        self._deadlines.set(member_id, self._due(now + _NEW_MEMBER_TIMEOUT_S))
         self._park_join(member_id, to)
         if self.state is not PREPARING:
             self._prepare_rebalance(now)
 
     def _update(self, member: Member, request: JoinRequest) -> None:
-        self.roster.set_protocols(member, request.protocols)
+        self.roster.update(member, request.client_id, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.client_id = request.client_id
         member.client_host = request.client_host
 
     def _replace(self, instance_id: str, request: JoinRequest, to: JoinReply, now: float) -> None:
@@ -354,6 +386,7 @@ class Group(Rebalance):
         if old_id in self._not_synced:
             self._not_synced.remove(old_id)
             self._not_synced.add(new_id)
+        self._deadlines.rename(old_id, new_id)
         return self.roster.replace(old_id, new_id)
 
     def _replaced(self, then: _Replaced, error: ErrorCode, now: float) -> None:
@@ -364,7 +397,7 @@ class Group(Rebalance):
             to = self._joining.pop(member_id)
             before = then.before
             member = self._rename(member_id, before.member_id)
-            self.roster.set_protocols(member, before.protocols)
+            self.roster.update(member, before.client_id, before.protocols)
             member.session_timeout_ms = before.session_timeout_ms
             member.rebalance_timeout_ms = before.rebalance_timeout_ms
             self._expect_heartbeat(member, now)

@@ -18,6 +18,9 @@ from broker.network.timers import TimerHandle
 from broker.storage.catalogue import Catalogue
 from protocol.kafka.errors import ErrorCode
 
+# Groups that a sweep looks at before it lets commits pass; most of them have some hundred offsets at most.
+_SWEEP_AT_A_TIME = 100
+
 Errors = dict[Partition, ErrorCode]
 # A topic's partitions with what is committed for each, if anything.
 FetchedTopic = tuple[str, list[tuple[int, CommittedOffset | None]]]
@@ -43,10 +46,12 @@ class OffsetCoordinator:
         error = registry.refusal(group_id, may_be_empty=True)
         entry = registry.get(group_id)
         if not error and entry is None:
-            if committer.generation < 0:
+            if committer.generation >= 0:
+                error = ErrorCode.illegal_generation
+            elif registry.has_room_for(group_id):
                 entry = registry.get_or_create(group_id)  # from now on a group of which only offsets are known
             else:
-                error = ErrorCode.illegal_generation
+                error = ErrorCode.coordinator_not_available
         if error or entry is None:
             reply(dict.fromkeys(offsets, error))
             return
@@ -57,12 +62,21 @@ class OffsetCoordinator:
                 committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
             )
             registry.arm(entry)
+            if (
+                not error
+                and fitting
+                and (growth := entry.offsets.growth(fitting)) > 0
+                and not registry.has_room(growth)
+            ):
+                error = ErrorCode.coordinator_not_available
             if not error and fitting:
                 entry.offsets.stage(fitting)
+                registry.count(entry)
                 # Under the lock, so that commits of one partition are written in the order in which they were staged.
                 done = partial(self._committed, entry, offsets, fitting, reply)
                 registry.writer.commit(group_id, fitting, done)
                 return
+            registry.drop_if_unused(entry)
         reply(dict.fromkeys(offsets, error or ErrorCode.offset_metadata_too_large))
 
     def _committed(
@@ -73,12 +87,15 @@ class OffsetCoordinator:
         reply: Callable[[Errors], None],
         failure: StorageError | None,
     ) -> None:
+        registry = self._registry
         log_failure(failure)
         with entry.lock:
             if failure is None:
                 entry.offsets.publish(written)
             else:
                 entry.offsets.unstage(written)
+                registry.drop_if_unused(entry)
+            registry.count(entry)
         outcome = error_of(failure)
         errors = {key: outcome if key in written else ErrorCode.offset_metadata_too_large for key in offsets}
         send([partial(reply, errors)])
@@ -101,18 +118,18 @@ class OffsetCoordinator:
 
     def make_unstable(self, group_id: str, keys: Sequence[Partition]) -> None:
         """A transaction that is not decided yet commits offsets for these partitions."""
-        entry = self._registry.get_or_create(group_id)
-        with entry.lock:
+        with self._registry.locked(group_id) as entry:
             entry.offsets.make_unstable(keys)
+            self._registry.count(entry)
 
     def end_transaction(self, group_id: str, keys: Sequence[Partition], committed: Offsets) -> None:
         """It is decided and that is durable: of the partitions that were unstable these have a new offset."""
         registry = self._registry
-        entry = registry.get_or_create(group_id)
-        with entry.lock:
+        with registry.locked(group_id) as entry:
             entry.offsets.make_stable(keys)
             for key, one in committed.items():
                 entry.offsets.load(*key, one)
+            registry.count(entry)
             registry.bury_if_finished(entry)
 
     def fetch(
@@ -164,6 +181,7 @@ class OffsetCoordinator:
                 removed = [key for key, refused in errors.items() if not refused]
                 if removed:
                     entry.offsets.remove(removed)
+                    registry.count(entry)
                     done = partial(_deleted, removed, errors, reply)
                     registry.writer.change(partial(_delete_offsets, group_id, removed), done)
                     registry.bury_if_finished(entry)
@@ -188,6 +206,7 @@ class OffsetCoordinator:
                 removed = entry.offsets.of_topic(topic)
                 if removed:
                     entry.offsets.remove(removed)
+                    registry.count(entry)
                     # Group by group and under its lock: whoever still commits there is written after this.
                     registry.writer.change(partial(_delete_offsets, entry.group.group_id, removed), log_failure)
                     registry.bury_if_finished(entry)
@@ -196,29 +215,38 @@ class OffsetCoordinator:
         registry = self._registry
         deadline = registry.clock.monotonic() + registry.config.offsets_retention_check_interval_ms / 1000
         # The timer's thread must not walk all groups: the writer's does.
-        self._sweep = registry.timer.at(deadline, partial(registry.writer.change, _nothing, self._swept))
+        self._sweep = registry.timer.at(deadline, partial(registry.writer.turn, self._begin_sweep))
 
     def stop_sweeping(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def _swept(self, failure: StorageError | None) -> None:
-        self.sweep()
-        if self._registry.active:
+    def _begin_sweep(self) -> None:
+        self._sweep_on(self._registry.entries())
+
+    def _sweep_on(self, entries: list[Entry]) -> None:
+        """Some of them; the others at the writer's next turn, after what waits for it by then."""
+        self.sweep(entries[:_SWEEP_AT_A_TIME])
+        if not self._registry.active:
+            return
+        if len(entries) > _SWEEP_AT_A_TIME:
+            self._registry.writer.turn(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
+        else:
             self.start_sweeping()
 
-    def sweep(self) -> None:
-        """Forget what is too old, and groups of which nothing is left."""
+    def sweep(self, entries: Iterable[Entry] | None = None) -> None:
+        """Forget what is too old, and groups of which nothing is left: among these, or among all."""
         registry = self._registry
         now_ms = registry.clock.time_ms()
         retention_ms = registry.config.offsets_retention_minutes * 60_000
-        for entry in registry.entries():
+        for entry in registry.entries() if entries is None else entries:
             with entry.lock:
                 group = entry.group
                 retention = retention_of(group, entry.empty_since_ms, now_ms, retention_ms)
                 expired = [] if retention is None else entry.offsets.expired(retention)
                 if expired:
                     entry.offsets.remove(expired)
+                    registry.count(entry)
                     registry.writer.change(partial(_delete_offsets, group.group_id, expired), log_failure)
                 registry.bury_if_finished(entry)
 
@@ -237,7 +265,3 @@ def _deleted(
 
 def _delete_offsets(group_id: str, partitions: list[Partition], catalogue: Catalogue) -> None:
     catalogue.delete_offsets(group_id, partitions)
-
-
-def _nothing(catalogue: Catalogue) -> None:
-    """Nothing to write: only a turn on the writer's thread."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import attrs
 
 from broker.kafka.groups.rebalance import EMPTY, STABLE, Rebalance
+from broker.kafka.groups.room import OFFSET_BYTES
 from broker.kafka.groups.subscription import CONSUMER
 
 NEVER = -1
@@ -21,6 +22,11 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_ms: int  # wall clock
     expire_ms: int = NEVER  # given by the client, in versions that can
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        return OFFSET_BYTES + len(self.metadata)
 
 
 Partition = tuple[str, int]
@@ -68,13 +74,29 @@ class GroupOffsets:
         self._staged: Offsets = {}
         # How many open transactions commit an offset of the partition.
         self._unstable: Counter[Partition] = Counter()
+        self._durable_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """About what they take in memory. What is on its way counts as the place that is kept for it."""
+        return self._durable_bytes + OFFSET_BYTES * (len(self._staged) + len(self._unstable))
+
+    def growth(self, offsets: Offsets) -> int:
+        """By how many bytes these would make it larger."""
+        return sum(
+            committed.size_bytes - (before.size_bytes if (before := self.get(*key)) is not None else 0)
+            for key, committed in offsets.items()
+        )
 
     def __bool__(self) -> bool:
         """True if there is anything, durable or on its way."""
         return bool(self._topics or self._staged or self._unstable)
 
     def load(self, topic: str, partition: int, committed: CommittedOffset) -> None:
-        self._topics.setdefault(topic, {})[partition] = committed
+        partitions = self._topics.setdefault(topic, {})
+        before = partitions.get(partition)
+        self._durable_bytes += committed.size_bytes - (0 if before is None else before.size_bytes)
+        partitions[partition] = committed
 
     def stage(self, offsets: Offsets) -> None:
         """These are being written."""
@@ -116,7 +138,8 @@ class GroupOffsets:
             self._staged.pop((topic, partition), None)
             partitions = self._topics.get(topic)
             if partitions is not None:
-                partitions.pop(partition, None)
+                removed = partitions.pop(partition, None)
+                self._durable_bytes -= 0 if removed is None else removed.size_bytes
                 if not partitions:
                     del self._topics[topic]
 

@@ -8,6 +8,8 @@ from math import inf
 
 import attrs
 
+from broker.kafka.groups.deadlines import Deadlines
+from broker.kafka.groups.room import PENDING_BYTES
 from broker.kafka.groups.roster import Member, Roster
 from broker.kafka.groups.subscription import CONSUMER, subscribed_topics
 from broker.kafka.groups.values import (
@@ -34,6 +36,9 @@ DEAD = GroupState.DEAD
 
 # A rebalance that nobody joined is tried again after the rebalance timeout, which a client may have set to nothing.
 _LEAST_RETRY_S = 1.0
+# Members that were told their id and have not come back, of one group. A client comes back at once; when so many have not, the
+# one that has been away longest is forgotten and, if it does come, begins anew. Ten times the members of a large group.
+_PENDING_MAX = 1000
 
 
 @attrs.frozen
@@ -42,6 +47,8 @@ class GroupLimits:
 
     max_size: int = 2**31 - 1
     initial_rebalance_delay_ms: int = 0
+    # Of its members, with what they send and what is assigned to them; and as much again of pending ones.
+    max_bytes: int = 2**31 - 1
 
 
 @attrs.frozen
@@ -67,7 +74,11 @@ class Rebalance:
         self.wake = inf  # no deadline is earlier than this
         self._limits = limits
         self._effects: list[Effect] = []
-        self._pending: dict[str, float] = {}  # members that were told their id and have not come back -> deadline
+        # Members that were told their id and have not come back -> the bytes that they count for; the oldest first.
+        self._pending: dict[str, int] = {}
+        self._pending_bytes = 0
+        # When members, known and pending, are given up (monotonic seconds); none for those that we keep waiting.
+        self._deadlines = Deadlines()
         self._joining: dict[str, JoinReply] = {}  # parked joins by member id
         self._syncing: dict[str, SyncReply] = {}  # parked syncs by member id
         self._not_synced: set[str] = set()  # members of this generation whose sync is awaited
@@ -78,6 +89,11 @@ class Rebalance:
         # that may still be prolonged; None in every other rebalance.
         self._initial_left_s: float | None = None
         self._member_added = False  # since the initial delay began or was last prolonged
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory, besides what every group does."""
+        return self.roster.size_bytes + self._pending_bytes + len(self.protocol_type or "")
 
     # Answers ------------------------------------------------------------------------------------------------------
 
@@ -137,7 +153,19 @@ class Rebalance:
         self._answer_join(member_id, JoinResult(ErrorCode.unknown_member_id, UNKNOWN_MEMBER))
         self._answer_sync(member_id, SyncResult(ErrorCode.unknown_member_id))
         self.roster.remove(member_id)
-        self._pending.pop(member_id, None)
+        self._pending_bytes -= self._pending.pop(member_id, 0)
+        self._deadlines.remove(member_id)
+
+    def _await(self, member_id: str, deadline: float) -> None:
+        """A member was told this id and is to come back with it."""
+        size = PENDING_BYTES + len(member_id)
+        while self._pending and (
+            len(self._pending) >= _PENDING_MAX or self._pending_bytes + size > self._limits.max_bytes
+        ):
+            self._forget(next(iter(self._pending)))
+        self._pending[member_id] = size
+        self._pending_bytes += size
+        self._deadlines.set(member_id, self._due(deadline))
 
     def _remove(self, member_id: str, now: float) -> None:
         """A member leaves or has failed."""
@@ -149,7 +177,7 @@ class Rebalance:
 
     def _expect_heartbeat(self, member: Member, now: float) -> None:
         """A sign of life: its session begins anew."""
-        member.deadline = self._due(now + member.session_timeout_ms / 1000)
+        self._deadlines.set(member.member_id, self._due(now + member.session_timeout_ms / 1000))
 
     # From generation to generation ----------------------------------------------------------------------------------
 
@@ -230,7 +258,7 @@ class Rebalance:
             self._prepare_rebalance(now)
             return
         for member in self.roster:
-            member.assignment = then.assignments[member.member_id]
+            self.roster.assign(member, then.assignments[member.member_id])
             if self._answer_sync(member.member_id, self._assignment_of(member)):
                 self._expect_heartbeat(member, now)
         self.state = STABLE
@@ -267,22 +295,21 @@ class Rebalance:
                     self._forget(member_id)
                 self._prepare_rebalance(now)
             else:
-                self._expire_member(due, now)
+                self._expire_member(now)
             due = self._next_deadline()
         self.wake = due
 
-    def _expire_member(self, due: float, now: float) -> None:
-        """One member, known or pending, that was awaited until ``due``."""
-        for member_id, deadline in self._pending.items():
-            if deadline == due:
-                del self._pending[member_id]
-                self._try_complete_join(now)
-                return
-        member = next(one for one in self.roster if one.deadline == due)
-        if not member.is_new and (member.member_id in self._joining or member.member_id in self._syncing):
-            member.deadline = None  # it is we who keep it waiting: its session goes on when it is answered
+    def _expire_member(self, now: float) -> None:
+        """The member, known or pending, that was to be heard of first."""
+        member_id = self._deadlines.first_key()
+        assert member_id is not None
+        if member_id in self._pending:
+            self._forget(member_id)
+            self._try_complete_join(now)
+        elif not self.roster[member_id].is_new and (member_id in self._joining or member_id in self._syncing):
+            self._deadlines.remove(member_id)  # it is we who keep it waiting: its session goes on when it is answered
         else:
-            self._remove(member.member_id, now)
+            self._remove(member_id, now)
 
     def _due(self, deadline: float) -> float:
         self.wake = min(self.wake, deadline)
@@ -291,6 +318,8 @@ class Rebalance:
     def _next_deadline(self) -> float:
         if self.state is DEAD:
             return inf
-        deadlines = [member.deadline for member in self.roster]
-        deadlines += [*self._pending.values(), self._join_deadline, self._sync_deadline]
-        return min((deadline for deadline in deadlines if deadline is not None), default=inf)
+        due = self._deadlines.first()
+        for deadline in (self._join_deadline, self._sync_deadline):
+            if deadline is not None and deadline < due:
+                due = deadline
+        return due

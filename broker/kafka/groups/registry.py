@@ -4,7 +4,8 @@ Carries out what a group asks for (``settle``): starts timers, has generations s
 any more. Decides nothing. Any thread may call any method; nothing under a lock waits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 
@@ -16,6 +17,7 @@ from broker.kafka.groups import snapshots
 from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.group import Group, GroupLimits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
+from broker.kafka.groups.room import GROUP_BYTES, Room
 from broker.kafka.groups.values import GroupState, Save
 from broker.log import get_logger
 from broker.network.timers import Timer, TimerHandle
@@ -29,6 +31,9 @@ log = get_logger("groups")
 # An answer that is ready to leave.
 Send = Callable[[], None]
 
+# That there is no room stands in the log once in this time (s).
+_COMPLAIN_EVERY_S = 60.0
+
 
 @attrs.define(eq=False)
 class Entry:
@@ -40,6 +45,8 @@ class Entry:
     empty_since_ms: int = 0  # wall clock; means something while the group is empty
     timer: TimerHandle | None = None
     armed_for: float = inf  # what `timer` waits for
+    counted_bytes: int = 0  # what it counts for in the room of all
+    is_buried: bool = False
 
 
 class Registry:
@@ -49,7 +56,12 @@ class Registry:
         self.config = config
         self.writer = CatalogueWriter(catalogue)
         self._catalogue = catalogue
-        self._limits = GroupLimits(config.group_max_size, config.group_initial_rebalance_delay_ms)
+        self.room = Room(config.coordinator_max_bytes)
+        self._limits = GroupLimits(
+            config.group_max_size, config.group_initial_rebalance_delay_ms, config.group_max_bytes
+        )
+        # monotonic() s before which it is not logged again that the room is full.
+        self._quiet_until = 0.0
         self.active = False
         self._entries: dict[str, Entry] = {}
         self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock, never the other way round
@@ -88,6 +100,7 @@ class Registry:
         for entry in self.entries():
             with entry.lock:
                 self.arm(entry)
+                self.count(entry)
         self.active = True
 
     def shut_down(self) -> None:
@@ -112,6 +125,30 @@ class Registry:
     def get(self, group_id: str) -> Entry | None:
         return self._entries.get(group_id)
 
+    def has_room_for(self, group_id: str) -> bool:
+        """False for a group that would be one too many."""
+        return group_id in self._entries or self.has_room(GROUP_BYTES + len(group_id))
+
+    def has_room(self, size: int) -> bool:
+        """False for what would not fit in ``coordinator_max_bytes`` any more."""
+        if size <= max(0, self.room.free):
+            return True
+        now = self.clock.monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + _COMPLAIN_EVERY_S
+            log.warning("coordinator_full", used_bytes=self.room.used, most_bytes=self.config.coordinator_max_bytes)
+        return False
+
+    @contextmanager
+    def locked(self, group_id: str) -> Iterator[Entry]:
+        """The group, made if there is none, with its lock held: one that is being buried right now is not it."""
+        while True:
+            entry = self.get_or_create(group_id)
+            with entry.lock:
+                if not entry.is_buried:
+                    yield entry
+                    return
+
     def get_or_create(self, group_id: str) -> Entry:
         entry = self._entries.get(group_id)
         if entry is None:
@@ -134,7 +171,23 @@ class Registry:
             else:
                 answers.append(partial(effect.to, effect.result))  # type: ignore[arg-type]
         self.arm(entry)
+        self.count(entry)
         return answers
+
+    def count(self, entry: Entry) -> None:
+        """Something of it has changed: how much room does it take now?"""
+        size = 0
+        if not entry.is_buried:
+            size = GROUP_BYTES + len(entry.group.group_id) + entry.group.size_bytes + entry.offsets.size_bytes
+        if size != entry.counted_bytes:
+            self.room.add(size - entry.counted_bytes)
+            entry.counted_bytes = size
+
+    def drop_if_unused(self, entry: Entry) -> None:
+        """A group that was made for a request and then not needed leaves no trace, nor is there one in the catalogue."""
+        if entry.group.was_never_joined and not entry.offsets and not entry.is_buried:
+            entry.group.delete()
+            self._remove(entry)
 
     def arm(self, entry: Entry) -> None:
         """Have the group woken in time. Deadlines that moved back are found out when the timer fires."""
@@ -154,13 +207,18 @@ class Registry:
 
     def bury(self, entry: Entry, done: Callable[[StorageError | None], None]) -> None:
         """The group is dead: forget it. ``done`` is told when the catalogue has."""
+        self._remove(entry)
+        self.writer.change(partial(_delete_group, entry.group.group_id), done)
+
+    def _remove(self, entry: Entry) -> None:
         group_id = entry.group.group_id
+        entry.is_buried = True
+        self.count(entry)
         if entry.timer is not None:
             entry.timer.cancel()
         with self._lock:
             if self._entries.get(group_id) is entry:
                 del self._entries[group_id]
-        self.writer.change(partial(_delete_group, group_id), done)
 
     def _save(self, entry: Entry, save: Save) -> None:
         now_ms = self.clock.time_ms()
@@ -181,12 +239,18 @@ class Registry:
         send(answers)
 
     def _on_timer(self, entry: Entry) -> None:
-        """On the timer's thread. A timer that was cancelled too late finds nothing due."""
+        """On the timer's thread, which every other deadline waits for: the end of a large group's rebalance is a few
+        megabytes of answers, so that the writer's thread deals with it."""
+        self.writer.turn(partial(self._expire, entry))
+
+    def _expire(self, entry: Entry) -> None:
+        """On the writer's thread. A timer that was cancelled too late finds nothing due."""
         with entry.lock:
             entry.timer = None
             entry.armed_for = inf
             entry.group.expire(self.clock.monotonic())
             answers = self.settle(entry)
+            self.drop_if_unused(entry)
         send(answers)
 
 

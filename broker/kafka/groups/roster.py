@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import attrs
 
+from broker.kafka.groups.room import MEMBER_BYTES, PROTOCOL_BYTES
 from broker.kafka.groups.values import MemberSnapshot, Protocols
+
+
+def size_of(member_id: str, group_instance_id: str | None, client_id: str, protocols: Protocols) -> int:
+    """About how many bytes a member takes, besides its assignment."""
+    texts = 2 * len(member_id) + 2 * len(group_instance_id or "") + len(client_id)
+    return MEMBER_BYTES + texts + sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 @attrs.define(eq=False)
@@ -25,8 +32,11 @@ class Member:
     assignment: bytes = b""
     # Not yet in any generation: it may not know its member id, so it cannot send heartbeats.
     is_new: bool = False
-    # Monotonic seconds at which it is given up; None while nobody counts.
-    deadline: float | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes, without its assignment."""
+        return size_of(self.member_id, self.group_instance_id, self.client_id, self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Its metadata for that protocol; nothing if it does not know the protocol."""
@@ -54,6 +64,7 @@ class Roster:
 
     def __init__(self) -> None:
         self.leader: str | None = None
+        self.size_bytes = 0  # about what all members take, with their assignments
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # group instance id -> member id
         self._supported: Counter[str] = Counter()  # protocol -> members that support it
@@ -87,6 +98,7 @@ class Roster:
             self._static[member.group_instance_id] = member.member_id
         self._members[member.member_id] = member
         self._count(member.protocols, 1)
+        self.size_bytes += member.size_bytes + len(member.assignment)
         if self.leader is None:
             self.leader = member.member_id
 
@@ -95,6 +107,7 @@ class Roster:
         member = self._members.pop(member_id, None)
         if member is None:
             return
+        self.size_bytes -= member.size_bytes + len(member.assignment)
         self._count(member.protocols, -1)
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
@@ -105,17 +118,26 @@ class Roster:
         """A static member comes back under a new member id: all else, leadership too, stays."""
         member = self._members.pop(old_member_id)
         assert member.group_instance_id is not None
+        self.size_bytes -= member.size_bytes
         member.member_id = new_member_id
+        self.size_bytes += member.size_bytes
         self._members[new_member_id] = member
         self._static[member.group_instance_id] = new_member_id
         if self.leader == old_member_id:
             self.leader = new_member_id
         return member
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def update(self, member: Member, client_id: str, protocols: Protocols) -> None:
+        """It has joined again, perhaps with others."""
+        self.size_bytes -= member.size_bytes
         self._count(member.protocols, -1)
-        member.protocols = protocols
+        member.client_id, member.protocols = client_id, protocols
         self._count(protocols, 1)
+        self.size_bytes += member.size_bytes
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self.size_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def supports_one_of(self, protocols: Protocols) -> bool:
         """True if every member supports at least one of these, the same one."""

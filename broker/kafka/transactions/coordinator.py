@@ -58,6 +58,9 @@ class TransactionCoordinator:
             reply(ErrorCode.invalid_transaction_timeout, -1, -1)
             return
         entry = registry.get_or_create(transactional_id)
+        if entry is None:
+            reply(ErrorCode.coordinator_not_available, -1, -1)
+            return
         state = entry.transaction.state
         new_id = -1
         if state is None or state.epoch >= LAST_EPOCH:
@@ -65,10 +68,13 @@ class TransactionCoordinator:
                 new_id = registry.catalogue.allocate_producer_ids(1)
             except StorageError as error:
                 log_failure(error)
+                registry.drop_if_new(entry)
                 reply(ErrorCode.coordinator_not_available, -1, -1)
                 return
         with entry.lock:
-            result = entry.transaction.init(timeout_ms, claim, new_id, registry.clock.time_ms())
+            result: State | ErrorCode = ErrorCode.not_coordinator  # forgotten just now: asked again, it is a new one
+            if not entry.is_gone:
+                result = entry.transaction.init(timeout_ms, claim, new_id, registry.clock.time_ms())
             if isinstance(result, State) and result.producer_id < 0:
                 result = ErrorCode.concurrent_transactions  # the last epoch was given away since we looked: ask again
             if isinstance(result, State):
@@ -107,8 +113,10 @@ class TransactionCoordinator:
         with entry.lock:
             result = entry.transaction.add(claim, self._registry.clock.time_ms(), partitions=partitions, groups=groups)
             if isinstance(result, State):
-                self._registry.change(entry, result, reply)
-                return
+                if self._registry.may_grow_to(entry, result):
+                    self._registry.change(entry, result, reply)
+                    return
+                result = ErrorCode.coordinator_not_available
         reply(result)
 
     def commit_offsets(
@@ -191,16 +199,17 @@ class TransactionCoordinator:
         if not registry.active:
             reply(dict.fromkeys(partitions, ErrorCode.coordinator_not_available))
             return
-        for entry in registry.entries():
+        entry = registry.holder(claim.producer_id)
+        if entry is not None:
             with entry.lock:
-                if not entry.transaction.is_held_by(claim.producer_id):
-                    continue
+                held = entry.transaction.is_held_by(claim.producer_id)
                 result = entry.transaction.abort(claim, partitions, registry.clock.time_ms())
                 if isinstance(result, State):
                     registry.abort(entry, result, lambda error: reply(dict.fromkeys(partitions, error)))
                     return
-            reply(dict.fromkeys(partitions, result))
-            return
+            if held:
+                reply(dict.fromkeys(partitions, result))
+                return
         registry.unknown.abort(claim, partitions, reply)
 
     # Administration -------------------------------------------------------------------------------------------------

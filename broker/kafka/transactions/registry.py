@@ -21,6 +21,7 @@ from broker.errors import RequestError, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.groups.registry import send
+from broker.kafka.groups.room import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.rows import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
@@ -39,6 +40,8 @@ Reply = Callable[[ErrorCode], None]
 
 # What could not be written is tried again after this long (s): a full disk, a log that is offline.
 _RETRY_S = 1.0
+# Transactional ids that a sweep looks at before it lets other changes pass.
+_SWEEP_AT_A_TIME = 1000
 
 
 @attrs.define(eq=False)
@@ -54,6 +57,17 @@ class Entry:
     unstable: set[tuple[str, Partition]] = attrs.Factory(set)
     ended: list[Reply] = attrs.Factory(list)  # told when the decision is carried out
     timer: TimerHandle | None = None
+    offsets_bytes: int = 0  # about what `offsets` take
+    counted_bytes: int = 0  # what it counts for in the room that groups and transactions share
+    is_gone: bool = False  # forgotten: whoever still has it asks again
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        state = self.transaction.pending or self.transaction.state
+        participants = 0 if state is None else len(state.partitions) + len(state.groups)
+        name_bytes = 2 * len(self.transaction.transactional_id)
+        return TRANSACTION_BYTES + name_bytes + PARTICIPANT_BYTES * participants + self.offsets_bytes
 
 
 class Registry:
@@ -79,7 +93,8 @@ class Registry:
         self._logs = logs
         self._writer = groups.writer
         self._entries: dict[str, Entry] = {}
-        self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock
+        self._holders: dict[int, Entry] = {}  # by producer id
+        self._lock = Lock()  # for changes of the dicts; may be taken under an entry's lock
         self._sweep: TimerHandle | None = None
 
     # Life -----------------------------------------------------------------------------------------------------------
@@ -87,9 +102,11 @@ class Registry:
     def open(self) -> None:
         """Load the transactions and go on with them. The groups are open. Raises StorageError."""
         for row in self.catalogue.load_transactions():
-            self._entries[row.transactional_id] = Entry(Transaction(row.transactional_id, state_of(row)))
+            entry = Entry(Transaction(row.transactional_id, state_of(row)))
+            self._entries[row.transactional_id] = self._holders[row.producer_id] = entry
         self._load_offsets()
         for entry in self.entries():
+            self._count(entry)
             state = entry.transaction.state
             assert state is not None
             if state.phase is Phase.ONGOING:
@@ -113,7 +130,7 @@ class Registry:
                 gone.add(pending.topic)
                 continue
             key = (pending.topic, pending.partition)
-            entry.offsets.setdefault(pending.group, {})[key] = committed_of(pending)
+            _put(entry, pending.group, {key: committed_of(pending)})
             self._make_unstable(entry, pending.group, [key])
         for topic in sorted(gone):
             self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
@@ -137,12 +154,46 @@ class Registry:
     def get(self, transactional_id: str) -> Entry | None:
         return self._entries.get(transactional_id)
 
-    def get_or_create(self, transactional_id: str) -> Entry:
+    def get_or_create(self, transactional_id: str) -> Entry | None:
+        """None where there is no room for one more."""
+        entry = self._entries.get(transactional_id)
+        if entry is None and self.groups.has_room(TRANSACTION_BYTES + 2 * len(transactional_id)):
+            with self._lock:
+                entry = self._entries.setdefault(transactional_id, Entry(Transaction(transactional_id)))
+        return entry
+
+    def holder(self, producer_id: int) -> Entry | None:
+        """Whose producer id this is, or was a moment ago."""
+        return self._holders.get(producer_id)
+
+    def may_grow_to(self, entry: Entry, state: State) -> bool:
+        """Is there room for what this state adds?"""
+        present = entry.transaction.state
+        before = 0 if present is None else len(present.partitions) + len(present.groups)
+        growth = (len(state.partitions) + len(state.groups) - before) * PARTICIPANT_BYTES
+        return growth <= 0 or self.groups.has_room(growth)
+
+    def drop_if_new(self, entry: Entry) -> None:
+        """Forget one that was made for a request and got no state."""
+        with entry.lock:
+            if entry.transaction.state is None and entry.transaction.pending is None and not entry.is_gone:
+                self.remove(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget it; its lock is held."""
+        entry.is_gone = True
+        state = entry.transaction.state
         with self._lock:
-            entry = self._entries.get(transactional_id)
-            if entry is None:
-                entry = self._entries[transactional_id] = Entry(Transaction(transactional_id))
-            return entry
+            del self._entries[entry.transaction.transactional_id]
+            if state is not None and self._holders.get(state.producer_id) is entry:
+                del self._holders[state.producer_id]
+        self._count(entry)
+
+    def _count(self, entry: Entry) -> None:
+        """Something of it has changed: how much room does it take now? Its lock is held."""
+        size = 0 if entry.is_gone else entry.size_bytes
+        self.groups.room.add(size - entry.counted_bytes)
+        entry.counted_bytes = size
 
     # Changes ----------------------------------------------------------------------------------------------------------
 
@@ -167,6 +218,7 @@ class Registry:
         rows = []
         for entry, state in changes:
             entry.transaction.begin(state)
+            self._count(entry)
             rows.append(row_of(entry.transaction.transactional_id, state))
         entries = [entry for entry, _ in changes]
         self._writer.change(partial(_save, rows), partial(self._all_changed, entries, reply))
@@ -184,6 +236,8 @@ class Registry:
             if failure is not None:
                 transaction.undone()
                 answers.append(partial(reply, _error_of(failure)))
+                if transaction.state is None:
+                    self.remove(entry)
                 if transaction.state is not None and transaction.state.phase is Phase.ONGOING and entry.timer is None:
                     self._arm(entry, transaction.state, _RETRY_S)  # its time was over
             else:
@@ -191,6 +245,8 @@ class Registry:
                 transaction.done()
                 state = transaction.state
                 assert state is not None
+                if before is None or before.producer_id != state.producer_id:
+                    self._hold(entry, before, state)
                 if state.phase is Phase.ONGOING:
                     self._allow(state, frozenset() if before is None else before.partitions)
                     if entry.timer is None:
@@ -205,7 +261,15 @@ class Registry:
                     self._carry_out(entry, state, state.partitions)
                 else:
                     answers.append(partial(reply, ErrorCode.none))
+            self._count(entry)
         send(answers)
+
+    def _hold(self, entry: Entry, before: State | None, state: State) -> None:
+        """It has another producer id now."""
+        with self._lock:
+            if before is not None and self._holders.get(before.producer_id) is entry:
+                del self._holders[before.producer_id]
+            self._holders[state.producer_id] = entry
 
     def _allow(self, state: State, known: frozenset[Partition] = frozenset()) -> None:
         """Let the producer append to these partitions."""
@@ -223,7 +287,15 @@ class Registry:
         self.groups.offsets.make_unstable(group, new)
 
     def add_offsets(self, entry: Entry, group: str, offsets: Offsets, reply: Reply) -> None:
-        """Make it durable that the transaction commits these; the entry's lock is held."""
+        """Make it durable that the transaction commits these; the entry's lock is held.
+
+        COORDINATOR_NOT_AVAILABLE where there is no room for them.
+        """
+        new = sum((group, key) not in entry.unstable for key in offsets)
+        # Each is kept here and, until the transaction ends, in its group.
+        if new and not self.groups.has_room(sum(one.size_bytes for one in offsets.values()) + new * OFFSET_BYTES):
+            send([partial(reply, ErrorCode.coordinator_not_available)])
+            return
         self._make_unstable(entry, group, offsets)
         rows: list[tuple[str, int, int, int, str | None, int]] = [
             (*key, one.offset, one.leader_epoch, one.metadata, one.commit_ms) for key, one in offsets.items()
@@ -237,7 +309,8 @@ class Registry:
         log_failure(failure)
         if failure is None:
             with entry.lock:
-                entry.offsets.setdefault(group, {}).update(offsets)
+                _put(entry, group, offsets)
+                self._count(entry)
         send([partial(reply, _error_of(failure))])
 
     def on_topic_deleted(self, topic: str) -> None:
@@ -247,8 +320,9 @@ class Registry:
             with entry.lock:
                 for offsets in entry.offsets.values():
                     for key in [key for key in offsets if key[0] == topic]:
-                        del offsets[key]
+                        entry.offsets_bytes -= offsets.pop(key).size_bytes
                         found = True
+                self._count(entry)
         if found:
             self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
 
@@ -297,8 +371,10 @@ class Registry:
                 self.groups.offsets.end_transaction(group, keys, entry.offsets.get(group, {}) if commit else {})
             entry.unstable.clear()
             entry.offsets.clear()
+            entry.offsets_bytes = 0
             entry.transaction.begin(state)
             entry.transaction.done()
+            self._count(entry)
             answers = [partial(reply, ErrorCode.none) for reply in entry.ended]
             entry.ended.clear()
         send(answers)
@@ -336,26 +412,39 @@ class Registry:
     def _start_sweeping(self) -> None:
         interval_s = self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
         # The timer's thread must not walk all transactions: the writer's does.
-        walk = partial(self._writer.change, _nothing, self._swept)
-        self._sweep = self._timer.at(self.clock.monotonic() + interval_s, walk)
+        self._sweep = self._timer.at(self.clock.monotonic() + interval_s, partial(self._writer.turn, self._begin_sweep))
 
-    def _swept(self, failure: StorageError | None) -> None:
-        self.sweep()
-        if self.active:
+    def _begin_sweep(self) -> None:
+        self._sweep_on(self.entries())
+
+    def _sweep_on(self, entries: list[Entry]) -> None:
+        """Some of them; the others at the writer's next turn, after what waits for it by then."""
+        self._sweep_some(entries[:_SWEEP_AT_A_TIME])
+        if not self.active:
+            return
+        if len(entries) > _SWEEP_AT_A_TIME:
+            self._writer.turn(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
+        else:
             self._start_sweeping()
 
-    def sweep(self) -> None:
+    def _sweep_some(self, entries: Iterable[Entry]) -> None:
         """Forget transactional ids that were unused for long."""
         now_ms = self.clock.time_ms()
-        for entry in self.entries():
+        for entry in entries:
             transaction = entry.transaction
             with entry.lock:
                 if not transaction.is_unused(now_ms, self.config.transactional_id_expiration_ms):
                     continue
                 transaction.forget()
-                with self._lock:
-                    del self._entries[transaction.transactional_id]
+                self.remove(entry)
                 self._writer.change(partial(_delete, transaction.transactional_id), log_failure)
+
+
+def _put(entry: Entry, group: str, offsets: Offsets) -> None:
+    of_group = entry.offsets.setdefault(group, {})
+    before = sum(of_group[key].size_bytes for key in offsets if key in of_group)
+    of_group.update(offsets)
+    entry.offsets_bytes += sum(one.size_bytes for one in offsets.values()) - before
 
 
 def _error_of(failure: StorageError | None) -> ErrorCode:
@@ -370,10 +459,6 @@ def log_failure(failure: StorageError | None) -> None:
 
 def _log_timeout(error: ErrorCode) -> None:
     """Nobody asked for it; a failure is logged where it happens, and tried again."""
-
-
-def _nothing(catalogue: Catalogue) -> None:
-    """Only a turn on the writer's thread."""
 
 
 def _save(rows: list[TransactionRow], catalogue: Catalogue) -> None:

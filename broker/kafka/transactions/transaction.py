@@ -35,6 +35,8 @@ Partition = tuple[str, int]
 NONE = -1
 # Short.MAX_VALUE - 1 is the last epoch that a producer is given: one more is kept to fence it with.
 LAST_EPOCH = 2**15 - 2
+# Groups of one transaction. In Kafka they are partitions of its offsets topic, of which there are 50; each change writes all.
+GROUPS_MAX = 1000
 
 
 class Phase(Enum):
@@ -149,6 +151,8 @@ class Transaction:
         all_groups = (state.groups if ongoing else frozenset()) | frozenset(groups)
         if ongoing and all_partitions == state.partitions and all_groups == state.groups:
             return ErrorCode.none
+        if len(all_groups) > GROUPS_MAX:
+            return ErrorCode.invalid_request
         return attrs.evolve(
             state,
             phase=Phase.ONGOING,

@@ -262,8 +262,16 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.driver.group
         for member in group.roster:
             parked = member.member_id in group._joining or member.member_id in group._syncing
-            assert member.deadline is not None or parked
+            assert member.member_id in group._deadlines or parked
+        known = {member.member_id for member in group.roster} | group._pending.keys()
+        assert known >= set(group._deadlines._entries)
         assert group.wake <= group._next_deadline()
+
+    @invariant()
+    def its_size_is_that_of_its_members(self) -> None:
+        group = self.driver.group
+        of_members = sum(member.size_bytes + len(member.assignment) for member in group.roster)
+        assert (group.roster.size_bytes, group._pending_bytes) == (of_members, sum(group._pending.values()))
 
     @invariant()
     def a_stable_group_has_the_assignment_of_its_leader(self) -> None:

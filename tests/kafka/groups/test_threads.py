@@ -104,6 +104,10 @@ def test_everybody_is_answered_once(tmp_path: Path) -> None:
     assert crashes == []
     asked = [each for worker in workers for each in worker.asked]
     assert {len(each if isinstance(each, list) else each.answers) for each in asked} == {1}
+    counted = [entry.counted_bytes for entry in groups._registry.entries()]
+    for entry in groups._registry.entries():
+        groups._registry.count(entry)
+    assert groups.room.used == sum(counted) == sum(entry.counted_bytes for entry in groups._registry.entries())
     # What it would say is what it has written: the two kinds of memory agree.
     remembered = {
         (entry.group.group_id, topic, partition): committed.offset

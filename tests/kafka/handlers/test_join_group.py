@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.groups.values import GroupState
 from broker.kafka.handlers.join_group import API
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, new_group, stable
@@ -30,6 +31,14 @@ def test_a_lone_member_leads_the_first_generation(kafka: Kafka, version: int) ->
     assert b"orders" in member.metadata
     assert get(answer, "protocol_type", "consumer") == "consumer"
     assert not get(answer, "skip_assignment", False)
+
+
+@all_versions
+def test_metadata_that_is_too_large_for_a_group_is_refused(kafka: Kafka, version: int) -> None:
+    group = new_group()
+    answer = ask_join(kafka, group, version=version, protocols=[{"name": "range", "metadata": bytes(20_000_000)}])
+    assert answer.error_code == ErrorCode.group_max_size_reached
+    assert kafka.inside.groups.describe(group)[1].state is GroupState.DEAD, "it was not even made"
 
 
 @pytest.mark.parametrize("version", range(4, API.max_version + 1))

@@ -130,6 +130,8 @@ def test_a_producer_goes_on_after_the_last_epoch_also_when_its_answer_was_lost(h
     last = Claim(me.producer_id, LAST_EPOCH)
     new = house.init(last)
     assert (new.producer_id != me.producer_id, new.epoch) == (True, 0)
+    holder = house.transactions._registry.holder
+    assert (holder(me.producer_id), holder(new.producer_id)) == (None, entry)
     house.crash()
     assert house.init(last) == new
 
@@ -187,6 +189,60 @@ def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_time(house
     house.catalogue.fails = False
     house.wait(2)
     assert house.phase() is Phase.COMPLETE_ABORT
+
+
+def test_ids_are_not_made_without_end_and_leave_their_room(tmp_path: Path) -> None:
+    settings = {
+        "transactional_id_expiration_ms": 10_000,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 1_000,
+        "coordinator_max_bytes": 1024 * 1024,
+    }
+    house = House(tmp_path / "data", **settings)
+    me = transact(house)
+    room = house.groups.room
+    answers = [house.ask(house.transactions.init, f"x-{n}", 60_000, None) for n in range(1_000)]
+    house.settle()
+    errors = [answer.error for answer in answers]
+    made = errors.count(ErrorCode.none)
+    assert 400 < made < 512
+    assert set(errors[made:]) == {ErrorCode.coordinator_not_available}
+    assert room.used <= 1024 * 1024
+    assert house.commit_offset(me, IN, 6) == ErrorCode.none, "what is there goes on"
+    assert house.end(me, True) == ErrorCode.none
+    house.wait(12)
+    assert house.transactions.list() == (ErrorCode.none, [])
+    house.groups.on_topic_deleted("in")
+    house.settle()
+    assert room.used == 0
+    house.close()
+
+
+def test_partitions_groups_and_offsets_of_a_transaction_take_room_until_its_end(house: House) -> None:
+    me = house.init()
+    room, at_rest = house.groups.room, house.groups.room.used
+    house.add(me, T0)
+    one = room.used
+    assert one > at_rest
+    house.commit_offset(me, IN, 5)
+    assert room.used > one
+    with_offset = room.used
+    house.commit_offset(me, IN, 6)
+    assert room.used == with_offset
+    house.crash()
+    assert house.groups.room.used == with_offset
+    house.end(me, False)
+    assert house.groups.room.used == at_rest
+
+
+def test_an_id_that_could_not_be_made_durable_is_not_kept(house: House) -> None:
+    house.catalogue.fails = True
+    answer = house.ask(house.transactions.init, "new", 60_000, None)
+    house.settle()
+    assert answer.error == ErrorCode.coordinator_not_available
+    assert house.transactions._registry.get("new") is None
+    assert house.groups.room.used == 0
+    house.catalogue.fails = False
+    assert house.init(name="new").epoch == 0
 
 
 def test_unused_ids_are_forgotten(tmp_path: Path) -> None:

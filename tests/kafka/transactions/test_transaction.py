@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.kafka.transactions.transaction import LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
+from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -199,6 +199,14 @@ def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None
     assert not transaction.is_unused(1 << 40, 1)
     transaction.undone()
     assert transaction.state.updated_ms != 99
+
+
+def test_a_transaction_has_so_many_groups_and_no_more() -> None:
+    transaction = empty()
+    apply(transaction, transaction.add(ME, 10, groups=[f"g-{n}" for n in range(GROUPS_MAX)]))
+    assert transaction.add(ME, 20, groups=["one-more"]) == ErrorCode.invalid_request
+    assert transaction.add(ME, 20, groups=["g-0"]) == ErrorCode.none
+    apply(transaction, transaction.add(ME, 20, partitions=[P0]))
 
 
 def test_offsets_are_taken_while_the_ongoing_transaction_grows() -> None:

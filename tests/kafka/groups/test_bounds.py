@@ -1,0 +1,273 @@
+"""What one client can make a group, and all groups together, take: memory and work are bounded."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.kafka.groups import rebalance, subscription
+from broker.kafka.groups.group import GroupLimits
+from broker.kafka.groups.offset_coordinator import Committer
+from broker.kafka.groups.offsets import CommittedOffset
+from broker.kafka.groups.room import GROUP_BYTES, OFFSET_BYTES
+from broker.kafka.groups.subscription import subscribed_topics
+from broker.kafka.groups.values import GroupState
+from protocol.kafka.consumer_protocol import encode_subscription
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.groups.driver import GroupDriver
+from tests.kafka.groups.office import NOBODY, CommitAnswer, Office
+
+KIB, MIB = 1024, 1024 * 1024
+ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
+
+
+class Instant(float):
+    """A time that counts how often two are compared: what a group's deadlines cost, on any machine."""
+
+    compared = 0
+
+    def __add__(self, other: float) -> "Instant":
+        return Instant(float(self) + other)
+
+    def __lt__(self, other: object) -> bool:
+        Instant.compared += 1
+        return float.__lt__(self, other)  # type: ignore[operator]
+
+    def __gt__(self, other: object) -> bool:
+        Instant.compared += 1
+        return float.__gt__(self, other)  # type: ignore[operator]
+
+    def __le__(self, other: object) -> bool:
+        Instant.compared += 1
+        return float.__le__(self, other)  # type: ignore[operator]
+
+    def __eq__(self, other: object) -> bool:
+        Instant.compared += 1
+        return float.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = float.__hash__
+
+
+# Pending members ------------------------------------------------------------------------------------------------------
+
+
+def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
+    group = GroupDriver()
+    first = group.join()
+    for _ in range(20_000):
+        last = group.join()
+        assert len(group.group._pending) <= rebalance._PENDING_MAX
+    assert len(group.group._deadlines._heap) <= 2 * rebalance._PENDING_MAX + 64
+    assert group.join(first.member_id).error == ErrorCode.unknown_member_id, "it begins anew"
+    assert group.join(last.member_id).error == ErrorCode.none
+    group.wait(10)
+    assert (len(group.group._pending), group.group._pending_bytes) == (0, 0)
+
+
+def test_pending_members_are_bounded_by_bytes_too() -> None:
+    group = GroupDriver(GroupLimits(max_bytes=64 * KIB))
+    for _ in range(200):
+        group.join(instance=None, client_host="h", protocols=[("p", b"")])
+    assert 0 < group.group._pending_bytes <= 64 * KIB
+
+
+def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
+    group, count = GroupDriver(), 1_000
+    group.now = Instant(0.0)
+    for _ in range(count):
+        group.join()
+    Instant.compared = 0
+    expire(group, 400.0)
+    assert len(group.group._pending) == 0
+    assert 0 < Instant.compared < 60 * count
+
+
+def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
+    group, count = GroupDriver(), 1_000
+    many = generation_of(group, count)
+    Instant.compared = 0
+    for member_id in many:
+        assert group.heartbeat(member_id) == ErrorCode.none
+    expire(group, 1_000.0)
+    assert group.group.state is GroupState.EMPTY
+    assert len(group.group.roster) == 0
+    assert 0 < Instant.compared < 60 * count
+
+
+def generation_of(group: GroupDriver, count: int) -> list[str]:
+    """A generation of so many members, but for the first to join: it did not join again."""
+    group.now = Instant(0.0)
+    for _ in range(count + 1):
+        group.join(version=3)
+    expire(group, 61.0)
+    assert len(group.group.roster) == count
+    return [member.member_id for member in group.group.roster]
+
+
+def expire(group: GroupDriver, now: float) -> None:
+    group.now = Instant(now)
+    group.group.expire(group.now)
+    group._settle()
+
+
+# One group --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
+    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    for version in (3, 9):
+        assert group.join(version=version, protocols=[("range", bytes(MIB))]).error == ErrorCode.group_max_size_reached
+    many = [(f"protocol-{n}", b"") for n in range(10_000)]
+    assert group.join(version=3, protocols=many).error == ErrorCode.group_max_size_reached
+    assert (group.group.size_bytes, len(group.group._pending)) == (0, 0)
+
+
+def test_a_group_is_full_when_its_members_are_together_too_large_and_goes_on() -> None:
+    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    large = [("range", bytes(400 * KIB))]
+    first, second = group.stable(2, protocols=large)
+    assert group.join(protocols=large).error == ErrorCode.group_max_size_reached
+    assert group.join(instance="static", protocols=large).error == ErrorCode.group_max_size_reached
+    assert group.group.state is GroupState.STABLE, "who is refused disturbs nobody"
+    assert group.heartbeat(first) == ErrorCode.none
+    again = group.join(first, protocols=large)  # what it has already is not counted twice
+    assert again.is_parked
+    assert group.join(second, protocols=[("range", bytes(700 * KIB))]).error == ErrorCode.group_max_size_reached
+    assert group.join(second, protocols=large).error == ErrorCode.none
+    assert group.leave(second) == ErrorCode.none
+    group.join(first, protocols=large)
+    assert group.join(protocols=large).error == ErrorCode.member_id_required, "there is room again"
+
+
+def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
+    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    leader = group.join_new()
+    follower = group.join_new()
+    leader = group.join(leader.member_id)
+    waiting = group.sync(follower.member_id)
+    answer = group.sync(leader.member_id, assignments={leader.member_id: bytes(MIB)})
+    assert (answer.error, waiting.error) == (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error)
+    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert not group.saves
+    for one in (leader, follower):
+        last = group.join(one.member_id)
+    assert last.error == ErrorCode.none
+
+
+def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
+    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    leader = group.join_new()
+    sync = group.sync(leader.member_id, assignments={"stranger": bytes(2 * MIB), leader.member_id: b"mine"})
+    assert (sync.error, sync.result.assignment) == (ErrorCode.none, b"mine")
+
+
+def test_topics_are_read_of_so_many_names_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription, "_NAMES_MAX", 10)
+    same = bytes(encode_subscription(["t"] * 6))
+    assert subscribed_topics([same] * 1_000) == {"t"}
+    other = bytes(encode_subscription(["u"] * 6))
+    assert subscribed_topics([same, other]) is None
+
+
+# All groups -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Office:
+    return Office(tmp_path, coordinator_max_bytes=MIB)
+
+
+def used(office: Office) -> int:
+    return office.groups.room.used
+
+
+def test_groups_are_not_made_without_end(small: Office) -> None:
+    stable = small.stable("mine")
+    errors = [small.join(f"g-{n}").error for n in range(1_000)]
+    made = errors.count(ErrorCode.member_id_required)
+    assert 150 < made < MIB // GROUP_BYTES
+    assert set(errors[made:]) == {ErrorCode.coordinator_not_available}
+    assert used(small) <= MIB
+    assert small.commit("another", {ORDERS_0: 7}).error == ErrorCode.coordinator_not_available
+    assert "another" not in small.listed()
+    assert small.groups.heartbeat("mine", stable, None, 1) == ErrorCode.none, "what is there goes on"
+    small.wait(5)
+    assert small.groups.heartbeat("mine", stable, None, 1) == ErrorCode.none
+    small.wait(6)
+    assert small.listed() == {"mine": "Stable"}, "nobody came back, and nothing is left"
+    assert small.join("g-1").error == ErrorCode.member_id_required
+
+
+def test_a_request_that_is_refused_leaves_no_group(small: Office) -> None:
+    assert small.join("g", protocols=()).error == ErrorCode.inconsistent_group_protocol
+    small.groups.offsets.commit(
+        "h", NOBODY, {ORDERS_0: CommittedOffset(1, -1, "x" * 5_000, 0)}, errors := CommitAnswer()
+    )
+    assert errors.error == ErrorCode.offset_metadata_too_large
+    small.write()
+    assert (small.listed(), used(small)) == ({}, 0)
+
+
+def test_offsets_are_not_kept_without_end(small: Office) -> None:
+    answers = [small.commit("g", {("orders", n): 7}) for n in range(5_000)]
+    small.write()
+    errors = [answer.error for answer in answers]
+    kept = errors.count(ErrorCode.none)
+    assert 0 < kept <= MIB // OFFSET_BYTES
+    assert set(errors[kept:]) == {ErrorCode.coordinator_not_available}
+    assert used(small) <= MIB
+    moved = small.commit("g", {ORDERS_0: 8})
+    small.write()
+    assert moved.error == ErrorCode.none, "an offset that is kept already may move"
+    assert small.committed("g")[ORDERS_0] == 8
+
+
+def test_everything_that_goes_gives_its_room_back(small: Office) -> None:
+    member = small.stable("g")
+    small.commit("g", {ORDERS_0: 7, ORDERS_1: 8}, Committer(member, None, 1))
+    small.commit("h", {ORDERS_0: 7})
+    small.write()
+    before = used(small)
+    assert before > 2 * GROUP_BYTES + 3 * OFFSET_BYTES
+    small.commit("h", {ORDERS_0: 9})
+    small.write()
+    assert used(small) == before
+    small.restart()
+    assert used(small) == before
+    small.groups.leave("g", [(member, None)])
+    small.write()
+    small.groups.on_topic_deleted("orders")
+    small.write()
+    assert (small.listed(), used(small)) == ({}, 0)
+
+
+# Threads ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_timer_leaves_the_work_to_the_writer(tmp_path: Path) -> None:
+    office = Office(tmp_path)
+    for _ in range(10):
+        office.join("g")
+    office.clock.now += 11
+    office.timer.step(0)
+    assert len(office.groups._registry.get("g").group._pending) == 10  # type: ignore[union-attr]
+    office.write()
+    assert office.listed() == {}
+
+
+def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
+    office = Office(tmp_path, offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
+    for n in range(250):
+        office.commit(f"g-{n}", {ORDERS_0: 7})
+    office.write()
+    office.clock.now += 121
+    office.timer.step(0)
+    office.groups.writer.step(0)
+    commit = office.commit("new", {ORDERS_0: 1})
+    assert len(office.listed()) == 151
+    office.groups.writer.step(0)
+    assert (commit.error, office.listed()) == (
+        ErrorCode.none,
+        {f"g-{n}": "Empty" for n in range(200, 250)} | {"new": "Empty"},
+    )
+    office.write()
+    assert office.listed() == {"new": "Empty"}

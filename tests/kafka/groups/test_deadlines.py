@@ -1,0 +1,58 @@
+"""Deadlines against a plain dictionary, and what they cost."""
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.kafka.groups.deadlines import Deadlines
+
+KEYS = st.sampled_from("abcdefgh")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, st.integers(0, 20)),
+        st.tuples(st.just("remove"), KEYS, st.just(0)),
+        st.tuples(st.just("rename"), KEYS, KEYS),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_the_first_one_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
+    deadlines, model = Deadlines(), dict[str, float]()
+    for what, key, value in steps:
+        if what == "set":
+            model[key] = float(value)
+            deadlines.set(key, float(value))
+        elif what == "remove":
+            model.pop(key, None)
+            deadlines.remove(key)
+        elif value not in model and key in model:
+            model[str(value)] = model.pop(key)
+            deadlines.rename(key, str(value))
+        first = deadlines.first_key()
+        assert (len(deadlines), deadlines.first()) == (len(model), min(model.values(), default=inf))
+        assert first is None if not model else first is not None and model[first] == min(model.values())
+
+
+def test_of_equal_ones_the_first_that_was_set_comes_first() -> None:
+    deadlines = Deadlines()
+    for key in "cab":
+        deadlines.set(key, 1.0)
+    order = []
+    while (key := deadlines.first_key()) is not None:
+        order.append(key)
+        deadlines.remove(key)
+    assert order == ["c", "a", "b"]
+
+
+def test_what_is_put_off_or_removed_again_and_again_leaves_nothing_behind() -> None:
+    deadlines = Deadlines()
+    for n in range(5_000):
+        deadlines.set("heartbeat", float(n))
+        deadlines.set("sooner", float(10_000 - n))
+        deadlines.set(str(n), 1e9)
+        deadlines.remove(str(n))
+        assert len(deadlines._heap) <= 2 * len(deadlines) + 64
+    assert len(deadlines) == 2
