@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.admin import OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.api import Api, Call
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
-
-# Read, delete, describe (1 << the code of the AclOperation): what Kafka reports for a group when nobody restricts it.
-GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from broker.kafka.admin import OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.admin import TOPIC_OPERATIONS
 from broker.kafka.api import Api, Call
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -53,7 +53,8 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
         "topic_id": topic_id,
         "is_internal": False,
         "partitions": partitions,
-        "topic_authorized_operations": OPERATIONS_NOT_ASKED_FOR,
+        # A request cannot ask for them: they are always told.
+        "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 

@@ -1,4 +1,4 @@
-"""ListGroups (16): all groups, or (from version 4 on) those in some states."""
+"""ListGroups (16): all groups, or those in some states (from version 4 on) and of some types (from version 5 on, KIP-848)."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,27 @@ if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
 
+# All groups here are of the one type that Kafka calls so. It compares types in any case.
+TYPE = "classic"
+
+
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     error, groups = broker.groups.list(getattr(call.body, "states_filter", ()))
+    types = getattr(call.body, "types_filter", ())
+    if types and TYPE not in {one.lower() for one in types}:
+        groups = []
     return {
         "error_code": error,
         "groups": [
-            {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state.value}
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state.value,
+                "group_type": TYPE,
+            }
             for group in groups
         ],
     }
 
 
-API = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=4, handle=handle)
+API = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5, handle=handle)

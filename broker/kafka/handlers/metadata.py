@@ -7,6 +7,7 @@ until the next change of any topic (``LogManager.generation``). Creating topics 
 from typing import Any
 
 from broker.errors import RequestError, StorageError
+from broker.kafka.admin import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
 from broker.log import get_logger
@@ -70,6 +71,9 @@ def _answer(broker: KafkaBroker, request: KafkaRequest) -> tuple[bytes, bool]:
             topic = _named(broker, name, parsed.allow_auto_topic_creation)
             complete = complete and not topic.error
             topics.append(topic)
+    if parsed.include_topic_authorized_operations:
+        topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
+    asked = parsed.include_cluster_authorized_operations
     host, port = broker.advertised(request.connection.peer)
     frame = metadata.response(
         request.correlation_id,
@@ -78,6 +82,7 @@ def _answer(broker: KafkaBroker, request: KafkaRequest) -> tuple[bytes, bool]:
         cluster_id=broker.cluster_id,
         controller_id=broker.node_id,
         topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else metadata.OPERATIONS_NOT_ASKED,
     )
     return frame, complete
 

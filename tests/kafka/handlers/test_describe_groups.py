@@ -56,4 +56,5 @@ def test_states_are_told_by_kafkas_names(kafka: Kafka, version: int) -> None:
 def test_who_asks_is_told_what_may_be_done_with_the_group(kafka: Kafka, version: int) -> None:
     (shown,) = kafka.ask(ApiKey.DESCRIBE_GROUPS, version, groups=["g"], include_authorized_operations=True).groups
     read, delete, describe = 1 << 3, 1 << 6, 1 << 8
-    assert shown.authorized_operations == read | delete | describe
+    describe_configs, alter_configs = 1 << 10, 1 << 11
+    assert shown.authorized_operations == read | delete | describe | describe_configs | alter_configs

@@ -45,6 +45,7 @@ def test_this_node_has_every_partition(kafka: Kafka) -> None:
     (topic,) = ask(kafka, "b").topics
     (partition,) = topic.partitions
     assert (5, [5], [5]) == (partition.leader_id, list(partition.replica_nodes), list(partition.isr_nodes))
+    assert topic.topic_authorized_operations == 0b110111111000, "all that Kafka has for a topic"
 
 
 def test_a_topic_that_is_not_there_is_said_to_be_unknown(kafka: Kafka) -> None:

@@ -21,7 +21,7 @@ def kafka() -> Iterator[Kafka]:
 
 @pytest.mark.parametrize("version", versions(API))
 def test_all_groups_are_listed(kafka: Kafka, version: int) -> None:
-    answer = kafka.ask(ApiKey.LIST_GROUPS, version, states_filter=[])
+    answer = kafka.ask(ApiKey.LIST_GROUPS, version, states_filter=[], types_filter=[])
     assert answer.error_code == ErrorCode.none
     assert sorted((one.group_id, one.protocol_type) for one in answer.groups) == [
         ("offsets only", ""),
@@ -30,6 +30,18 @@ def test_all_groups_are_listed(kafka: Kafka, version: int) -> None:
     states = {one.group_id: get(one, "group_state") for one in answer.groups}
     expected = {"readers": "Stable", "offsets only": "Empty"} if version >= 4 else dict.fromkeys(states)
     assert states == expected
+
+
+def test_from_version_5_on_groups_are_listed_by_their_type(kafka: Kafka) -> None:
+    for types, expected in [
+        (["classic"], {"readers", "offsets only"}),
+        (["consumer", "Classic"], {"readers", "offsets only"}),
+        (["consumer", "share"], set()),
+        (["odd"], set()),
+    ]:
+        answer = kafka.ask(ApiKey.LIST_GROUPS, 5, states_filter=[], types_filter=types)
+        assert {one.group_id for one in answer.groups} == expected
+        assert {one.group_type for one in answer.groups} <= {"classic"}
 
 
 def test_from_version_4_on_groups_are_listed_by_their_state(kafka: Kafka) -> None:
