@@ -3,12 +3,14 @@
     spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
 Where this package is installed, Spark finds the format by itself. Importing ``broker.spark`` also registers it with the active
-session, which is of use where it is only on the path.
+session, and has ``write.save()`` append without a mode, which is of use where the package is only on the path.
 """
 
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
+
+from broker.spark import _save_hook  # noqa: F401  has write.save() take a topic for what it is
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ def write(topics: Topics) -> Write:
 
     def save(df: "DataFrame", **options: str) -> None:
         given = {"kafka.bootstrap.servers": topics.bootstrap_servers} | options
-        df.write.format("broker").options(**given).mode("append").save()
+        df.write.format("broker").options(**given).save()
 
     return save
 
@@ -154,10 +154,46 @@ def test_what_goes_wrong_is_one_sentence(
     assert sentence in sentence_of(failure)
 
 
-def test_a_topic_is_not_overwritten(spark: "SparkSession", topics: Topics) -> None:
+def test_a_topic_is_appended_to_also_without_a_mode(spark: "SparkSession", topics: Topics) -> None:
+    """As with Spark's Kafka sink: its modes are append and errorifexists, Spark's default."""
+    topic = topics.make()
+    options = {"kafka.bootstrap.servers": topics.bootstrap_servers, "topic": topic}
+    rows = spark.sql("SELECT 'a' AS value")
+    rows.write.format("broker").options(**options).save()
+    rows.write.format("BROKER").options(**options).mode("error").save()
+    rows.write.mode("ErrorIfExists").save(format="broker", **options)
+    rows.write.save(format="broker", mode="append", **options)
+    assert 4 * ["a"] == seen(topics, topic)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "ignore"])
+def test_a_topic_is_not_overwritten(spark: "SparkSession", topics: Topics, mode: str) -> None:
+    from pyspark.errors import AnalysisException
+
     options = {"kafka.bootstrap.servers": topics.bootstrap_servers, "topic": "t"}
-    with pytest.raises(Exception, match="A topic cannot be overwritten, only appended to"):
-        spark.sql("SELECT 'a' AS value").write.format("broker").options(**options).mode("overwrite").save()
+    writer = spark.sql("SELECT 'a' AS value").write.format("broker").options(**options)
+    with pytest.raises(AnalysisException, match=f"cannot be written in the mode '{mode}', only appended to"):
+        writer.mode(mode).save()
+    with pytest.raises(AnalysisException, match=f"cannot be written in the mode '{mode}', only appended to"):
+        writer.save(mode=mode)
+
+
+def test_sql_cannot_overwrite_a_topic_either(spark: "SparkSession", topics: Topics) -> None:
+    options = f"`kafka.bootstrap.servers` '{topics.bootstrap_servers}', topic 't'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW overwritten USING broker OPTIONS ({options})")
+    with pytest.raises(Exception, match="cannot be overwritten, only appended to"):
+        spark.sql("INSERT OVERWRITE overwritten SELECT X'61', X'62', 'c', 1, 2L, now(), 1").collect()
+
+
+def test_other_formats_keep_their_modes(spark: "SparkSession", tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    rows = spark.sql("SELECT 'a' AS value")
+    rows.write.save(str(tmp_path / "rows"), "parquet")
+    with pytest.raises(AnalysisException, match="PATH_ALREADY_EXISTS"):
+        rows.write.format("parquet").save(str(tmp_path / "rows"))
+    rows.write.mode("overwrite").parquet(str(tmp_path / "rows"))
+    assert 1 == spark.read.parquet(str(tmp_path / "rows")).count()
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
