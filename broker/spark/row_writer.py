@@ -200,7 +200,7 @@ class RowWriter:
             _joined(gathered.headers),
             now_ms=self._cluster.clock.time_ms(),
             compression=self._compression,
-            max_batch_bytes=self._batch_bytes,
+            max_batch_bytes=min(self._batch_bytes, self._producer.largest(where[0])),
         )
         for one in batches:
             self._producer.send(*where, one.data, one.count)

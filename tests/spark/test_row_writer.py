@@ -77,6 +77,19 @@ def read(cluster: Cluster, topic: str) -> list[list[Record]]:
     return found
 
 
+def test_batches_are_made_as_small_as_the_topic_takes_them(session_broker: Broker, cluster: Cluster) -> None:
+    name = f"rows-{next(_names)}"
+    session_broker.server.kafka.logs.create_topic(name, 1, {"max.message.bytes": "20000"})
+    rows = [Row(b"%d" % number + b"x" * 190) for number in range(10_000)]
+    write(cluster, [rows[first : first + 1000] for first in range(0, len(rows), 1000)], name)
+    (found,) = read(cluster, name)
+    assert [row.value for row in rows] == [record.value for record in found]
+    fetched = cluster.fetcher(name, 0, 0, len(rows))
+    sizes = [header.size for one in fetched for _, header in batches(one.data)]
+    assert 20_000 >= max(sizes)
+    assert 3 * sum(sizes) // 20_000 >= len(sizes)  # and not smaller than need be
+
+
 HEADERS = st.lists(st.fixed_dictionaries({"key": st.text(max_size=5), "value": st.none() | st.binary(max_size=5)}))
 ROWS = st.builds(
     Row,

@@ -3,7 +3,8 @@
 One thread: ``send`` hands a batch over and returns, unless enough is in flight already; then it takes answers first. Whatever a
 broker refuses for the moment, or a broken connection leaves in doubt, is *recovered* at once: all batches of the partitions
 concerned go again one by one, in order, on a connection of their own, until ``delivery.timeout.ms`` is over. The broker knows a
-batch that it has already by its sequence number; without idempotence such a batch is written twice.
+batch that it has already by its sequence number; without idempotence such a batch is written twice. A batch that is larger than
+its topic takes is split on that way (``split.py``), and such batches are split before they are sent from then on.
 
 The first error is final: ``send``, ``flush`` and ``commit`` raise it from then on. A transaction can then only be aborted.
 """
@@ -30,6 +31,7 @@ from broker.client.kafka.errors import (
     TransactionError,
     code_name,
 )
+from broker.client.kafka.split import split
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 from protocol.errors import ProtocolError
@@ -55,6 +57,7 @@ class _Batch:
     partition: int
     data: bytearray
     count: int
+    too_large: bool = False  # so the broker has said: it is certain that it was not written, and it may be split
 
     @property
     def key(self) -> TopicPartition:
@@ -114,6 +117,7 @@ class Producer:
         self._known_to: set[TopicPartition] = set()  # partitions that have a batch of this producer
         self._lanes: dict[Address, _Lane] = {}
         self._lane_of: dict[TopicPartition, _Lane] = {}  # where each partition's last batch went
+        self._largest: dict[str, int] = {}  # of topics that have refused a batch for its size
         self._failure: KafkaClientError | None = None
         self._in_transaction = False
         self._added: set[TopicPartition] = set()  # partitions of the present transaction
@@ -127,22 +131,37 @@ class Producer:
         if self._transactional_id is not None and not self._in_transaction:
             raise TransactionError("Begin a transaction before sending.")
         most = self._cluster.config.max_request_size
-        if len(data) > most and count == 1:
-            raise RecordTooLargeError(
-                f"A record for {topic}-{partition} takes {len(data)} bytes, which is more than max.request.size={most}."
-            )
-        batch = _Batch(topic, partition, data, count)
-        try:
-            self._stamp(batch)
-            lane = self._lane(batch)
-            if batch.key in lane.queued or lane.queued_bytes + len(data) > most:
-                self._transmit(lane)
-            lane.queued[batch.key] = batch
-            lane.queued_bytes += len(data)
-            if 2 * lane.queued_bytes >= most:
-                self._transmit(lane)
-        except KafkaClientError as error:
-            self._fail(error)
+        for part, records in self._fitting(topic, data, count):
+            if len(part) > most:
+                raise RecordTooLargeError(
+                    f"A record for {topic}-{partition} takes {len(part)} bytes, which is more than max.request.size={most}."
+                )
+            batch = _Batch(topic, partition, part, records)
+            try:
+                self._stamp(batch)
+                self._queue(batch, most)
+            except KafkaClientError as error:
+                self._fail(error)
+
+    def _queue(self, batch: _Batch, most: int) -> None:
+        lane = self._lane(batch)
+        if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
+            self._transmit(lane)
+        lane.queued[batch.key] = batch
+        lane.queued_bytes += len(batch.data)
+        if 2 * lane.queued_bytes >= most:
+            self._transmit(lane)
+
+    def largest(self, topic: str) -> int:
+        """The bytes of a batch of several records that is sent as it is; a larger one is split. Less than before once the
+        topic has refused one."""
+        return self._largest.get(topic, self._cluster.config.max_request_size)
+
+    def _fitting(self, topic: str, data: bytearray, count: int) -> Iterable[tuple[bytearray, int]]:
+        largest = self.largest(topic)
+        if count == 1 or len(data) <= largest:
+            return ((data, count),)
+        return [one for part in split(data, largest) for one in self._fitting(topic, *part)]
 
     def flush(self) -> None:
         """Returns when everything that was sent is acknowledged. Raises the first error."""
@@ -403,7 +422,8 @@ class Producer:
     def _refusal(
         self, batch: _Batch, results: Mapping[TopicPartition, produce.PartitionResult]
     ) -> KafkaClientError | None:
-        """None if the batch is written, a RetriableError if it shall be tried again. Raises any other error."""
+        """None if the batch is written, a RetriableError if it shall be tried again, a RecordTooLargeError if it shall be split.
+        Raises any other error."""
         where = f"{batch.topic}-{batch.partition}"
         result = results.get(batch.key)
         if result is None:
@@ -415,10 +435,16 @@ class Producer:
         said = f": {result.error_message}" if result.error_message else ""
         if code in RETRIABLE and code != ErrorCode.corrupt_message:
             return RetriableError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+        if code in _TOO_LARGE and batch.count > 1:
+            batch.too_large = True
+            # Not half of it: two halves, each with a header, would be more than that.
+            smaller = len(batch.data) * 5 // 8
+            self._largest[batch.topic] = min(smaller, self.largest(batch.topic))
+            return RecordTooLargeError(f"A batch of {len(batch.data)} bytes for {where} is too large{said}.", code)
         if code in _TOO_LARGE:
             raise RecordTooLargeError(
-                f"A batch of {batch.count} records and {len(batch.data)} bytes for {where} is more than the topic takes"
-                f" (max.message.bytes); make batch.size smaller or max.message.bytes larger.",
+                f"A record for {where} takes {len(batch.data)} bytes, which is more than the topic takes: make the record"
+                f" smaller, or the topic's max.message.bytes larger ({code_name(code)}).",
                 code,
             )
         if code in transaction.FENCED:
@@ -438,15 +464,23 @@ class Producer:
         assert not lane.in_flight
         if not self._acks:
             return  # nobody wants to know
-        for batch in batches:
-            self._cluster.leader_moved(*batch.key)
         retry = self._cluster.retry(self._cluster.config.delivery_timeout_ms)
-        retry.again(failure)
-        for batch in batches:
+        if not isinstance(failure, RecordTooLargeError):
+            for batch in batches:
+                self._cluster.leader_moved(*batch.key)
+            retry.again(failure)
+        waiting = deque(batches)
+        while waiting:
+            batch = waiting.popleft()
             retry.missing = 0
-            self._cluster.retrying(lambda batch=batch: self._send_alone(batch), retry)  # type: ignore[misc]
+            if not batch.too_large:
+                self._cluster.retrying(lambda batch=batch: self._send_alone(batch), retry)  # type: ignore[misc]
+            if batch.too_large:
+                parts = split(batch.data, self.largest(batch.topic))
+                waiting.extendleft(_Batch(batch.topic, batch.partition, *part) for part in reversed(parts))
 
     def _send_alone(self, batch: _Batch) -> None:
+        """Returns when it is written, or ``too_large``."""
         self._add_to_transaction([batch])
         connection = self._cluster.dial(self._cluster.leader(*batch.key))
         try:
@@ -457,6 +491,6 @@ class Producer:
         finally:
             connection.close()
         refused = self._refusal(batch, results)
-        if refused is not None:
+        if refused is not None and not batch.too_large:
             self._cluster.leader_moved(*batch.key)
             raise refused

@@ -25,9 +25,9 @@ class Broken(NamedTuple):
     config: ClientConfig
     direct: ClientConfig
 
-    def topic(self) -> str:
+    def topic(self, settings: dict[str, str] | None = None) -> str:
         name = f"fault-{next(_names)}"
-        self.running.server.kafka.logs.create_topic(name, 2, {})
+        self.running.server.kafka.logs.create_topic(name, 2, settings or {})
         return name
 
     def read(self, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -71,6 +71,24 @@ def test_an_idempotent_producer_writes_each_record_once(
                 expected[partition].append(value)
             producer.flush()
     assert expected == [broken.read(topic, 0), broken.read(topic, 1)]
+
+
+@on_one_broker
+@given(cuts=CUTS, sizes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 150)), min_size=1, max_size=12))
+def test_a_producer_whose_batches_are_split_writes_each_record_once(
+    broken: Broken, cuts: list[Cut], sizes: list[tuple[int, int]]
+) -> None:
+    topic = broken.topic({"max.message.bytes": "400"})
+    expected = []
+    with Cluster(broken.config) as cluster:
+        broken.proxy.cut(cuts)
+        with cluster.producer() as producer:
+            for number, (count, size) in enumerate(sizes):
+                these = [b"%d.%d:" % (number, part) + b"x" * size for part in range(count)]
+                producer.send(topic, 0, build_batch([(None, value, [], 0) for value in these]), count)
+                expected += these
+            producer.flush()
+    assert expected == broken.read(topic)
 
 
 @on_one_broker

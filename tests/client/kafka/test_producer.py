@@ -1,3 +1,5 @@
+from random import Random
+
 import pytest
 
 from broker.client import Broker
@@ -10,6 +12,7 @@ from broker.client.kafka.errors import (
     UnknownTopicError,
 )
 from broker.errors import ConfigError
+from protocol.kafka.batch import BatchHeader, batches
 from protocol.kafka.records import build_batch
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import values
@@ -60,17 +63,75 @@ def test_large_batches_go_one_a_request(cluster: Cluster, topic: str) -> None:
     assert records == everything(cluster, topic)
 
 
-def test_a_batch_that_the_topic_does_not_take_is_one_clear_sentence(running: Broker, cluster: Cluster) -> None:
+def headers_of(cluster: Cluster, topic: str, partition: int = 0) -> list[BatchHeader]:
+    """Of all batches in the log."""
+    end = cluster.offsets({(topic, partition): -1})[topic, partition]
+    with cluster.fetcher(topic, partition, 0, end) as fetcher:
+        return [header for fetched in fetcher for _, header in batches(fetched.data)]
+
+
+@pytest.mark.parametrize("compression", [0, 4])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_batches_that_the_topic_does_not_take_are_split(
+    running: Broker, cluster: Cluster, compression: int, idempotent: bool
+) -> None:
+    topic = f"small-{compression}-{idempotent}"
+    running.server.kafka.logs.create_topic(topic, 2, {"max.message.bytes": "1000"})
+    random = Random(7)
+    records = [random.randbytes(random.choice([10, 90, 700])) for _ in range(200)]
+    with cluster.producer(idempotent=idempotent) as producer:
+        for first in range(0, len(records), 20):  # several at once are on their way, to both partitions
+            for partition in (0, 1):
+                these = [
+                    (None, record, [("h", b"v")], first + n) for n, record in enumerate(records[first : first + 20])
+                ]
+                producer.send(topic, partition, build_batch(these, compression=compression), len(these))
+        producer.flush()
+        assert 256 < producer.largest(topic) < 1000
+    for partition in (0, 1):
+        assert records == everything(cluster, topic, partition)
+        found = headers_of(cluster, topic, partition)
+        assert 1000 >= max(header.size for header in found)
+        if idempotent:
+            assert [header.base_offset for header in found] == [header.base_sequence for header in found]
+
+
+def test_a_transaction_is_whole_although_its_batches_were_split(running: Broker, cluster: Cluster) -> None:
+    running.server.kafka.logs.create_topic("small-txn", 1, {"max.message.bytes": "1000"})
+    records = [b"%d" % number + b"x" * 300 for number in range(40)]
+    with cluster.producer(transactional_id="small-txn") as producer:
+        for commit in (True, False, True):
+            producer.begin()
+            for first in range(0, len(records), 10):
+                producer.send("small-txn", 0, *batch(*records[first : first + 10]))
+            if commit:
+                producer.commit()
+            else:
+                producer.abort()
+    assert 2 * records == everything(cluster, "small-txn")
+
+
+def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Broker, cluster: Cluster) -> None:
     running.server.kafka.logs.create_topic("small", 1, {"max.message.bytes": "1000"})
     with cluster.producer() as producer:
-        producer.send("small", 0, *batch(b"x" * 600, b"x" * 600))
+        producer.send("small", 0, *batch(b"x", b"x" * 2000, b"y"))
         with pytest.raises(
-            RecordTooLargeError, match=r"2 records and .* for small-0 is more than the topic takes"
+            RecordTooLargeError, match=r"A record for small-0 takes 20\d\d bytes, .* max.message.bytes"
         ) as one:
             producer.flush()
         with pytest.raises(RecordTooLargeError) as again:
             producer.send("small", 0, *batch(b"y"))
         assert one.value is again.value
+    assert [b"x"] == everything(cluster, "small")  # what came before it
+
+
+def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running: Broker, topic: str) -> None:
+    records = [b"%d" % number + b"x" * 300 for number in range(40)]
+    with Cluster(config(running, max_request_size=1000, batch_size=1000)) as cluster, cluster.producer() as producer:
+        producer.send(topic, 0, *batch(*records))
+        producer.flush()
+        assert records == everything(cluster, topic)
+        assert 1000 >= max(header.size for header in headers_of(cluster, topic))
 
 
 def test_a_record_that_the_client_does_not_send_is_named(running: Broker, topic: str) -> None:
