@@ -136,10 +136,9 @@ class Housekeeper:
     def apply_retention(self) -> None:
         """In three steps for all logs together: where they begin now, that made durable, then the files."""
         now_ms = self._clock.time_ms()
-        moved: list[bool] = []
-        self._each(lambda log: moved.append(retention.advance_start(log, now_ms)))
-        if any(moved):
-            self._manager.save_log_starts()
+        self._each(lambda log: retention.advance_start(log, now_ms))
+        # Whether or not one has moved now: where an earlier attempt could not save it, its files must not go before it is saved.
+        self._manager.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it came to the files.
         self._each(Log.drop_old_segments)
 

@@ -80,6 +80,10 @@ def _nothing(log: "Log") -> None:
     pass
 
 
+def _start_is_saved(log: "Log") -> None:
+    log.saved_start = log.log_start_offset
+
+
 @attrs.frozen(kw_only=True)
 class Surroundings:
     """What a log needs of the storage around it."""
@@ -93,7 +97,7 @@ class Surroundings:
     # Wake the log's watchers soon, on another thread.
     wake_soon: Callable[["Log"], None] = _nothing
     # Make the log start offset durable before this returns.
-    save_log_start: Callable[["Log"], None] = _nothing
+    save_log_start: Callable[["Log"], None] = _start_is_saved
     # Make durable that compaction is about to make gaps in this log.
     save_cleaner_offset: Callable[["Log"], None] = _nothing
     # Remove these files (already renamed) after so many ms.
@@ -127,6 +131,7 @@ class Log:
         self.first_dirty_offset = 0  # compaction has seen what is before
         self.dense_from = 0  # no gap between offsets reaches beyond here
         self.saved_point = 0  # the recovery point as the checkpoint file says
+        self.saved_start = 0  # and the log start offset
         self.last_flush_ms = 0
         self.lock = Lock()
         self.view = View((), ())

@@ -89,7 +89,7 @@ class LogManager:
         self._alike: dict[str, str] = {}
         self._lock = Lock()
         self._checkpoint_lock = Lock()
-        self._saved: dict[str, Offsets] = {}
+        self.saved: dict[str, Offsets] = {}  # what each checkpoint file says; not there: nothing reliable
         self._directory: DataDirectory | None = None
         self._opened = False
 
@@ -101,11 +101,17 @@ class LogManager:
         if taken is None:
             self._directory = data_directory.take(self.disk, self.config)
         try:
-            for info, logs in startup.load(self, self._saved):
+            for info, logs in startup.load(self):
                 self._topics[info.name] = info
                 self._alike[_alike(info.name)] = info.name
                 self.partitions.update({(log.topic, log.partition): log for log in logs})
             self._opened = True
+            try:
+                # The next start believes them, even if this process is killed before it would write them anyhow.
+                self.save_log_starts()
+                self.save_cleaner_offsets()
+            except StorageError as error:
+                logger.warning("checkpoint not written", error=str(error))
         except BaseException:
             self.files.close_all()
             self._let_go()
@@ -341,11 +347,13 @@ class LogManager:
     def save_recovery_points(self) -> None:
         self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
         for key, log in list(self.partitions.items()):
-            log.saved_point = self._saved[RECOVERY_POINTS].get(key, 0)
+            log.saved_point = self.saved[RECOVERY_POINTS].get(key, 0)
 
     def save_log_starts(self) -> None:
-        """Those that the names of the files do not tell."""
+        """A segment must not go before this says so: at the start one that is missing would be missed."""
         self._save(LOG_STARTS, lambda log: log.log_start_offset)
+        for key, log in list(self.partitions.items()):
+            log.saved_start = self.saved[LOG_STARTS].get(key, 0)
 
     def save_cleaner_offsets(self) -> None:
         """A line, even one that says 0, says that the log may have gaps below its recovery point."""
@@ -354,7 +362,8 @@ class LogManager:
     def _save(self, name: str, value: Callable[[Log], int], without: frozenset[tuple[str, int]] = frozenset()) -> None:
         """Write a checkpoint of what every log says, without those that have nothing to say. Raises StorageError."""
         with self._checkpoint_lock:
-            saved = self._saved.get(name, {})
+            known = self.saved.get(name)
+            saved = known or {}
             offsets: Offsets = {}
             for key, log in list(self.partitions.items()):
                 # A log that could not be opened keeps what is known of it.
@@ -363,13 +372,13 @@ class LogManager:
                 has_gaps = name == CLEANER_OFFSETS and (key in saved if unknown else log.dense_from > 0)
                 if (offset > 0 or has_gaps) and key not in without:
                     offsets[key] = offset
-            if offsets == saved:
+            if offsets == known:
                 return
             try:
                 write_offsets(self.disk, f"{self.data_dir}/{name}", offsets)
             except OSError as error:
                 raise StorageError(f"{name} could not be written: {error}") from error
-            self._saved[name] = offsets
+            self.saved[name] = offsets
 
     def _forget_checkpoints(self, name: str, numbers: range) -> None:
         """A new partition must not inherit what is known of a deleted one with its name."""
@@ -380,7 +389,7 @@ class LogManager:
             CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
         }
         for file, value in values.items():
-            if keys & self._saved.get(file, {}).keys():
+            if keys & self.saved.get(file, {}).keys():
                 self._save(file, value, keys)
 
 

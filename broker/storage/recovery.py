@@ -13,6 +13,11 @@ on, at most the last minute before a crash and next to nothing after a clean sto
 |                                                              | can have covered what follows and not these)    |
 | any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
 | the log ends before its recovery point                       | damage: the partition goes offline (StorageError) |
+| a segment before the recovery point is missing               | damage: the partition goes offline (StorageError) |
+| an empty segment with offsets that the one before has        | a new segment was begun and given up: dropped   |
+
+That a segment is missing shows where the next one does not begin at the offset at which the one before ends, unless compaction
+may have been there, and where the first one does not begin at or before the log start offset.
 
 Indexes are made again from there on, and wherever one does not fit its segment, or is not what its checkpoint says
 (``aborted_checkpoint.py``). Producer state, with the transactions that are open, is read from the newest snapshot that is good
@@ -27,6 +32,7 @@ import attrs
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.storage import aborted_checkpoint
+from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS
 from broker.storage.files import (
     CLEANED,
     DELETED,
@@ -50,6 +56,7 @@ from broker.storage.segment import (
     LAST_DELTA,
     LENGTH,
     MAX_TIMESTAMP,
+    CorruptSegment,
     Header,
     Segment,
 )
@@ -71,6 +78,7 @@ class LogOnDisk:
     clean: bool  # the broker was stopped in order
     recovery_point: int
     start_offset: int
+    start_known: bool  # the checkpoint is to be believed: the log begins there and not later
     dense_from: int  # compaction has made no gaps from here on
     newest_epoch: int
     index_interval_bytes: int
@@ -109,9 +117,12 @@ def load(source: LogOnDisk) -> LoadedLog:
         segment.size = segment.hot_from = segment.log.get().size()
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
+    _drop_left_over(source, loaded)
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
         _drop(source, loaded, 0, 1)  # deleted, and only their files were still there
-    _check_indexes(source, segments, names)
+    if source.start_known and segments[0].base_offset > source.start_offset:
+        raise _missing(source, source.start_offset, segments[0].base_offset)
+    _check_closed(source, segments, names)
     _check_aborted(source, loaded, names)
     _verify(source, loaded)
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
@@ -125,13 +136,19 @@ def load(source: LogOnDisk) -> LoadedLog:
 
 
 def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:
-    """An empty segment, its log file made (and not yet durable in its directory)."""
+    """An empty segment, its log file made (and not yet durable in its directory). Raises OSError; there is no file then."""
     segment = Segment(files, directory, base_offset, 0, now_ms)
     segment.largest_timestamp = -1
     file = segment.log.create()
-    if file.size():  # left by an attempt that failed
-        file.truncate(0)
-    segment.start_indexes_from(0, base_offset)
+    try:
+        if file.size():  # left by an attempt that failed
+            file.truncate(0)
+        segment.start_indexes_from(0, base_offset)
+    except BaseException:
+        # The records that come next may go to the segment before: this one would hide them.
+        segment.drop_files()
+        files.disk.remove(segment.log.path)
+        raise
     return segment
 
 
@@ -207,8 +224,37 @@ def _snapshots(names: Iterable[str]) -> list[int]:
     return sorted(offset for name in names if (offset := offset_of(name, SNAPSHOT)) is not None)
 
 
-def _check_indexes(source: LogOnDisk, segments: list[Segment], names: list[str]) -> None:
-    """Make the indexes of closed segments again that are missing or do not fit."""
+def _drop_left_over(source: LogOnDisk, loaded: LoadedLog) -> None:
+    """Drop empty segments whose offsets the segment before has: a new segment was begun and not finished, its file could not be
+    removed or came back after a power loss, and the records went on where they had been."""
+    segments = loaded.segments
+    number = len(segments) - 1
+    while number > 0:
+        empty = segments[number]
+        if empty.size == 0:
+            end, whole = _known_end(segments[number - 1], empty.base_offset)
+            if end > empty.base_offset or (not whole and empty.base_offset > source.dense_from):
+                log.warning("empty segment dropped", path=empty.log.path, reason="the segment before has its offsets")
+                _drop(source, loaded, number, number + 1)
+        number -= 1
+
+
+def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:
+    """The offset behind the last batch that looks like one, found from the index entry before ``offset`` on; is that the end of
+    the file?"""
+    position, _ = _start_of_scan(segment, offset)
+    end = segment.base_offset
+    try:
+        for _, header in segment.walk(position, segment.size):
+            end = max(end, header[BASE_OFFSET] + header[LAST_DELTA] + 1)
+    except CorruptSegment:
+        return end, False
+    return end, True
+
+
+def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str]) -> None:
+    """Of the segments before the recovery point: do they follow on each other, and do the indexes fit? Those that do not are made
+    again. Raises StorageError where a segment is missing."""
     there = set(names)
     for segment, following in itertools.pairwise(segments):
         if following.base_offset > source.recovery_point:
@@ -216,9 +262,15 @@ def _check_indexes(source: LogOnDisk, segments: list[Segment], names: list[str])
         missing = [
             suffix for suffix in (OFFSET_INDEX, TIME_INDEX) if file_name(segment.base_offset, suffix) not in there
         ]
-        if missing or not index_fits(segment, following.base_offset):
+        end = None if missing else indexed_end(segment, following.base_offset)
+        if end is None:
             log.warning("index made again", path=segment.log.path, missing=missing)
             segment.rebuild_indexes(source.index_interval_bytes)
+            end, _ = _known_end(segment, following.base_offset)
+        if end > following.base_offset:
+            log.warning("segments overlap", path=segment.log.path, ends_at=end, next_begins_at=following.base_offset)
+        elif end < following.base_offset and following.base_offset > source.dense_from:
+            raise _missing(source, end, following.base_offset)
 
 
 def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> None:
@@ -247,28 +299,30 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
     loaded.aborted_sums = {base: sums[base] for base in known if base in sums}
 
 
-def index_fits(segment: Segment, next_base: int) -> bool:
-    """Do the indexes of a closed segment agree with it, as far as their ends tell?"""
+def indexed_end(segment: Segment, next_base: int) -> int | None:
+    """The offset behind the last batch of a closed segment; None if its indexes do not agree with it, as their ends tell."""
     try:
-        position = 0
+        position, end = 0, segment.base_offset
         entry = segment.offsets.last()
         if entry is not None:
             position = entry[1]
             header = segment.header(position, segment.size)
             if header is None or header[BASE_OFFSET] + header[LAST_DELTA] != entry[0] + segment.base_offset:
-                return False
-        for at, _ in segment.walk(position, segment.size):
+                return None
+        for at, header in segment.walk(position, segment.size):
             if at - position > LARGEST_INDEX_GAP:
-                return False
+                return None
+            end = header[BASE_OFFSET] + header[LAST_DELTA] + 1
         timestamp, offset = segment.times.largest()
         if timestamp < 0:
-            return segment.size == 0 or next(segment.walk(0, segment.size))[1][MAX_TIMESTAMP] < 0
+            timeless = segment.size == 0 or next(segment.walk(0, segment.size))[1][MAX_TIMESTAMP] < 0
+            return end if timeless else None
         if not segment.base_offset <= offset < next_base:
-            return False
+            return None
         segment.check_largest()
-        return True
+        return end
     except (CorruptIndex, StorageError):
-        return False
+        return None
 
 
 def _verify(source: LogOnDisk, loaded: LoadedLog) -> None:
@@ -351,6 +405,8 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
         and dense_from < loaded.segments[number + 1].base_offset
         and offset < loaded.segments[number + 1].base_offset
     ):
+        if offset < source.recovery_point:
+            raise _missing(source, offset, loaded.segments[number + 1].base_offset)
         _cut(source, loaded, number, good, end)
     elif not last:
         segment.finish_indexes()
@@ -415,6 +471,23 @@ def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, positi
         for at, header in segment.walk(begin, end):
             if header[BASE_OFFSET] >= known:
                 replay_batch(loaded.producers, segment, at, header, source.now_ms)
+
+
+def _missing(source: LogOnDisk, first: int, following: int) -> StorageError:
+    """``following`` is where the next segment begins."""
+    directory, _, name = source.directory.rpartition("/")
+    topic, _, partition = name.rpartition("-")
+    if first == source.start_offset:
+        way_out = f"setting the line of the partition in {LOG_STARTS} to '{topic} {partition} {following}'"
+    else:
+        way_out = (
+            f"adding the line '{topic} {partition} 0' to {CLEANER_OFFSETS} (its second line is the number of lines)"
+        )
+    return StorageError(
+        f"{source.directory} has no records from offset {first} to {following - 1}: {file_name(first, LOG)}, or what followed "
+        f"it, is missing. Nothing was changed. Bring the missing files back, or accept the loss by {way_out} in {directory} "
+        "while the broker is stopped"
+    )
 
 
 def _lost(source: LogOnDisk, end_offset: int) -> StorageError:

@@ -7,6 +7,8 @@ Runs on the thread that opens or closes the broker, before and after all others.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import attrs
+
 from broker.errors import ConfigError, RequestError, StorageError
 from broker.log import get_logger
 from broker.storage import partition_dir, recovery
@@ -38,8 +40,19 @@ CLEAN = ".kafka_cleanshutdown"  # Kafka's name and content, so that a Kafka brok
 CLEAN_TEXT = '{"version":0,"brokerEpoch":-1}'
 
 
-def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["TopicInfo", list[Log]]]:
-    """Every topic with its logs. ``saved`` gets what the checkpoint files say. Raises ConfigError."""
+@attrs.frozen
+class _Known:
+    """What the files of the data directory say of all logs."""
+
+    clean: bool
+    saved: dict[str, Offsets]
+    missing: set[str]  # of the checkpoint files
+    damaged: set[str]
+    adopted: set[str]  # topics of which the checkpoints say nothing reliable
+
+
+def load(manager: "LogManager") -> Iterator[tuple["TopicInfo", list[Log]]]:
+    """Every topic with its logs. ``manager.saved`` gets what the checkpoint files say, if they do. Raises ConfigError."""
     from broker.storage.log_manager import TopicInfo
 
     disk, directory = manager.disk, manager.data_dir
@@ -50,27 +63,39 @@ def load(manager: "LogManager", saved: dict[str, Offsets]) -> Iterator[tuple["To
             # Gone before the first record is written: from now on only the next close says "clean".
             disk.remove(f"{directory}/{CLEAN}")
             disk.sync_dir(directory)
-        unknown = set()
-        for name in CHECKPOINTS:
-            try:
-                saved[name] = read_offsets(disk, f"{directory}/{name}")
-            except CorruptCheckpoint as error:
-                logger.warning("checkpoint ignored", error=str(error))
-                saved[name] = {}
-                unknown.add(name)
+        known = _Known(clean, *_read_checkpoints(manager), set())
         rows = {row.name: row for row in manager.catalogue.topics()}
-        known = {partition_dir.directory_name(row.name, n) for row in rows.values() for n in range(row.partitions)}
-        others = [name for name in disk.listdir(directory) if name not in known]
+        expected = {partition_dir.directory_name(row.name, n) for row in rows.values() for n in range(row.partitions)}
+        others = [name for name in disk.listdir(directory) if name not in expected]
         deleted = [f"{directory}/{name}" for name in others if partition_dir.is_deleted(name)]
         manager.housekeeper.delete_later([path for path in deleted if disk.is_dir(path)], 0)
-        adopted = take_in(manager, others, rows)
+        known.adopted.update(take_in(manager, others, rows))
     except (OSError, StorageError) as error:
         raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
-    unsure = CLEANER_OFFSETS in unknown
+    for name, offsets in known.saved.items():
+        if name not in known.missing | known.damaged:
+            manager.saved[name] = offsets
     for row in rows.values():
         info = TopicInfo(row.name, row.topic_id, row.partitions, row.configs)
-        taken_in = row.name in adopted
-        yield info, [_open(manager, info, n, clean, saved, taken_in, unsure) for n in range(row.partitions)]
+        yield info, [_open(manager, info, n, known) for n in range(row.partitions)]
+
+
+def _read_checkpoints(manager: "LogManager") -> tuple[dict[str, Offsets], set[str], set[str]]:
+    """What they say, and which of them are missing, and damaged. Raises OSError."""
+    saved: dict[str, Offsets] = {}
+    missing, damaged = set(), set()
+    for name in CHECKPOINTS:
+        path = f"{manager.data_dir}/{name}"
+        saved[name] = {}
+        try:
+            if manager.disk.exists(path):
+                saved[name] = read_offsets(manager.disk, path)
+            else:
+                missing.add(name)
+        except CorruptCheckpoint as error:
+            logger.warning("checkpoint ignored", error=str(error))
+            damaged.add(name)
+    return saved, missing, damaged
 
 
 def _new_log(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
@@ -91,22 +116,17 @@ def open_new(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
     return log
 
 
-def _open(
-    manager: "LogManager",
-    info: "TopicInfo",
-    number: int,
-    clean: bool,
-    saved: dict[str, Offsets],
-    gaps_anywhere: bool,
-    gaps_below_recovery_point: bool,
-) -> Log:
-    """Open one partition; it is offline if that fails. ``gaps_...``: where compaction may have been, if that is not known."""
+def _open(manager: "LogManager", info: "TopicInfo", number: int, known: _Known) -> Log:
+    """Open one partition; it is offline if that fails."""
     log = _new_log(manager, info, number)
     key = (info.name, number)
+    saved, adopted = known.saved, info.name in known.adopted
     recovery_point = saved[RECOVERY_POINTS].get(key, 0)
     first_dirty = saved[CLEANER_OFFSETS].get(key, 0)
-    gaps = gaps_below_recovery_point or key in saved[CLEANER_OFFSETS]
-    dense_from = NEVER if gaps_anywhere else recovery_point if gaps else 0
+    # Where compaction may have been.
+    gaps = key in saved[CLEANER_OFFSETS] or CLEANER_OFFSETS in known.damaged
+    gaps = gaps or (CLEANER_OFFSETS in known.missing and log.config.compact)
+    dense_from = NEVER if adopted else recovery_point if gaps else 0
     try:
         names = _list(manager, log.dir)
         metadata = read_partition_metadata(manager.disk, log.dir)
@@ -123,9 +143,10 @@ def _open(
                 files=manager.files,
                 directory=log.dir,
                 names=names,
-                clean=clean,
+                clean=known.clean,
                 recovery_point=recovery_point,
                 start_offset=saved[LOG_STARTS].get(key, 0),
+                start_known=not adopted and LOG_STARTS not in known.missing | known.damaged,
                 dense_from=dense_from,
                 newest_epoch=log.leader_epoch,
                 index_interval_bytes=log.config.index_interval_bytes,

@@ -51,13 +51,13 @@ def advance_start(log: "Log", offset: int) -> bool:
 
 
 def drop_old_segments(log: "Log") -> int:
-    """Take the segments that end before the log start offset out of the log. Their files are renamed now and removed after
-    ``file.delete.delay.ms``. Returns how many segments there were. Raises StorageError."""
+    """Take the segments that end before the log start offset, as it was saved, out of the log. Their files are renamed now and
+    removed after ``file.delete.delay.ms``. Returns how many segments there were. Raises StorageError."""
     with log.files_lock:
         with log.lock:
             bases, segments = log.view
             count = 0
-            while count + 1 < len(bases) and bases[count + 1] <= log.log_start_offset:
+            while count + 1 < len(bases) and bases[count + 1] <= log.saved_start:
                 count += 1
             if not count:
                 return 0
