@@ -7,7 +7,10 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import attrs
+
 from broker.config import BrokerConfig, Listener
+from broker.config.descriptors import Descriptors, share_out
 from broker.errors import BrokerError, ConfigError
 from broker.kafka import handlers
 from broker.kafka.broker import KafkaBroker
@@ -19,7 +22,7 @@ from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
-from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
+from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.storage import data_directory
@@ -35,6 +38,8 @@ log = get_logger("server")
 
 _INT_MAX = 2**31 - 1
 _SCHEMES = ("kafka", "shuffle")
+# Spill files that a broker with shuffle:// listeners keeps open at most.
+_SPILL_FILES = 256
 
 
 class BrokerServer:
@@ -130,7 +135,8 @@ class BrokerServer:
             if listener.scheme not in _SCHEMES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SCHEMES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
-        storage = StorageConfig.from_broker(config)
+        self._descriptors = self._share_out_descriptors()
+        storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Before anything in it is touched, the catalogue too.
         self._directory = data_directory.take(runtime.disk, storage)
         self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
@@ -228,7 +234,7 @@ class BrokerServer:
         from broker.shuffle.assembly import Shuffle
 
         if self._shuffle is None:
-            self._shuffle = Shuffle(self.config, self.runtime, self.sockets.timer)
+            self._shuffle = Shuffle(self.config, self.runtime, self.sockets.timer, self._descriptors.spill_files)
             self._spawn("spiller", self._shuffle.spiller)
         return self._shuffle.service(listener)
 
@@ -260,11 +266,32 @@ class BrokerServer:
             endpoints[listener.name] = advertised or (listener.host or host, port)
         return endpoints
 
+    def _share_out_descriptors(self) -> Descriptors:
+        config = self.config
+        limit = self.runtime.descriptor_limit()
+        shared = share_out(
+            limit,
+            open_files=config.max_open_files,
+            spill_files=_SPILL_FILES if any(each.scheme == "shuffle" for each in self._all_listeners()) else 0,
+            connections=config.max_connections,
+            control_connections=CONTROL_CONNECTIONS if config.control_listener is not None else 0,
+            processors=config.network_threads,
+            handlers=config.io_threads,
+        )
+        if shared.open_files < config.max_open_files or shared.connections < min(config.max_connections, _INT_MAX):
+            log.warning(
+                "descriptors_short",
+                limit=limit,
+                max_open_files=shared.open_files,
+                max_connections=shared.connections,
+            )
+        return shared
+
     def _quotas(self) -> ConnectionQuotas:
         config = self.config
         rate = config.max_connection_creation_rate
         return ConnectionQuotas(
-            max_connections=config.max_connections,
+            max_connections=self._descriptors.connections,
             max_per_address=config.max_connections_per_ip,
             per_address_overrides=dict(config.max_connections_per_ip_overrides),
             max_per_second=0.0 if rate >= _INT_MAX else float(rate),

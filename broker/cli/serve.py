@@ -56,11 +56,12 @@ def command(
     config = read_config(config_file, data_dir, listeners, overrides)
 
     from broker import log
+    from broker.runtime.descriptors import raise_descriptor_limit
     from broker.server import BrokerServer
 
     log.configure(config.logging_level, config.logging_format)
     sys.setswitchinterval(config.switch_interval_us / 1e6)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     if ready_file:
         _check_ready_file(ready_file)
 
@@ -176,17 +177,3 @@ def _remove(path: str) -> None:
         os.remove(path)
     except FileNotFoundError:
         pass
-
-
-def _raise_descriptor_limit() -> None:
-    """A connection is a descriptor, and many systems start with 1,024 while allowing far more."""
-    try:
-        import resource
-    except ImportError:  # not on every system
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):
-            pass  # macOS says "unlimited" and refuses it; what was there before stays

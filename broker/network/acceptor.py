@@ -22,6 +22,8 @@ log = get_logger("network")
 _TURN = 64
 # Out of descriptors: rest this long (s) instead of spinning on a listener that stays readable.
 _REST_S = 0.1
+# It is tried ten times a second, and logged once in this time (s).
+_COMPLAIN_EVERY_S = 60.0
 
 
 @attrs.define(eq=False)
@@ -47,6 +49,7 @@ class Acceptor:
         self._held: NewConnection | None = None
         self._listening = False
         self._rest_until = 0.0
+        self._complain_from = 0.0
         self.accepted = 0
         self.refused = 0
 
@@ -109,7 +112,9 @@ class Acceptor:
                 accepted = endpoint.listener.accept()
             except Exhausted as error:
                 self._quotas.refund()
-                log.warning("accept_exhausted", listener=endpoint.name, error=str(error))
+                if now >= self._complain_from:
+                    self._complain_from = now + _COMPLAIN_EVERY_S
+                    log.warning("accept_exhausted", listener=endpoint.name, error=str(error))
                 self._rest_until = now + _REST_S
                 break
             if accepted is None:

@@ -30,7 +30,7 @@ log = get_logger("network")
 _CONTROL_QUEUE = 20
 # Bytes of requests, and connections: far more than people and health checks need, and bounded.
 _CONTROL_MEMORY = 16 * 1024 * 1024
-_CONTROL_CONNECTIONS = 100
+CONTROL_CONNECTIONS = 100
 # How long (s) to wait for a thread to end its step when everything stops.
 _PATIENCE_S = 2.0
 
@@ -224,7 +224,7 @@ class SocketServer:
                 processors=1,
                 handlers=1,
                 memory=MemoryPool(_CONTROL_MEMORY),
-                quotas=ConnectionQuotas(_CONTROL_CONNECTIONS, _CONTROL_CONNECTIONS, {}, 0),
+                quotas=ConnectionQuotas(CONTROL_CONNECTIONS, CONTROL_CONNECTIONS, {}, 0),
             )
             self._control.start(control)
         self._data.start([endpoint for is_control, endpoint in ends if not is_control])

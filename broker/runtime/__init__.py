@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.descriptors import UNLIMITED, descriptor_limit
 from broker.runtime.disk import Disk, SystemDisk
 from broker.runtime.entropy import Entropy, SystemEntropy
 from broker.runtime.net import Network, SystemNetwork
@@ -27,6 +28,8 @@ class Runtime:
     disk: Disk
     network: Network
     new_poller: Callable[[], Poller]
+    # How many descriptors the process may have.
+    descriptor_limit: Callable[[], int] = lambda: UNLIMITED
 
 
 def system_runtime() -> Runtime:
@@ -38,4 +41,5 @@ def system_runtime() -> Runtime:
         disk=SystemDisk(),
         network=SystemNetwork(),
         new_poller=SelectorPoller,
+        descriptor_limit=descriptor_limit,
     )

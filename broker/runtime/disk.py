@@ -8,11 +8,17 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 # Anything that has the buffer protocol; `collections.abc.Buffer` only exists from Python 3.12 on.
 Buffer = bytes | bytearray | memoryview
+
+# Errors that say that the process, or the machine, has as many descriptors as it may: they pass.
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+_TRIES = 100
 
 # One write of 1 MB sometimes takes ten times as long as four of 256 KiB here (dirty-page throttling counts whole writes).
 WRITE_PIECE_BYTES = 256 * 1024
@@ -63,6 +69,12 @@ class File(Protocol):
 
 
 class Disk(Protocol):
+    def when_exhausted(self, give_back: Callable[[], bool]) -> None:
+        """Have ``give_back`` called, from any thread, where no descriptor is left for an ``open`` or a directory.
+
+        It lets go of some, and says whether it did: as long as it does, what failed is tried again.
+        """
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open an existing file (``FileNotFoundError``) or, with ``create``, make it if missing. Never truncates."""
 
@@ -213,14 +225,35 @@ class SystemFile:
 class SystemDisk:
     """The file system of the machine."""
 
+    _give_back: tuple[Callable[[], bool], ...] = ()
+
+    def when_exhausted(self, give_back: Callable[[], bool]) -> None:
+        self._give_back = (*self._give_back, give_back)
+
+    def _again(self, attempt: Callable[[], T], error: OSError) -> T:
+        for _ in range(_TRIES):  # others may be faster to take what was given back
+            if error.errno not in NO_DESCRIPTORS or not any(give_back() for give_back in self._give_back):
+                break
+            try:
+                return attempt()
+            except OSError as again:
+                error = again
+        raise error
+
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> SystemFile:
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT
-        return SystemFile(os.open(path, flags, 0o644), path)
+        try:
+            return SystemFile(os.open(path, flags, 0o644), path)
+        except OSError as error:
+            return SystemFile(self._again(lambda: os.open(path, flags, 0o644), error), path)
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(os.listdir(path))
+        try:
+            return sorted(os.listdir(path))
+        except OSError as error:
+            return sorted(self._again(lambda: os.listdir(path), error))
 
     def makedirs(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -244,7 +277,11 @@ class SystemDisk:
         os.rmdir(path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            fd = self._again(lambda: os.open(path, flags), error)
         try:
             os.fsync(fd)
         finally:

@@ -7,7 +7,7 @@ from broker.runtime import Runtime
 from broker.shuffle.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
-from broker.shuffle.spill import Spiller
+from broker.shuffle.spill import OPEN_FILES, Spiller
 from broker.shuffle.writers import WriterSettings
 from protocol.shuffle.generation import Generation
 
@@ -15,11 +15,14 @@ from protocol.shuffle.generation import Generation
 class Shuffle:
     """``spiller`` is the body of a thread that the broker runs from here to ``close``."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer) -> None:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer, open_files: int = OPEN_FILES) -> None:
+        """``open_files``: spill files that may be open at a time."""
         self._config = config
         budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
         directory = f"{config.data_dir}/shuffle"
-        self.spiller = Spiller(runtime.disk, directory, budget, runtime.clock, config.shuffle_released_bytes)
+        self.spiller = Spiller(
+            runtime.disk, directory, budget, runtime.clock, config.shuffle_released_bytes, open_files
+        )
         settings = PartitionSettings(
             request_timeout_s=config.shuffle_partition_request_timeout_ms / 1000,
             retention_s=config.shuffle_pipelined_retention_ms / 1000,

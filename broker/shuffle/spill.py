@@ -34,7 +34,7 @@ _JOIN_BYTES = 128 * 1024
 # How long to wait (s) before a disk that took nothing is tried again.
 _RETRY_S = 1.0
 # Files of blocking partitions that are open at a time; others are opened when they are read.
-_OPEN_FILES = 256
+OPEN_FILES = 256
 
 _DATA = ".data"
 _INDEX = ".index"
@@ -61,13 +61,21 @@ class _Finishing:
 class Spiller:
     """The body of the spiller thread."""
 
-    def __init__(self, disk: Disk, directory: str, budget: Budget, clock: Clock, released_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        budget: Budget,
+        clock: Clock,
+        released_bytes: int = 0,
+        open_files: int = OPEN_FILES,
+    ) -> None:
         """``released_bytes``: of the files of released partitions, how much may wait for others to grow."""
         self._disk = disk
         self._directory = directory
         self._budget = budget
         self._clock = clock
-        self._files = OpenFiles(disk, _OPEN_FILES)
+        self._files = OpenFiles(disk, open_files)
         self.released = ReleasedFiles(released_bytes, clock, self._remove_file)
         self._lock = Lock()
         self._partitions: dict[bytes, ResultPartition] = {}

@@ -7,6 +7,7 @@ Blocks on the disk, so it runs on the flusher, the background thread, or a handl
 from typing import TYPE_CHECKING
 
 from broker.errors import StorageError
+from broker.runtime.disk import NO_DESCRIPTORS
 from broker.storage import aborted_checkpoint
 from broker.storage.files import SNAPSHOT, file_name
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def flush_to(log: "Log", offset: int) -> None:
     """fsync, so that everything before ``offset`` (at most the log end offset) is durable.
 
-    Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk.
+    Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk. For want of
+    a descriptor it stays online.
     """
     if log.durable_offset >= offset:
         return
@@ -29,7 +31,7 @@ def flush_to(log: "Log", offset: int) -> None:
                 raise StorageError(str(log.offline))
             end = log.log_end_offset
             unsynced = log.segments_from(log.durable_offset)
-            log.cut = False
+            cut, log.cut = log.cut, False
             dir_dirty, log.dir_dirty = log.dir_dirty, False
         try:
             for segment in unsynced:
@@ -43,6 +45,13 @@ def flush_to(log: "Log", offset: int) -> None:
         except OSError as error:
             if log.deleted:
                 raise StorageError(f"{log.topic}-{log.partition} was deleted") from error
+            if (
+                error.errno in NO_DESCRIPTORS
+            ):  # of an open, not of a sync: nothing is lost, and the next call does it all
+                with log.lock:
+                    log.cut = log.cut or cut
+                    log.dir_dirty = log.dir_dirty or dir_dirty
+                raise StorageError(f"{log.topic}-{log.partition} could not be made durable: {error}") from error
             raise log.go_offline(f"fsync failed: {error}") from error
         log.durable_offset = end
         log.last_flush_ms = log.around.clock.time_ms()
@@ -63,8 +72,8 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
             return False
         assert log.active is not None
         segments = log.segments_from(log.recovery_point)
-        aborted = aborted_checkpoint.counts(log.view.segments)
         try:
+            aborted = aborted_checkpoint.counts(log.view.segments)
             log.active.finish_indexes()
         except OSError as error:
             raise log.failed("an index could not be written", error) from error

@@ -1,8 +1,9 @@
 """Names of the files of a log, and the bounded set of those that are open.
 
 A log of many segments, and many logs, share ``OpenFiles``: a file is opened when it is used and closed when it was not used
-for a while or too many are open. Any thread may use a file; one that is still in use somewhere (a ``FileRegion`` that is being
-sent) closes when that use ends, because closing here means to let go of the reference.
+for a while or too many are open, or when the process has no descriptor left for another. Any thread may use a file; one that is
+still in use somewhere (a ``FileRegion`` that is being sent) closes when that use ends, because closing here means to let go of
+the reference.
 """
 
 from collections import deque
@@ -17,6 +18,9 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+
+# Files that are closed at a time for want of descriptors: enough that it does not happen at each of the next openings.
+_GIVEN_BACK: Final = 16
 
 DELETED: Final = ".deleted"  # waits for its deletion
 CLEANED: Final = ".cleaned"  # being written by compaction
@@ -72,6 +76,7 @@ class OpenFiles:
         self._limit = limit
         self._mutex = Lock()
         self._ring: deque[CachedFile] = deque()
+        disk.when_exhausted(self.give_back)
 
     def cached(self, path: str) -> CachedFile:
         return CachedFile(self, path)
@@ -100,6 +105,22 @@ class OpenFiles:
                 ring.append(cached)
             else:
                 cached.file = None
+
+    def give_back(self) -> bool:
+        """No descriptor is left: close a part of what is open, what was used longest ago first. True if something was."""
+        with self._mutex:
+            ring = self._ring
+            closed = 0
+            for _ in range(len(ring)):
+                cached = ring.popleft()
+                if cached.pinned and cached.file is not None:
+                    ring.append(cached)
+                    continue
+                closed += cached.file is not None
+                cached.file = None
+                if closed >= _GIVEN_BACK:
+                    break
+            return closed > 0
 
     def close_idle(self) -> None:
         """Close what was not used since the last call."""

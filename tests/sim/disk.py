@@ -5,7 +5,7 @@ count as clean and are never written (as Linux does it), and slow operations, wh
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.runtime.disk import Buffer
 from tests.sim.medium import Change, Directory, DiskFaults, Inode, Medium
@@ -141,6 +141,9 @@ class SimDisk:
     def __init__(self, process: Process, medium: Medium) -> None:
         self.process = process
         self.medium = medium
+
+    def when_exhausted(self, give_back: Callable[[], bool]) -> None:
+        """There is no lack of descriptors here."""
 
     # -- faults ---------------------------------------------------------------------------------------------------------
 

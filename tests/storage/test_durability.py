@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from broker.errors import StorageError
+from tests.descriptors import none_left
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records
 
 
@@ -131,3 +132,31 @@ def test_a_clean_stop_writes_no_snapshot_of_nothing(storage: Storage) -> None:
     assert storage.files(".snapshot") == [f"{4:020d}.snapshot"]
     storage.restart()
     assert append(storage.log(), b"x", producer=(7, 0, 0)).duplicate
+
+
+def test_a_flush_that_cannot_open_its_file_leaves_the_partition_online_and_the_next_one_does_it_all(
+    storage: Storage,
+) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    assert len(log.view.segments) > 1
+    storage.manager.files.close_all()
+    with none_left(), pytest.raises(StorageError, match="Too many open files"):
+        log.flush_to(10)
+    assert log.offline is None
+    assert log.durable_offset == 0
+    storage.disk.synced.clear()
+    log.flush_to(10)
+    assert log.durable_offset == 10
+    assert len(storage.disk.synced) == len(log.view.segments) + 1  # the directory, too
+
+
+def test_a_checkpoint_that_cannot_open_a_file_leaves_the_partition_online(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    storage.manager.files.close_all()
+    with none_left(), pytest.raises(StorageError, match="Too many open files"):
+        log.checkpoint()
+    assert log.offline is None
+    assert log.checkpoint()
+    assert log.recovery_point == 10

@@ -1,5 +1,6 @@
 """File names, and the bounded set of open files."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.runtime.disk import FileRegion, SystemDisk
 from broker.storage.files import LOG, CachedFile, OpenFiles, file_name, offset_of
+from tests.descriptors import none_left
 
 
 @given(offset=st.integers(0, 2**63 - 1))
@@ -109,3 +111,31 @@ def test_threads_that_open_the_same_file_share_it(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     assert files.count() <= 5
+
+
+def test_without_a_descriptor_left_the_least_recently_used_files_make_room(tmp_path: Path) -> None:
+    files, cached = make(tmp_path, 40, 100)
+    for file in cached[:39]:
+        file.get()
+    with none_left():
+        assert cached[39].get().pread(5, 0) == b"39"
+        assert files.count() == 40 - 16
+        assert [file.file is None for file in cached[:39]] == [True] * 16 + [False] * 23
+        files.disk.sync_dir(str(tmp_path))
+        assert len(files.disk.listdir(str(tmp_path))) == 40
+
+
+def test_files_that_are_pinned_or_being_sent_do_not_make_room_for_others(tmp_path: Path) -> None:
+    files, cached = make(tmp_path, 4, 100)
+    pinned = cached[0]
+    pinned.get()
+    pinned.pinned = True
+    sending = FileRegion(cached[1].get(), 0, 1)
+    with none_left():
+        with pytest.raises(OSError, match="Too many open files") as failure:
+            cached[2].get()
+        assert failure.value.errno == errno.EMFILE
+        assert pinned.file is not None
+        del sending
+        assert cached[2].get().pread(5, 0) == b"2"
+    assert files.count() == 2

@@ -1,0 +1,73 @@
+"""Who gets how many descriptors: whatever the limit, what must always work keeps some."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config.descriptors import Descriptors, share_out
+
+INT_MAX = 2**31 - 1
+
+
+def usual(limit: int, *, connections: int = INT_MAX, spill_files: int = 0) -> Descriptors:
+    return share_out(
+        limit,
+        open_files=400,
+        spill_files=spill_files,
+        connections=connections,
+        control_connections=0,
+        processors=3,
+        handlers=8,
+    )
+
+
+def test_where_there_are_enough_everybody_gets_what_was_asked_for() -> None:
+    assert usual(1_048_576) == Descriptors(400, 0, 1_048_576 - 400 - 68)
+    assert usual(1_048_576, spill_files=256, connections=5000) == Descriptors(400, 256, 5000)
+
+
+def test_with_few_a_third_goes_to_files() -> None:
+    assert usual(256) == Descriptors(62, 0, 126)
+    assert usual(1024) == Descriptors(318, 0, 638)
+
+
+def test_files_get_what_few_connections_leave() -> None:
+    assert usual(600, connections=100) == Descriptors(400, 0, 100)
+
+
+def test_with_almost_none_it_is_tried_all_the_same() -> None:
+    assert usual(10) == Descriptors(16, 0, 16)
+
+
+@given(
+    limit=st.integers(300, 100_000),
+    open_files=st.integers(16, 10_000),
+    spill_files=st.sampled_from([0, 256]),
+    connections=st.integers(0, INT_MAX),
+    control_connections=st.sampled_from([0, 20]),
+    processors=st.integers(1, 8),
+    handlers=st.integers(1, 16),
+)
+def test_no_more_is_given_than_there_is_and_some_is_kept_back(
+    limit: int,
+    open_files: int,
+    spill_files: int,
+    connections: int,
+    control_connections: int,
+    processors: int,
+    handlers: int,
+) -> None:
+    shared = share_out(
+        limit,
+        open_files=open_files,
+        spill_files=spill_files,
+        connections=connections,
+        control_connections=control_connections,
+        processors=processors,
+        handlers=handlers,
+    )
+    assert shared.open_files <= open_files
+    assert shared.spill_files <= spill_files
+    assert shared.connections <= connections
+    given_away = shared.open_files + shared.spill_files + shared.connections
+    kept = limit - given_away - control_connections
+    assert kept >= 32 + 2 * (processors + handlers)

@@ -1,0 +1,101 @@
+"""More clients than descriptors: what is served goes on being served, and whoever comes after them is served at once."""
+
+import errno
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from tests.faults.raw import LENGTH, fetch, produce
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
+
+DESCRIPTORS = 256
+CLIENTS = 1000
+PARTITIONS = 100
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    limit = ["prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}"]
+    with BrokerProcess(tmp_path, prefix=limit) as broker:
+        yield broker
+
+
+def dial(broker: BrokerProcess) -> socket.socket:
+    host, port = broker.address.split(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+
+
+def answer(connection: socket.socket) -> bytes:
+    head = connection.recv(4, socket.MSG_WAITALL)
+    assert len(head) == 4, "the broker closed the connection"
+    return connection.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+
+
+def write(connection: socket.socket, partition: int, value: bytes) -> None:
+    connection.sendall(produce("topic", value, partition=partition, acks=-1))
+    reply = answer(connection)
+    (error,) = struct.unpack_from(">h", reply, 4 + 4 + 2 + len("topic") + 4 + 4)
+    assert error == 0
+
+
+def create(connection: socket.socket) -> None:
+    topic = {"name": "topic", "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": [], "configs": []}
+    fields = {"topics": [topic], "timeout": 30_000, "validate_only": False}
+    connection.sendall(control.encode_request(ApiKey.CREATE_TOPICS, 2, 1, "raw", fields))
+    _, reply = control.parse_response(ApiKey.CREATE_TOPICS, 2, LENGTH.pack(0) + answer(connection))
+    assert [each.error_code for each in reply.topics] == [0]
+
+
+def crowd(broker: BrokerProcess) -> list[socket.socket]:
+    """As many connections as there is room for in the broker and in its backlog, and more."""
+    host, port = broker.address.split(":")
+    clients = []
+    for _ in range(CLIENTS):
+        client = socket.socket()
+        client.setblocking(False)
+        assert client.connect_ex((host, int(port))) in (0, errno.EINPROGRESS)
+        clients.append(client)
+    time.sleep(1)  # so that the broker has accepted all that it will
+    return clients
+
+
+def test_partitions_are_written_and_read_while_there_are_more_clients_than_descriptors(broker: BrokerProcess) -> None:
+    with dial(broker) as served:
+        create(served)
+        clients = crowd(broker)
+        for partition in range(PARTITIONS):
+            write(served, partition, b"first")
+        for partition in range(PARTITIONS):
+            write(served, partition, b"second")
+        served.sendall(fetch("topic"))
+        assert b"second" in answer(served)
+        for client in clients:
+            client.close()
+        with dial(broker) as late:
+            for partition in range(PARTITIONS):
+                write(late, partition, b"third")
+    assert broker.stop() == 0
+    assert broker.errors == []
+    broker.start()
+    with dial(broker) as after:
+        after.sendall(fetch("topic"))
+        assert b"third" in answer(after)
+
+
+def test_when_the_crowd_has_left_who_comes_is_served(broker: BrokerProcess) -> None:
+    for leave in ("close", "reset"):
+        clients = crowd(broker)
+        for client in clients:
+            if leave == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        with dial(broker) as late:
+            late.sendall(control.encode_request(ApiKey.API_VERSIONS, 0, 1, "raw", {}))
+            assert answer(late)
+    assert broker.errors == []
