@@ -2,7 +2,8 @@
 
 Big-endian throughout. Nothing here trusts a length: every read is checked against what is left, and an array's
 count is refused when the bytes left could not hold that many elements, before anyone allocates for it. The only
-exception raised is ``ProtocolError``. The hottest messages do not come through here, see ``kafka/produce.py``.
+exception raised is ``ProtocolError``, of which ``TooManyEntries`` is one kind. The hottest messages do not come through
+here, see ``kafka/produce.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from typing import NoReturn
 from uuid import UUID
 
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, TooManyEntries
 
 BytesLike = bytes | bytearray | memoryview
 
@@ -26,6 +27,11 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _F64 = struct.Struct(">d")
 
+# More elements than any message can hold: for readers that need no budget.
+UNLIMITED = 1 << 62
+# Kafka's limit for a string in every version: its generated readers refuse a compact string that is longer, too.
+STRING_MAX_BYTES = 0x7FFF
+
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
@@ -37,15 +43,18 @@ def _short(what: str) -> NoReturn:
 class Reader:
     """Reads one value after the other from ``view``; ``pos`` is where the next one begins.
 
-    Byte strings come back as slices of ``view`` (no copy); text must be UTF-8.
+    Byte strings come back as slices of ``view`` (no copy); text must be UTF-8. ``entries`` is how many array elements and
+    tagged fields may still be read, over all arrays: TooManyEntries is raised for the count that exceeds it, before
+    anything is made for its elements.
     """
 
-    __slots__ = ("end", "pos", "view")
+    __slots__ = ("end", "entries", "pos", "view")
 
-    def __init__(self, view: BytesLike, pos: int = 0) -> None:
+    def __init__(self, view: BytesLike, pos: int = 0, entries: int = UNLIMITED) -> None:
         self.view = view if isinstance(view, memoryview) else memoryview(view)
         self.pos = pos
         self.end = len(self.view)
+        self.entries = entries
 
     @property
     def remaining(self) -> int:
@@ -180,11 +189,16 @@ class Reader:
         size = self.uvarint() - 1
         if size < 0:
             raise ProtocolError("null where a string must be")
-        return self._text(size)
+        return self._compact_text(size)
 
     def compact_nullable_string(self) -> str | None:
         size = self.uvarint() - 1
-        return None if size < 0 else self._text(size)
+        return None if size < 0 else self._compact_text(size)
+
+    def _compact_text(self, size: int) -> str:
+        if size > STRING_MAX_BYTES:
+            raise ProtocolError(f"a string of {size} bytes")
+        return self._text(size)
 
     def bytes(self) -> memoryview:
         size = self.i32()
@@ -228,6 +242,9 @@ class Reader:
             raise ProtocolError("null where an array must be")
         if count * smallest > self.end - self.pos:
             raise ProtocolError(f"an array of {count} elements in {self.end - self.pos} bytes")
+        if count > self.entries:
+            raise TooManyEntries(f"an array of {count} elements, where {self.entries} more are allowed")
+        self.entries -= count
         return count
 
     def skip_tags(self) -> None:

@@ -18,28 +18,32 @@ from protocol.kafka.api_keys import response_header_version
 from protocol.kafka.headers import request_header, response_header
 from protocol.kafka.schema import Message, field_specs, milliseconds
 from protocol.kafka.schema_reader import Read, reader_of
-from protocol.kafka.schema_writer import Write, writer_of
-from protocol.wire import BytesLike, Reader
+from protocol.kafka.schema_writer import Counted, Output, Write, writer_of
+from protocol.wire import UNLIMITED, BytesLike, Reader
 
-__all__ = ["encode_request", "encode_response", "milliseconds", "parse_request", "parse_response"]
+__all__ = ["Counted", "encode_request", "encode_response", "milliseconds", "parse_request", "parse_response"]
 
 
-def parse_request(api_key: int, version: int, body: BytesLike) -> Any:
+def parse_request(api_key: int, version: int, body: BytesLike, max_entries: int = UNLIMITED) -> Any:
     """The request in ``body``, which begins after the header. Bytes after its end are passed over, as Kafka does.
 
-    Raises ProtocolError, also for a version that Kafka does not have.
+    ``max_entries``: array elements that it may have, all arrays together. Raises ProtocolError, TooManyEntries among them,
+    also for a version that Kafka does not have.
     """
-    return _request_reader(api_key, version)(Reader(body))
+    return _request_reader(api_key, version)(Reader(body, 0, max_entries))
 
 
-def encode_response(api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes:
-    """A whole response frame.
+def encode_response(
+    api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any], max_bytes: int = UNLIMITED
+) -> bytes | bytearray:
+    """A whole response frame. Raises MessageTooLarge soon after it has grown longer than ``max_bytes``.
 
     ``fields`` may use the names of any version. A name that none has is a mistake of the caller's: KeyError.
-    Durations are timedeltas or ints (ms), times are datetimes or ints (ms since 1970), error codes are any ints.
+    Durations are timedeltas or ints (ms), times are datetimes or ints (ms since 1970), error codes are any ints. An array is
+    a collection, or a ``Counted`` whose elements are made one by one while the response is written.
     """
     header = response_header(correlation_id, response_header_version(api_key, version))
-    return _frame(header, _response_writer(api_key, version), fields)
+    return _frame(header, _response_writer(api_key, version), fields, max_bytes)
 
 
 def encode_request(
@@ -47,7 +51,7 @@ def encode_request(
 ) -> bytes:
     """A whole request frame, from the same kind of mapping as ``encode_response``."""
     header = request_header(api_key, version, correlation_id, client_id)
-    return _frame(header, _request_writer(api_key, version), fields)
+    return bytes(_frame(header, _request_writer(api_key, version), fields, UNLIMITED))
 
 
 def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, Any]:
@@ -59,12 +63,17 @@ def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, A
     return correlation_id, _response_reader(api_key, version)(reader)
 
 
-def _frame(header: bytes, write: Write, fields: Mapping[str, Any]) -> bytes:
-    out = bytearray(4)
+# A frame longer than this (bytes) is not copied once more, only to be immutable.
+_COPY_MAX_BYTES = 64 * 1024
+
+
+def _frame(header: bytes, write: Write, fields: Mapping[str, Any], max_bytes: int) -> bytes | bytearray:
+    out = Output(max_bytes)
+    out += b"\0\0\0\0"
     out += header
     write(out, fields)
     LENGTH.pack_into(out, 0, len(out) - 4)
-    return bytes(out)
+    return bytes(out) if len(out) <= _COPY_MAX_BYTES else out
 
 
 # One cache for each of the four, by (api key, version). Two threads that compile the same one at once waste a

@@ -14,7 +14,7 @@ from protocol.errors import ProtocolError
 from protocol.frames import LENGTH
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.headers import request_header, response_header
-from protocol.wire import BytesLike, Reader, Writer
+from protocol.wire import UNLIMITED, BytesLike, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 0, 0
 
@@ -46,9 +46,12 @@ class EndTxnsResponse(NamedTuple):
     error_index: int
 
 
-def parse_request(body: BytesLike) -> EndTxnsRequest:
-    """The request in ``body``, which begins after the header. Raises ProtocolError."""
-    reader = Reader(body)
+def parse_request(body: BytesLike, max_entries: int = UNLIMITED) -> EndTxnsRequest:
+    """The request in ``body``, which begins after the header.
+
+    ``max_entries``: transactions that it may name. Raises ProtocolError, TooManyEntries among them.
+    """
+    reader = Reader(body, 0, max_entries)
     members = []
     for _ in range(reader.compact_array(_MEMBER_SMALLEST)):
         members.append(Member(reader.compact_string(), reader.i64(), reader.i16()))

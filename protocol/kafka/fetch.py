@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.wire import Reader, Writer, encode_uvarint
+from protocol.wire import UNLIMITED, Reader, Writer, encode_uvarint
 
 MIN_VERSION, MAX_VERSION = 4, 12
 
@@ -82,8 +82,11 @@ _PARTITION_11 = struct.Struct(">iiiqqiih")
 _PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
 
 
-def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
+def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> FetchRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+
+    ``max_entries``: topics and partitions that it may have, together. Raises ProtocolError, TooManyEntries among them.
+    """
     session_id, session_epoch, epoch, log_start, last_epoch = 0, -1, -1, -1, -1
     forgotten = rest = 0
     try:
@@ -97,7 +100,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
                 _PARTITION_12.unpack_from(view, end)
             )
             if not (topics == count == 2 and 0 < size < 128 and forgotten == rack == 1 and not tags and not more_tags):
-                return _parse_any(Reader(view, pos), version)
+                return _parse_any(Reader(view, pos, max_entries), version)
         elif version >= 7:
             replica, wait, least, most, isolation, session_id, session_epoch, topics, size = _HEAD_7.unpack_from(
                 view, pos
@@ -111,7 +114,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
             else:
                 count, index, offset, log_start, size_max, forgotten = _PARTITION_7.unpack_from(view, end)
             if not (topics == count == 1 and size >= 0 and forgotten == 0):
-                return _parse_any(Reader(view, pos), version)
+                return _parse_any(Reader(view, pos, max_entries), version)
         else:
             replica, wait, least, most, isolation, topics, size = _HEAD_4.unpack_from(view, pos)
             name = pos + 23
@@ -121,7 +124,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
             else:
                 count, index, offset, size_max = _PARTITION_4.unpack_from(view, end)
             if not (topics == count == 1 and size >= 0):
-                return _parse_any(Reader(view, pos), version)
+                return _parse_any(Reader(view, pos, max_entries), version)
         if rest == 0:  # no rack and no tags
             topic = str(view[name:end], "utf-8")
             partition = _new(FetchPartition, (topic, index, epoch, offset, log_start, size_max, last_epoch))
@@ -131,7 +134,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> FetchRequest:
             )
     except (struct.error, UnicodeDecodeError):
         pass  # the general way says what is wrong, or reads a request with no or several partitions
-    return _parse_any(Reader(view, pos), version)
+    return _parse_any(Reader(view, pos, max_entries), version)
 
 
 def _parse_any(reader: Reader, version: int) -> FetchRequest:

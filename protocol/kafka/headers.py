@@ -17,6 +17,8 @@ _FIXED = struct.Struct(">ihhih")  # frame length, API key, API version, correlat
 _FIXED_SIZE = _FIXED.size
 _I32 = struct.Struct(">i")
 _I32_TAGS = struct.Struct(">iB")
+# Tagged fields of a header. Kafka's schemas define none for requests, and headers are read on the processor.
+_TAGS_MAX = 64
 
 
 class RequestHeader(NamedTuple):
@@ -58,7 +60,7 @@ def parse_request_header(frame: BytesLike) -> RequestHeader:
         if frame[end] == 0:
             end += 1
         else:
-            reader = Reader(frame, end)
+            reader = Reader(frame, end, _TAGS_MAX)
             reader.skip_tags()
             end = reader.pos
     return _new(RequestHeader, (key, version, correlation_id, client_id, end))

@@ -7,10 +7,10 @@ The response is plain bytes that a broker may keep for as long as no topic chang
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from protocol.wire import Reader, Writer
+from protocol.wire import UNLIMITED, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 0, 9
 
@@ -50,13 +50,16 @@ class TopicMetadata(NamedTuple):
     error: int
     name: str
     is_internal: bool = False
-    partitions: Sequence[PartitionMetadata] = ()
+    partitions: Collection[PartitionMetadata] = ()
     authorized_operations: int = OPERATIONS_NOT_ASKED
 
 
-def parse_request(view: memoryview, version: int, pos: int = 0) -> MetadataRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
-    reader = Reader(view, pos)
+def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> MetadataRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+
+    ``max_entries``: topics that it may name. Raises ProtocolError, TooManyEntries among them.
+    """
+    reader = Reader(view, pos, max_entries)
     flexible = version >= _FLEXIBLE
     topics: list[str] | None = None
     count = reader.compact_nullable_array(2) if flexible else reader.nullable_array(2)
@@ -82,11 +85,11 @@ def response(
     brokers: Sequence[BrokerInfo],
     cluster_id: str | None,
     controller_id: int,
-    topics: Sequence[TopicMetadata],
+    topics: Collection[TopicMetadata],
     *,
     throttle_ms: int = 0,
     cluster_authorized_operations: int = OPERATIONS_NOT_ASKED,
-) -> bytes:
+) -> bytes | bytearray:
     """The whole response frame."""
     flexible = version >= _FLEXIBLE
     out = Writer(bytearray(4))
@@ -112,7 +115,15 @@ def response(
     if flexible:
         out.no_tags()
     out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
-    return out.getvalue()
+    return out.data
+
+
+def response_size(version: int, topics: Iterable[TopicMetadata]) -> int:
+    """About how many bytes a response about these topics has; never fewer than it really has, but for its few other fields."""
+    per_partition = (
+        52 if version >= 5 else 40
+    )  # three arrays (two below version 5) of one node each, all lengths in 4 bytes
+    return sum(32 + 3 * len(topic.name) + per_partition * len(topic.partitions) for topic in topics)
 
 
 def _write_broker(out: Writer, version: int, broker: BrokerInfo) -> None:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from protocol.wire import Reader, Writer
+from protocol.wire import UNLIMITED, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 3, 9
 
@@ -51,8 +51,11 @@ _HEAD_9 = struct.Struct(">BhiBB")
 _PARTITION_9 = struct.Struct(">Bi")
 
 
-def parse_request(view: memoryview, version: int, pos: int = 0) -> ProduceRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over. Raises ProtocolError."""
+def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> ProduceRequest:
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+
+    ``max_entries``: topics and partitions that it may have, together. Raises ProtocolError, TooManyEntries among them.
+    """
     try:
         if version < _FLEXIBLE:
             transactional_id, acks, timeout_ms, topics, size = _HEAD.unpack_from(view, pos)
@@ -85,7 +88,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0) -> ProduceReques
                     return _new(ProduceRequest, (acks, timeout_ms, None, [topic]))
     except (struct.error, IndexError, UnicodeDecodeError):
         pass  # the general way says what is wrong
-    return _parse_any(Reader(view, pos), version)
+    return _parse_any(Reader(view, pos, max_entries), version)
 
 
 def _parse_any(reader: Reader, version: int) -> ProduceRequest:

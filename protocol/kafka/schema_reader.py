@@ -38,8 +38,9 @@ def reader_of(cls: Message) -> Read:
                 body = reader.take(reader.uvarint(), "a tagged field")
                 if tag in tagged:
                     name, read_field = tagged[tag]
-                    inner = Reader(body)
+                    inner = Reader(body, entries=reader.entries)
                     values[name] = read_field(inner)
+                    reader.entries = inner.entries
                     if inner.remaining:
                         raise ProtocolError(f"tagged field {name} of {len(body)} bytes is not that long")
         return cls(**values)
@@ -56,7 +57,7 @@ def _field_reader(spec: FieldSpec, flexible: bool) -> Read:
         read = reader_of(spec.entity)
         if nullable:
             read = _nullable_reader(read)
-    return _array_reader(read, _smallest(spec), flexible, spec.nullable) if spec.is_array else read
+    return _array_reader(read, _smallest(spec, flexible), flexible, spec.nullable) if spec.is_array else read
 
 
 def _nullable_reader(read: Read) -> Read:
@@ -155,10 +156,25 @@ _SIZES = {"bool": 1, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8, "dateti
 }
 
 
-def _smallest(spec: FieldSpec) -> int:
+def _smallest(spec: FieldSpec, flexible: bool) -> int:
     """The fewest bytes that one element of ``spec`` takes: what bounds an array's count by the bytes there are."""
     if spec.entity is None:
         assert spec.kafka_type is not None
-        return _SIZES.get(spec.kafka_type, 1)  # strings and bytes begin with a length
+        return _SIZES.get(spec.kafka_type) or _length_size(spec.kafka_type, flexible)
     plain = [inner for inner in field_specs(spec.entity) if inner.tag is None]
-    return max(1, sum(1 if inner.is_array or inner.nullable else _smallest(inner) for inner in plain))
+    return max(1, sum(_smallest_field(inner, flexible) for inner in plain) + (1 if flexible else 0))
+
+
+def _smallest_field(spec: FieldSpec, flexible: bool) -> int:
+    if spec.is_array:
+        return 1 if flexible else 4
+    if spec.nullable and spec.entity is not None:
+        return 1
+    return _smallest(spec, flexible)
+
+
+def _length_size(kafka_type: str, flexible: bool) -> int:
+    """Strings and bytes begin with a length."""
+    if flexible:
+        return 1
+    return 2 if kafka_type == "string" else 4

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
+import attrs
+
+from protocol.errors import MessageTooLarge
 from protocol.kafka.schema import (
     EPOCH,
     NIL_UUID,
@@ -18,14 +21,36 @@ from protocol.kafka.schema import (
     milliseconds,
     zero_of,
 )
-from protocol.wire import encode_uvarint
+from protocol.wire import UNLIMITED, encode_uvarint
 
-Write = Callable[[bytearray, Any], None]
+
+class Output(bytearray):
+    """What a message is written to. Arrays stop with MessageTooLarge as soon as it is longer than ``max_bytes``."""
+
+    __slots__ = ("max_bytes",)
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self.max_bytes = max_bytes
+
+
+@attrs.frozen
+class Counted:
+    """An array whose elements are made while it is written, so that they need not all be there at once.
+
+    ``items`` is iterated once and must yield exactly ``count`` elements.
+    """
+
+    count: int
+    items: Iterable[Any]
+
+
+Write = Callable[[Output, Any], None]
 UnknownKeys = Callable[[tuple[str, ...], Collection[str]], None]
 
 
 def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) -> Write:
-    """A function that appends a mapping of ``cls``'s field names to a bytearray; what is missing gets its default.
+    """A function that appends a mapping of ``cls``'s field names to an Output; what is missing gets its default.
 
     Keys that ``cls`` does not have are shown to ``unknown`` once, with the path of field names that leads to them:
     it raises, or they are left out from then on.
@@ -36,7 +61,7 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
     names = {spec.name for spec in field_specs(cls)}
     for spec in field_specs(cls):
         write_field = _field_writer(spec, flexible, unknown, path)
-        absent = bytearray()
+        absent = Output(UNLIMITED)
         if spec.tag is None:
             write_field(absent, zero_of(spec, mapping=True))
             plain.append((spec.name, write_field, bytes(absent)))
@@ -47,7 +72,7 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
             tagged.append((spec.name, write_field, spec.tag, bytes(absent)))
     tagged.sort(key=lambda entry: entry[2])
 
-    def write(out: bytearray, values: Mapping[str, Any]) -> None:
+    def write(out: Output, values: Mapping[str, Any]) -> None:
         if not values.keys() <= names:
             unknown(path, values.keys() - names)
             names.update(values.keys())
@@ -69,16 +94,16 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
 
     tag_names = [entry[0] for entry in tagged]
 
-    def _write_tags(out: bytearray, values: Mapping[str, Any]) -> None:
+    def _write_tags(out: Output, values: Mapping[str, Any]) -> None:
         count = 0
-        section = bytearray()
+        section = Output(out.max_bytes)
         for name, write_field, tag, absent in tagged:
             value = values.get(name)
             if value is None:
                 continue
-            body = bytearray()
+            body = Output(out.max_bytes)
             write_field(body, value)
-            if body != absent:
+            if bytes(body) != absent:
                 count += 1
                 section += encode_uvarint(tag) + encode_uvarint(len(body)) + body
         out += encode_uvarint(count) + section
@@ -99,7 +124,7 @@ def _field_writer(spec: FieldSpec, flexible: bool, unknown: UnknownKeys, path: t
 
 
 def _nullable_writer(write: Write) -> Write:
-    def write_nullable(out: bytearray, value: Any) -> None:
+    def write_nullable(out: Output, value: Any) -> None:
         if value is None:
             out += b"\xff"
         else:
@@ -112,16 +137,25 @@ def _nullable_writer(write: Write) -> Write:
 def _array_writer(write: Write, flexible: bool, nullable: bool) -> Write:
     null = b"\x00" if flexible else b"\xff\xff\xff\xff"
 
-    def write_array(out: bytearray, value: Any) -> None:
+    def write_array(out: Output, value: Any) -> None:
         if value is None:
             if not nullable:
                 raise TypeError("this array may not be null")
             out += null
             return
-        items = value if isinstance(value, (list, tuple)) else tuple(value)
-        out += encode_uvarint(len(items) + 1) if flexible else len(items).to_bytes(4, "big")
+        if isinstance(value, Counted):
+            items, count = value.items, value.count
+        else:
+            items = value if isinstance(value, (list, tuple)) else tuple(value)
+            count = len(items)
+        out += encode_uvarint(count + 1) if flexible else count.to_bytes(4, "big")
+        max_bytes = out.max_bytes
         for item in items:
             write(out, item)
+            count -= 1
+            if len(out) > max_bytes:
+                raise MessageTooLarge(f"a message of more than {max_bytes} bytes")
+        assert not count, "an array has not the elements that it was said to have"
 
     return write_array
 
@@ -139,7 +173,7 @@ def _primitive_writer(kafka_type: str, flexible: bool, nullable: bool) -> Write:
 def _number_writer(form: str) -> Write:
     pack = struct.Struct(form).pack
 
-    def write_number(out: bytearray, value: Any) -> None:
+    def write_number(out: Output, value: Any) -> None:
         out += pack(value)
 
     return write_number
@@ -148,7 +182,7 @@ def _number_writer(form: str) -> Write:
 def _text_writer(flexible: bool, nullable: bool) -> Write:
     write_bytes = _bytes_writer(flexible, nullable, prefix=2)
 
-    def write_text(out: bytearray, value: str | None) -> None:
+    def write_text(out: Output, value: str | None) -> None:
         write_bytes(out, None if value is None else value.encode())
 
     return write_text
@@ -157,7 +191,7 @@ def _text_writer(flexible: bool, nullable: bool) -> Write:
 def _bytes_writer(flexible: bool, nullable: bool, prefix: int = 4) -> Write:
     null = b"\x00" if flexible else b"\xff" * prefix
 
-    def write_bytes(out: bytearray, value: bytes | None) -> None:
+    def write_bytes(out: Output, value: bytes | None) -> None:
         if value is None:
             if not nullable:
                 raise TypeError("this field may not be null")
@@ -169,23 +203,23 @@ def _bytes_writer(flexible: bool, nullable: bool, prefix: int = 4) -> Write:
     return write_bytes
 
 
-def _write_bool(out: bytearray, value: Any) -> None:
+def _write_bool(out: Output, value: Any) -> None:
     out.append(1 if value else 0)
 
 
-def _write_uuid(out: bytearray, value: UUID | None) -> None:
+def _write_uuid(out: Output, value: UUID | None) -> None:
     out += (value or NIL_UUID).bytes
 
 
-def _write_timedelta_i32(out: bytearray, value: Any) -> None:
+def _write_timedelta_i32(out: Output, value: Any) -> None:
     out += milliseconds(value).to_bytes(4, "big", signed=True)
 
 
-def _write_timedelta_i64(out: bytearray, value: Any) -> None:
+def _write_timedelta_i64(out: Output, value: Any) -> None:
     out += milliseconds(value).to_bytes(8, "big", signed=True)
 
 
-def _write_datetime(out: bytearray, value: Any) -> None:
+def _write_datetime(out: Output, value: Any) -> None:
     if value is None:
         value = -1
     elif isinstance(value, datetime.datetime):

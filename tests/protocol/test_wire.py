@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, TooManyEntries
 from protocol.wire import Reader, Writer, encode_uvarint
 
 
@@ -149,3 +149,27 @@ def test_bytes_come_back_as_views_of_the_input() -> None:
     view = Reader(data).bytes()
     data[4] = ord("z")
     assert view == b"zb"
+
+
+def test_a_reader_with_a_budget_of_entries_charges_each_array_before_its_elements_are_read() -> None:
+    reader = Reader(b"\0\0\0\3abc\0\0\0\3abc\4abc\1\1\0", 0, 7)
+    assert (reader.array(), reader.entries) == (3, 4)
+    reader.skip(3)
+    assert (reader.nullable_array(), reader.entries) == (3, 1)
+    reader.skip(3)
+    with pytest.raises(TooManyEntries):
+        Reader(reader.view, reader.pos, reader.entries).compact_array()
+    reader.skip(4)
+    reader.skip_tags()  # tagged fields are entries, too
+    assert reader.entries == 0
+
+
+@pytest.mark.parametrize("name", ["compact_string", "compact_nullable_string"])
+def test_a_string_is_never_longer_than_kafka_allows(name: str) -> None:
+    for size, fits in ((0x7FFF, True), (0x8000, False)):
+        data = encode_uvarint(size + 1) + b"x" * size
+        if fits:
+            assert len(getattr(Reader(data), name)()) == size
+        else:
+            with pytest.raises(ProtocolError):
+                getattr(Reader(data), name)()
