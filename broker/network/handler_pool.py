@@ -33,6 +33,7 @@ class Handler:
             connection = request.connection
             if connection.closed or not connection.session.in_flight_max:
                 connection.processor.submit(connection.processor.give_back, request, None)
+            self._channel.done(item)
         self.handled += 1
         return True
 

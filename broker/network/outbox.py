@@ -22,6 +22,10 @@ class ProcessorOutbox:
         processor = request.connection.processor
         processor.submit(processor.close_connection, request, None)
 
+    def hand_over(self, request: Request) -> None:
+        processor = request.connection.processor
+        processor.submit(processor.hand_over, request, None)
+
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         processor = connection.processor
         processor.submit(processor.push, connection, parts)

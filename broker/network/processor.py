@@ -411,6 +411,15 @@ class Processor:
         connection.close_when_sent = True
         self._mark_dirty(connection)
 
+    def hand_over(self, request: Request, _: None = None) -> None:
+        """A request that was parked goes to a handler."""
+        connection = request.connection
+        if connection.closed or connection.in_flight is not request:
+            return
+        if not self._channel.offer((connection.service, request), self._room_came):
+            connection.held = request
+            self._channel_waiters.append(connection)
+
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Bytes that answer nothing."""
         if connection.closed:

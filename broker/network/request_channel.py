@@ -2,9 +2,15 @@
 
 Processors put (and never wait), handlers take. A processor that finds it full leaves the request with its connection, which
 stays muted, and is woken when there is room.
+
+A request may name a *lane*. Of each lane only some requests are with handlers at a time, the others wait behind them, so that
+a kind of request that takes long leaves handlers for the rest.
 """
 
+from collections import deque
 from collections.abc import Callable
+
+import attrs
 
 from broker.network.service import Request, Service
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
@@ -12,31 +18,48 @@ from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 Item = tuple[Service, Request]
 
 
+@attrs.define(eq=False)
+class _Lane:
+    running: int = 0  # with a handler, or on the way to one
+    behind: deque[Item] = attrs.Factory(deque)
+
+
 class RequestChannel:
-    def __init__(self, capacity: int) -> None:
-        """``capacity``: requests that may wait (Kafka's queued.max.requests)."""
+    def __init__(self, capacity: int, lane_width: int = 1) -> None:
+        """``capacity``: requests that may wait (Kafka's queued.max.requests). ``lane_width``: how many requests of one lane
+        may be with handlers at a time."""
         self.capacity = capacity
+        self.lane_width = lane_width
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._size = 0  # requests only: wake-ups of handlers do not count
         self._lock = Lock()
         self._waiting: list[Callable[[], None]] = []
+        self._lanes: dict[str, _Lane] = {}
 
     def __len__(self) -> int:
         return self._size
 
     def offer(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Queue it; or False, and ``on_room`` is called once when there is room again."""
+        name = item[1].lane
         with self._lock:
-            if self._size >= self.capacity:
+            lane = None if name is None else self._lanes.setdefault(name, _Lane())
+            # A lane may fill half of the channel: what is in none must find room.
+            if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 2):
                 if on_room not in self._waiting:
                     self._waiting.append(on_room)
                 return False
             self._size += 1
+            if lane is not None:
+                if lane.running >= self.lane_width:
+                    lane.behind.append(item)
+                    return True
+                lane.running += 1
         self._queue.put(item)
         return True
 
     def take(self, timeout: float | None) -> Item | None:
-        """The oldest request; None after ``timeout`` s or when woken."""
+        """The oldest request that may be handled now; None after ``timeout`` s or when woken. ``done`` must follow."""
         try:
             item = self._queue.get(timeout != 0, timeout)
         except QueueEmpty:
@@ -51,6 +74,19 @@ class RequestChannel:
         for on_room in waiting:
             on_room()
         return item
+
+    def done(self, item: Item) -> None:
+        """The handler that took ``item`` is free again."""
+        name = item[1].lane
+        if name is None:
+            return
+        with self._lock:
+            lane = self._lanes[name]
+            following = lane.behind.popleft() if lane.behind else None
+            if following is None:
+                lane.running -= 1
+                return
+        self._queue.put(following)
 
     def wakeup(self) -> None:
         """End the wait of one handler."""

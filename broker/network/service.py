@@ -41,6 +41,9 @@ class Request:
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
     done: bool  # of a request for the handlers only, and theirs: False until ``handle`` has returned
+    # The lane of the request channel by which it goes to a handler (see `request_channel.py`); None: no lane. A service whose
+    # requests have lanes makes this a slot of its own and sets it before a request leaves the processor.
+    lane: str | None = None
 
 
 class Session(Protocol):
@@ -73,6 +76,10 @@ class Outbox(Protocol):
 
     def close(self, request: Request) -> None:
         """Close the connection; what was queued before is sent first."""
+
+    def hand_over(self, request: Request) -> None:
+        """Have ``Service.handle`` called for it on a handler thread: again, and without its frame, for a request that was
+        parked. It is still owed its answer."""
 
     def push(self, connection: "Connection", parts: Sequence[Part]) -> None:
         """Bytes that answer no request (streams). Look at ``connection.writable`` first: it is advice, not a bound."""

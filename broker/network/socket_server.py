@@ -80,7 +80,8 @@ class _Plane:
         self._name = name
         self._memory = memory
         self._quotas = quotas
-        self.channel = RequestChannel(queue)
+        # A quarter of the handlers to each lane: most are left for requests that are in none.
+        self.channel = RequestChannel(queue, lane_width=max(1, handlers // 4))
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
         self.handlers = [Handler(self.channel, server.outbox) for _ in range(handlers)]

@@ -296,6 +296,41 @@ def test_a_connection_that_goes_while_held_back_is_forgotten(bench: MakeBench) -
 # -- streams: sessions that are never muted for requests --------------------------------------------------------------
 
 
+def test_a_parked_request_may_go_to_a_handler_and_waits_for_room_like_any_other(bench: MakeBench) -> None:
+    b = bench(queue=1)
+    first, second, third = b.connect(), b.connect(), b.connect()
+    first.send(frame(b"h", b"1") + frame(b"e", b"2"))
+    b.settle(handling=False)
+    ((request, outbox),) = b.service.parked
+    parts = [request.copy]
+    second.send(frame(b"p"))
+    b.settle(handling=False)
+    outbox.hand_over(request)  # the channel is full
+    third.send(frame(b"p"))
+    b.settle(handling=False)
+    assert len(b.service.parked) == 1
+    b.settle()
+    assert len(b.service.parked) == 2  # handled again, by the handler
+    assert first.frames == []
+    outbox.send(request, parts)
+    b.settle()
+    assert first.frames == [(b"h", b"1"), (b"e", b"2")]
+    assert (len(second.frames), len(third.frames)) == (1, 1)
+
+
+def test_a_parked_request_whose_connection_has_gone_goes_to_no_handler(bench: MakeBench) -> None:
+    b = bench()
+    client = b.connect()
+    client.send(frame(b"h"))
+    b.settle(handling=False)
+    ((request, outbox),) = b.service.parked
+    client.close()
+    b.settle(handling=False)
+    outbox.hand_over(request)
+    b.settle(handling=False)
+    assert len(b.channel) == 0
+
+
 def test_a_session_without_muting_may_have_many_requests_out(bench: MakeBench) -> None:
     b = bench(EchoService(in_flight_max=0))
     client = b.connect()

@@ -100,3 +100,50 @@ def test_many_producers_and_takers_lose_nothing_and_never_pass_the_bound() -> No
         thread.join()
     assert sorted(taken) == [float(n) for n in range(producers * each)]
     assert over == []
+
+
+class Laned(Request):
+    __slots__ = ("lane",)
+
+
+def laned(number: int, lane: str = "slow") -> Any:
+    request = Laned()
+    request.received_at = float(number)
+    request.lane = lane
+    return None, request
+
+
+def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in_order() -> None:
+    channel = RequestChannel(10, lane_width=2)
+    slow = [laned(n) for n in range(4)]
+    assert all(channel.offer(each, never) for each in slow)
+    assert channel.offer(item(10), never)
+    assert len(channel) == 5
+    assert numbers(channel, 5) == [0, 1, 10]
+    assert len(channel) == 2
+    channel.done(slow[1])
+    assert numbers(channel, 2) == [2]
+    channel.done(slow[0])
+    channel.done(slow[2])
+    assert numbers(channel, 2) == [3]
+    channel.done(slow[3])
+    assert len(channel) == 0
+    assert channel.offer(laned(4), never)
+    assert channel.offer(laned(5), never)
+    assert channel.offer(laned(6), never)
+    assert numbers(channel, 3) == [4, 5]
+
+
+def test_lanes_do_not_wait_for_each_other() -> None:
+    channel = RequestChannel(10, lane_width=1)
+    assert all(channel.offer(laned(n, lane), never) for n, lane in enumerate(["a", "a", "b", "b"]))
+    assert numbers(channel, 4) == [0, 2]
+
+
+def test_a_lane_leaves_half_of_the_channel_to_others() -> None:
+    channel = RequestChannel(10, lane_width=1)
+    taken = 0
+    while channel.offer(laned(taken), lambda: None):
+        taken += 1
+    assert taken == 7  # one on its way to a handler, six behind it
+    assert all(channel.offer(item(n), never) for n in range(3))
