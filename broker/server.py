@@ -17,6 +17,7 @@ from broker.kafka.broker import KafkaBroker
 from broker.kafka.config_changes import load_defaults
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
+from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
@@ -175,6 +176,7 @@ class BrokerServer:
             entropy=runtime.entropy,
             cluster_id=self._cluster_id(self._catalogue),
             apis=handlers.load(),
+            topic_maker=TopicMaker(logs),
             endpoints=self._endpoints(),
         )
         load_defaults(self._broker)
@@ -184,6 +186,7 @@ class BrokerServer:
         self._spawn("catalogue-writer", groups.writer)
         self._spawn("marker-writer", transactions.markers)
         self._spawn("housekeeper", self._logs.housekeeper)
+        self._spawn("topic-maker", self._broker.topic_maker)
         services: dict[str, Service] = {}
         for listener in self._all_listeners():
             if listener.scheme == "kafka":

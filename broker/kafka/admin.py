@@ -5,16 +5,23 @@ Pure helpers without state of their own; they run on whatever thread handles the
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.errors import RequestError, StorageError
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from broker.kafka.api import Call
     from broker.kafka.broker import KafkaBroker
+    from broker.network.work import Work
     from broker.storage.log import Log
 
 T = TypeVar("T", bound=Hashable)
+
+# Characters of an error message: a topic's longest name (249) twice, and a sentence around it.
+_MESSAGE_MAX = 1000
 
 # Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -65,10 +72,28 @@ def check_leader_epoch(log: "Log", current_leader_epoch: int) -> None:
 
 
 def error_fields(error: RequestError | StorageError) -> tuple[int, str]:
-    """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error."""
+    """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error.
+
+    Messages quote what the client sent, which may be long: they are cut off, so that no reply grows with what it refuses.
+    """
     if isinstance(error, RequestError):
-        return error.code, error.message or ErrorCode(error.code).name.replace("_", " ")
-    return ErrorCode.kafka_storage_error, str(error)
+        return error.code, (error.message or ErrorCode(error.code).name.replace("_", " "))[:_MESSAGE_MAX]
+    return ErrorCode.kafka_storage_error, str(error)[:_MESSAGE_MAX]
+
+
+def deadline_of(call: "Call", timeout: timedelta) -> float:
+    """When a request that changes topics has used up its ``timeout`` (Clock.monotonic() s). Clients that send 0 or -1 mean to
+    wait for as long as it takes: then it is infinite."""
+    seconds = timeout.total_seconds()
+    return call.received_at + seconds if seconds > 0 else inf
+
+
+def check_time(broker: "KafkaBroker", work: "Work", deadline: float) -> None:
+    """Before each topic of a request that changes some. RequestError (request_timed_out): it comes too late, and is left
+    alone. Abandoned: nobody waits for the answer any more."""
+    work.checkpoint()
+    if broker.clock.monotonic() >= deadline:
+        raise RequestError(ErrorCode.request_timed_out, "The time-out of the request was over before its turn came.")
 
 
 def repeated(items: Iterable[T]) -> set[T]:

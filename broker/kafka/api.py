@@ -5,49 +5,64 @@ Each module of ``broker.kafka.handlers`` exports ``API``. Most are *control* API
 they get the request as it came and send bytes themselves.
 """
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from broker.errors import RequestError
+from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
+from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
+from protocol.errors import MessageTooLarge
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.control import Counted
 
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
+T = TypeVar("T")
 Fields = Mapping[str, Any]
+log = get_logger("kafka")
 
 
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "prepared")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "lane", "prepared")
 
     api: "Api"
     api_version: int
     correlation_id: int
     client_id: str | None
     body_offset: int
-    prepared: Any  # what `Api.prepare` found out, for `Api.handle_raw` on the same thread; None after a hand-over
+    # What `Api.prepare` found out, for `Api.handle_raw` on the same thread; None after a hand-over that did not go through
+    # `Outbox.hand_over`.
+    prepared: Any
+    lane: str | None  # set by `KafkaService.inline` where it says no
 
     @property
     def body(self) -> memoryview:
         return self.frame[self.body_offset :]
 
+    def work(self, broker: "KafkaBroker") -> Work:
+        """The work on this request: for nobody once its client has gone or the broker stops."""
+        connection = self.connection
+        return Work(lambda: connection.closed or broker.stopping)
+
 
 class Call:
-    """A control request: the parsed body, and the one reply it is owed."""
+    """A control request: the parsed body, the work on it, and the one reply it is owed."""
 
-    __slots__ = ("_outbox", "_replied", "_request", "body")
+    __slots__ = ("_outbox", "_replied", "_request", "body", "work")
 
-    def __init__(self, request: KafkaRequest, outbox: Outbox, body: Any) -> None:
+    def __init__(self, request: KafkaRequest, outbox: Outbox, body: Any, work: Work) -> None:
         self._request = request
         self._outbox = outbox
         self._replied = False
         self.body = body
+        self.work = work
 
     @property
     def api_version(self) -> int:
@@ -70,13 +85,35 @@ class Call:
         """Identity of the connection, to tell calls of one from those of another."""
         return self._request.connection
 
+    @property
+    def received_at(self) -> float:
+        """Clock.monotonic() of its arrival."""
+        return self._request.received_at
+
+    def array(self, items: Collection[T], make: Callable[[T], Any]) -> Counted:
+        """An array of the reply whose elements, ``make(item)`` each, are made one by one while the reply is written; the work
+        ends in between when nobody wants it any more. For everything of which a request may name many."""
+        return Counted(len(items), map(make, self.work.each(items)))
+
     def reply(self, fields: Fields) -> None:
-        """Answer. From any thread, once. An answer to a connection that is gone is dropped."""
+        """Answer. From any thread, once. An answer to a connection that is gone is dropped; one that would be longer than
+        ``RESPONSE_MAX_BYTES`` closes the connection instead."""
         assert not self._replied, "a call was answered twice"
         self._replied = True
         request = self._request
-        encoded = control.encode_response(request.api.key, request.api_version, request.correlation_id, fields)
-        self._outbox.send(request, [encoded])
+        if request.connection.closed:
+            return
+        try:
+            encoded = control.encode_response(
+                request.api.key, request.api_version, request.correlation_id, fields, RESPONSE_MAX_BYTES
+            )
+        except MessageTooLarge as error:
+            log.warning("response_too_large", peer=self.client_host, api=request.api.key.name, error=str(error))
+            self._outbox.close(request)
+        except Abandoned:
+            self._outbox.close(request)
+        else:
+            self._outbox.send(request, [encoded])
 
 
 @attrs.frozen
@@ -90,7 +127,11 @@ class Api:
     ``inline``: ``handle`` is cheap and never blocks.
 
     ``handle_raw(broker, request, outbox)`` answers through the outbox. ``prepare(broker, request)`` says whether that is cheap
-    and unblocking this time, and may leave in ``request.prepared`` what it worked out.
+    and unblocking this time, and may leave in ``request.prepared`` what it worked out. TooManyEntries says that it is not, and
+    that the request takes long.
+
+    Neither ``inline`` nor ``prepare`` is asked for a body of more than ``inline_max_bytes``. ``lane``: where requests go that are
+    slow whatever their size (see ``broker.network.work``).
     """
 
     key: ApiKey
@@ -101,6 +142,10 @@ class Api:
     inline: bool = False
     handle_raw: Callable[["KafkaBroker", KafkaRequest, Outbox], None] | None = None
     prepare: Callable[["KafkaBroker", KafkaRequest], bool] | None = None
+    inline_max_bytes: int = INLINE_BYTES
+    lane: str | None = None
+    # The size of a body says how many entries it may have. Not so where it carries records.
+    sized_by_bytes: bool = True
     # Advertised instead of min_version where clients want to see a lower one than anybody uses.
     advertised_min: int | None = None
     # An API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions does not list its key.

@@ -1,12 +1,17 @@
 """What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and who we are."""
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
+from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.metadata_cache import MetadataCache
+from broker.kafka.topic_maker import TopicMaker
 from broker.log import get_logger
 from broker.network.service import Peer
 from broker.network.timers import Timer
+from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.storage.catalogue import Catalogue
@@ -43,14 +48,17 @@ class KafkaBroker:
     entropy: Entropy
     cluster_id: str
     apis: "dict[int, Api]"
+    topic_maker: TopicMaker
     # Set when the listeners are bound: what clients are told to connect to, per listener.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
     # The broker stops: nothing may begin to wait any more.
     stopping: bool = False
-    # Metadata answers by what was asked: (generation of the topics, response frame).
-    metadata_cache: dict[tuple[Any, ...], tuple[int, bytes]] = attrs.Factory(dict)
+    metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
+    ack_deadlines: AckDeadlines = attrs.field(init=False)
+    # Logs that parked fetches watch.
+    watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))
     # What ApiVersions tells.
     api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
     features: dict[str, tuple[int, int]] = attrs.field(init=False)
@@ -58,6 +66,7 @@ class KafkaBroker:
     _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.ack_deadlines = AckDeadlines(self.clock, self.timer)
         self.api_ranges = {key: api.advertised for key, api in self.apis.items() if api.feature is None}
         self.features = {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None}
 

@@ -21,6 +21,7 @@ from broker.kafka.config_resources import (
     require_topic,
     stored_overrides,
 )
+from broker.network.work import Work
 from broker.runtime.threads import Lock
 from broker.storage.log_config import BY_NAME, LogConfig
 from protocol.kafka.errors import ErrorCode
@@ -38,12 +39,13 @@ Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(
-    broker: "KafkaBroker", resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
+    broker: "KafkaBroker", work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
 ) -> list[dict[str, Any]]:
     """The results for the resources of a request, each of which fails or succeeds on its own."""
     twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
     results = []
     for resource in resources:
+        work.checkpoint()  # each waits for the disk
         code, message = int(ErrorCode.none), None
         try:
             if (resource.resource_type, resource.resource_name) in twice:
@@ -68,7 +70,7 @@ def refuse_null(configs: Iterable[Any]) -> None:
     """Raises RequestError with invalid_request where a setting has no value."""
     names = [config.name for config in configs if config.value is None]
     if names:
-        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names)} a value: null is none.")
+        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value: null is none.")
 
 
 def _alter_one(broker: "KafkaBroker", resource: Any, validate_only: bool, plan: Plan) -> None:

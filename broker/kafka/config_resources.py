@@ -57,7 +57,7 @@ def require_topic(broker: "KafkaBroker", name: str) -> "TopicInfo":
     """Raises RequestError with unknown_topic_or_partition, or with invalid_topic_exception for what can't be a topic's name."""
     info = broker.logs.topic(name)
     if info is None:
-        broker.logs.create_topic(name, 1, {}, validate_only=True)
+        broker.logs.check_name(name)
         raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
     return info
 

@@ -11,7 +11,8 @@ from broker.kafka.broker import KafkaBroker
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
-from protocol.errors import ProtocolError
+from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
+from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.headers import parse_request_header
@@ -68,24 +69,45 @@ class KafkaService:
 
     def inline(self, request: Request) -> bool:
         assert isinstance(request, KafkaRequest)
-        prepare = request.api.prepare
-        return prepare(self._broker, request) if prepare is not None else request.api.inline
+        api = request.api
+        size = len(request.frame) - request.body_offset
+        if size <= api.inline_max_bytes:
+            prepare = api.prepare
+            if prepare is None:
+                if api.inline:
+                    return True
+            else:
+                try:
+                    if prepare(self._broker, request):
+                        return True
+                except TooManyEntries:
+                    request.lane = BULK
+                    return False
+        request.lane = lane_of(size, api.lane) if api.sized_by_bytes else api.lane
+        return False
 
     def handle(self, request: Request, outbox: Outbox) -> None:
         assert isinstance(request, KafkaRequest)
-        api = request.api
-        if api.handle_raw is not None:
-            api.handle_raw(self._broker, request, outbox)
-            return
-        assert api.handle is not None
         try:
-            body = control.parse_request(api.key, request.api_version, request.body)
+            if request.api.handle_raw is not None:
+                request.api.handle_raw(self._broker, request, outbox)
+            else:
+                self._call(request, outbox)
         except ProtocolError as error:
             # On a handler thread nobody else closes the connection for this.
-            log.info("protocol_error", peer=request.connection.peer.host, api=api.key.name, error=str(error))
+            log.info("protocol_error", peer=request.connection.peer.host, api=request.api.key.name, error=str(error))
             outbox.close(request)
-            return
-        call = Call(request, outbox, body)
+        except Abandoned:
+            outbox.close(request)
+
+    def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
+        api = request.api
+        assert api.handle is not None
+        work = request.work(self._broker)
+        if api.lane is not None:
+            work.checkpoint()  # it may have waited for its turn
+        body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
+        call = Call(request, outbox, body, work)
         try:
             fields = api.handle(self._broker, call)
         except RequestError as error:

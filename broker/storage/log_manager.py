@@ -170,7 +170,7 @@ class LogManager:
         """Make a topic, durably. Raises RequestError (invalid_topic_exception, topic_already_exists, invalid_partitions,
         invalid_config), StorageError; then nothing has happened."""
         with self._lock:
-            self._check_name(name)
+            self.check_name(name)
             total = self.config.num_partitions if partitions is None else partitions
             if not 1 <= total <= MOST_PARTITIONS:
                 raise RequestError(
@@ -185,7 +185,9 @@ class LogManager:
         logger.info("topic created", topic=name, partitions=total)
         return info
 
-    def _check_name(self, name: str) -> None:
+    def check_name(self, name: str) -> None:
+        """Raises RequestError (invalid_topic_exception, topic_already_exists) if no topic of this name can be made. Takes no
+        lock: who wants to make one asks under it."""
         if not re.fullmatch(r"[a-zA-Z0-9._-]+", name) or name in (".", "..") or len(name) > LONGEST_NAME:
             raise RequestError(
                 ErrorCode.invalid_topic_exception,

@@ -324,7 +324,7 @@ def test_a_parked_request_whose_connection_has_gone_goes_to_no_handler(bench: Ma
     client.send(frame(b"h"))
     b.settle(handling=False)
     ((request, outbox),) = b.service.parked
-    client.close()
+    client.abort()
     b.settle(handling=False)
     outbox.hand_over(request)
     b.settle(handling=False)

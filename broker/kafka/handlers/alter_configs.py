@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(broker, call.body.resources, call.body.validate_only, _plan)}
+    return {"responses": alter(broker, call.work, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:
@@ -23,4 +24,4 @@ def _plan(resource: Any) -> Plan:
     return plan
 
 
-API = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2, handle=handle)
+API = Api(key=ApiKey.ALTER_CONFIGS, min_version=0, max_version=2, handle=handle, lane=ADMIN)

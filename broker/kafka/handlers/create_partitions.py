@@ -4,8 +4,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields, repeated
+from broker.kafka.admin import (
+    MAX_PARTITIONS_PER_REQUEST,
+    check_replicas,
+    check_time,
+    deadline_of,
+    error_fields,
+    repeated,
+)
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -21,10 +29,12 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         for name in sorted(twice)
     ]
     room = MAX_PARTITIONS_PER_REQUEST
+    deadline = deadline_of(call, request.timeout)
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
+            check_time(broker, call.work, deadline)
             room -= _check(broker, topic, room)
             if not request.validate_only:
                 broker.logs.add_partitions(topic.name, topic.count)
@@ -69,4 +79,4 @@ def _result(name: str, error: RequestError | StorageError | None = None) -> dict
     return {"name": name, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3, handle=handle)
+API = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3, handle=handle, lane=ADMIN)

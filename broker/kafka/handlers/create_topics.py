@@ -1,13 +1,23 @@
 """CreateTopics (19). A topic is there for every client when its result says so: nothing is created behind the reply."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields, repeated
+from broker.kafka.admin import (
+    MAX_PARTITIONS_PER_REQUEST,
+    check_replicas,
+    check_time,
+    deadline_of,
+    error_fields,
+    repeated,
+)
 from broker.kafka.api import Api, Call
 from broker.kafka.config_resources import Settings
+from broker.network.work import ADMIN
+from broker.storage.log_config import SETTINGS
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.control import Counted
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -25,24 +35,29 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         for name in sorted(twice)
     ]
     room = MAX_PARTITIONS_PER_REQUEST
+    settings = Settings(broker)
+    deadline = deadline_of(call, request.timeout)
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
+            check_time(broker, call.work, deadline)
             partitions = _partitions(broker, topic)
             if partitions > room:
                 raise RequestError(
                     ErrorCode.policy_violation,
                     f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
                 )
-            results.append(_create(broker, topic, partitions, request.validate_only))
+            results.append(_create(broker, settings, topic, partitions, request.validate_only))
             room -= partitions
         except (RequestError, StorageError) as error:
             results.append(_failed(topic.name, error))
     return {"topics": results}
 
 
-def _create(broker: "KafkaBroker", topic: Any, partitions: int, validate_only: bool) -> dict[str, Any]:
+def _create(
+    broker: "KafkaBroker", settings: Settings, topic: Any, partitions: int, validate_only: bool
+) -> dict[str, Any]:
     configs = {config.name: config.value for config in topic.configs}
     info = broker.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
     return {
@@ -52,11 +67,14 @@ def _create(broker: "KafkaBroker", topic: Any, partitions: int, validate_only: b
         "error_message": None,
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": [
-            {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
-            for entry in Settings(broker).topic_entries(configs)
-        ],
+        # Made when the reply is written: there are some 30 of each topic.
+        "configs": Counted(len(SETTINGS), _config_entries(settings, configs)),
     }
+
+
+def _config_entries(settings: Settings, configs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for entry in settings.topic_entries(configs):
+        yield {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
 
 
 def _partitions(broker: "KafkaBroker", topic: Any) -> int:
@@ -98,4 +116,4 @@ def _failed(name: str, error: RequestError | StorageError) -> dict[str, Any]:
     return {"name": name, "topic_id": None, "error_code": code, "error_message": message, "configs": None}
 
 
-API = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7, handle=handle)
+API = Api(key=ApiKey.CREATE_TOPICS, min_version=2, max_version=7, handle=handle, lane=ADMIN)

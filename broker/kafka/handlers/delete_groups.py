@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -17,4 +18,4 @@ def handle(broker: "KafkaBroker", call: Call) -> None:
     broker.groups.delete(call.body.groups_names, reply)
 
 
-API = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2, handle=handle)
+API = Api(key=ApiKey.DELETE_GROUPS, min_version=0, max_version=2, handle=handle, lane=ADMIN)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, online_log
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -14,10 +15,17 @@ if TYPE_CHECKING:
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    topics = [
-        {"name": topic.name, "partitions": [_delete(broker, topic.name, wanted) for wanted in topic.partitions]}
-        for topic in call.body.topics
-    ]
+    """A partition that is named twice is answered once, as by Kafka: for the offset that was given last."""
+    wanted: dict[str, dict[int, Any]] = {}
+    for topic in call.body.topics:
+        wanted.setdefault(topic.name, {}).update({one.partition_index: one for one in topic.partitions})
+    topics: list[dict[str, Any]] = []
+    for name, partitions in wanted.items():
+        results = []
+        for one in partitions.values():
+            call.work.checkpoint()  # each waits for the disk
+            results.append(_delete(broker, name, one))
+        topics.append({"name": name, "partitions": results})
     return {"topics": topics}
 
 
@@ -35,4 +43,4 @@ def _delete(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
         return {"partition_index": partition, "low_watermark": -1, "error_code": error_fields(error)[0]}
 
 
-API = Api(key=ApiKey.DELETE_RECORDS, min_version=0, max_version=2, handle=handle)
+API = Api(key=ApiKey.DELETE_RECORDS, min_version=0, max_version=2, handle=handle, lane=ADMIN)

@@ -7,6 +7,7 @@ from uuid import UUID
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, repeated
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from broker.storage.log_manager import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -24,7 +25,8 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         code = ErrorCode.topic_deletion_disabled if call.api_version >= 3 else ErrorCode.invalid_request
         error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
         return {"responses": [_result(*key, error) for key in wanted]}
-    found = [_find(broker, name, topic_id) for name, topic_id in wanted]
+    by_id = {info.topic_id: info for info in broker.logs.topics()}
+    found = [_find(broker, by_id, name, topic_id) for name, topic_id in wanted]
     # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
     twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
     responses: dict[Any, dict[str, Any]] = {}
@@ -36,6 +38,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         elif isinstance(info, RequestError):
             responses[identity] = _result(*key, info)
         else:
+            call.work.checkpoint()  # each waits for the disk
             responses[identity] = _delete(broker, info)
     return {"responses": list(responses.values())}
 
@@ -49,13 +52,16 @@ def _wanted(request: Any) -> Iterator[Wanted]:
             yield topic.name, topic.topic_id
 
 
-def _find(broker: "KafkaBroker", name: str | None, topic_id: UUID | None) -> TopicInfo | RequestError:
+def _find(
+    broker: "KafkaBroker", by_id: Mapping[UUID, TopicInfo], name: str | None, topic_id: UUID | None
+) -> TopicInfo | RequestError:
     if (name is None) == (topic_id is None):
         return RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id, and not both.")
     if name is not None:
         info = broker.logs.topic(name)
         return info or RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
-    info = next((info for info in broker.logs.topics() if info.topic_id == topic_id), None)
+    assert topic_id is not None
+    info = by_id.get(topic_id)
     return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
 
 
@@ -74,4 +80,4 @@ def _result(
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6, handle=handle)
+API = Api(key=ApiKey.DELETE_TOPICS, min_version=1, max_version=6, handle=handle, lane=ADMIN)

@@ -1,32 +1,51 @@
 """DescribeConfigs (32): the settings of topics and of this broker, what they are worth now and where that was set."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields
 from broker.kafka.api import Api, Call
 from broker.kafka.config_resources import Entry, ResourceType, Settings, is_this_broker, require_topic
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
+Resource = tuple[int, str]
+Keys = frozenset[str] | None
+
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"results": [_describe(broker, call.body, resource) for resource in call.body.resources]}
+    settings = Settings(broker)
+    wanted = list(_distinct(call.body.resources).items())
+    return {"results": call.array(wanted, lambda one: _describe(broker, call, settings, *one))}
 
 
-def _describe(broker: "KafkaBroker", request: Any, resource: Any) -> dict[str, Any]:
+def _distinct(resources: Iterable[Any]) -> dict[Resource, Keys]:
+    """What is asked of each resource. One that is named twice is described once, with all that was asked of it."""
+    wanted: dict[Resource, Keys] = {}
+    for one in resources:
+        resource = one.resource_type, one.resource_name
+        # No keys, be it null or an empty list, means all of them.
+        keys = frozenset(one.configuration_keys) if one.configuration_keys else None
+        before = wanted.get(resource, frozenset())
+        wanted[resource] = None if keys is None or before is None else keys | before
+    return wanted
+
+
+def _describe(broker: "KafkaBroker", call: Call, settings: Settings, resource: Resource, keys: Keys) -> dict[str, Any]:
+    call.work.checkpoint()
+    request = call.body
     code, message, entries = int(ErrorCode.none), None, list[Entry]()
     try:
-        entries = _entries(broker, resource.resource_type, resource.resource_name)
+        entries = _entries(broker, settings, *resource)
     except (RequestError, StorageError) as error:
         code, message = error_fields(error)
-    # No keys, be it null or an empty list, means all of them.
-    if resource.configuration_keys:
-        entries = [entry for entry in entries if entry["name"] in resource.configuration_keys]
+    if keys is not None:
+        entries = [entry for entry in entries if entry["name"] in keys]
     for entry in entries:
         if not request.include_synonyms:
             entry["synonyms"] = []
@@ -35,17 +54,16 @@ def _describe(broker: "KafkaBroker", request: Any, resource: Any) -> dict[str, A
     return {
         "error_code": code,
         "error_message": message,
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
+        "resource_type": resource[0],
+        "resource_name": resource[1],
         "configs": entries,
     }
 
 
-def _entries(broker: "KafkaBroker", kind: int, name: str) -> list[Entry]:
+def _entries(broker: "KafkaBroker", settings: Settings, kind: int, name: str) -> list[Entry]:
     if kind == ResourceType.TOPIC:
-        return Settings(broker).topic_entries(require_topic(broker, name).configs)
+        return settings.topic_entries(require_topic(broker, name).configs)
     if kind == ResourceType.BROKER:
-        settings = Settings(broker)
         return settings.broker_entries() if is_this_broker(broker, name) else settings.cluster_entries()
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
@@ -55,4 +73,4 @@ def _entries(broker: "KafkaBroker", kind: int, name: str) -> list[Entry]:
     raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
 
 
-API = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4, handle=handle, lane=ADMIN)

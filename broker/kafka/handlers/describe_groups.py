@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.kafka.admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     asked = getattr(call.body, "include_authorized_operations", False)  # from version 3 on
     operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR
-    return {"groups": [_group(broker, group_id, operations) for group_id in call.body.groups]}
+    return {"groups": call.array(once(call.body.groups), lambda group_id: _group(broker, group_id, operations))}
 
 
 def _group(broker: "KafkaBroker", group_id: str, operations: int) -> dict[str, Any]:
@@ -40,4 +41,4 @@ def _group(broker: "KafkaBroker", group_id: str, operations: int) -> dict[str, A
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=5, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_GROUPS, min_version=0, max_version=5, handle=handle, lane=ADMIN)

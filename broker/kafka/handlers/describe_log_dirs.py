@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     topics = []
     for name, partitions in _wanted(broker, call.body):
-        sizes = [size for size in (_size(broker, name, partition) for partition in partitions) if size]
+        sizes = [size for size in (_size(broker, name, partition) for partition in call.work.each(partitions)) if size]
         if sizes:
             topics.append({"name": name, "partitions": sizes})
     directory = {"log_dir": broker.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}
@@ -28,13 +29,15 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
 
 
 def _wanted(broker: "KafkaBroker", request: Any) -> Iterator[tuple[str, Any]]:
-    """No list of topics means all of them."""
+    """No list of topics means all of them. What is named twice is described once, as by Kafka."""
     if request.topics is None:
         for info in sorted(broker.logs.topics(), key=lambda info: info.name):
             yield info.name, range(info.partitions)
     else:
+        wanted: dict[str, dict[int, None]] = {}
         for topic in request.topics:
-            yield topic.topic, topic.partitions
+            wanted.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
+        yield from wanted.items()
 
 
 def _size(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any] | None:
@@ -54,4 +57,4 @@ def _size(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any] |
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_LOG_DIRS, min_version=1, max_version=4, handle=handle, lane=ADMIN)

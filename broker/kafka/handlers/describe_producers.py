@@ -1,11 +1,12 @@
 """DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, online_log
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -14,18 +15,19 @@ if TYPE_CHECKING:
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_partition(broker, topic.name, index) for index in topic.partition_indexes],
-            }
-            for topic in call.body.topics
-        ]
-    }
+    """A partition that is named twice is described once."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in call.body.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return {"topics": call.array(wanted.items(), lambda topic: _topic(broker, call, *topic))}
 
 
-def _partition(broker: "KafkaBroker", topic: str, index: int) -> dict[str, Any]:
+def _topic(broker: "KafkaBroker", call: Call, name: str, indexes: Collection[int]) -> dict[str, Any]:
+    return {"name": name, "partitions": call.array(indexes, lambda index: _partition(broker, call, name, index))}
+
+
+def _partition(broker: "KafkaBroker", call: Call, topic: str, index: int) -> dict[str, Any]:
+    call.work.checkpoint()  # a partition may have many producers
     try:
         producers = online_log(broker, topic, index).describe_producers()
     except (RequestError, StorageError) as error:
@@ -35,18 +37,19 @@ def _partition(broker: "KafkaBroker", topic: str, index: int) -> dict[str, Any]:
         "partition_index": index,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "active_producers": [
-            {
-                "producer_id": one.producer_id,
-                "producer_epoch": one.epoch,
-                "last_sequence": one.last_sequence,
-                "last_timestamp": one.last_timestamp,
-                "coordinator_epoch": one.coordinator_epoch,
-                "current_txn_start_offset": one.txn_start_offset,
-            }
-            for one in producers
-        ],
+        "active_producers": call.array(producers, _producer),
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_PRODUCERS, min_version=0, max_version=0, handle=handle)
+def _producer(one: Any) -> dict[str, Any]:
+    return {
+        "producer_id": one.producer_id,
+        "producer_epoch": one.epoch,
+        "last_sequence": one.last_sequence,
+        "last_timestamp": one.last_timestamp,
+        "coordinator_epoch": one.coordinator_epoch,
+        "current_txn_start_offset": one.txn_start_offset,
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_PRODUCERS, min_version=0, max_version=0, handle=handle, lane=ADMIN)

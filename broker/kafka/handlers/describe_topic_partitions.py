@@ -8,6 +8,7 @@ from uuid import UUID
 
 from broker.kafka.admin import TOPIC_OPERATIONS
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -27,7 +28,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
     topics: list[dict[str, Any]] = []
     following: dict[str, Any] | None = None
-    for name in sorted(name for name in names if name >= first_topic):
+    for name in call.work.each(sorted(name for name in names if name >= first_topic)):
         info = broker.logs.topic(name)
         if info is None:
             topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, []))
@@ -73,4 +74,4 @@ def _partition(number: int, node_id: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_version=0, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_TOPIC_PARTITIONS, min_version=0, max_version=0, handle=handle, lane=ADMIN)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"transaction_states": [_describe(broker, one) for one in call.body.transactional_ids]}
+    """An id that is named twice is described once."""
+    return {"transaction_states": call.array(once(call.body.transactional_ids), lambda one: _describe(broker, one))}
 
 
 def _describe(broker: "KafkaBroker", transactional_id: str) -> dict[str, Any]:
@@ -43,4 +45,4 @@ def _describe(broker: "KafkaBroker", transactional_id: str) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_TRANSACTIONS, min_version=0, max_version=0, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_TRANSACTIONS, min_version=0, max_version=0, handle=handle, lane=ADMIN)

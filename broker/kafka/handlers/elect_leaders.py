@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import error_fields, online_log
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -21,11 +22,18 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         return {"error_code": ErrorCode.invalid_request, "replica_election_results": []}
     # "All partitions" (null) lists only those that had to change leader: none.
     wanted = request.topic_partitions or ()
-    results = [
-        {"topic": topic.topic, "partition_result": [_elect(broker, topic.topic, number) for number in topic.partitions]}
-        for topic in wanted
-    ]
-    return {"error_code": ErrorCode.none, "replica_election_results": results}
+    return {
+        "error_code": ErrorCode.none,
+        "replica_election_results": call.array(wanted, lambda topic: _topic(broker, call, topic)),
+    }
+
+
+def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+    name = topic.topic
+    return {
+        "topic": name,
+        "partition_result": call.array(once(topic.partitions), lambda number: _elect(broker, name, number)),
+    }
 
 
 def _elect(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
@@ -40,4 +48,4 @@ def _elect(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
     return {"partition_id": partition, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2, handle=handle)
+API = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2, handle=handle, lane=ADMIN)

@@ -6,23 +6,15 @@ Answered, as EndTxn is, when every marker is durable and the group offsets are c
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
 from broker.kafka.transactions.transaction import Claim
-from broker.log import get_logger
 from broker.network.service import Outbox
-from protocol.errors import ProtocolError
+from broker.network.work import REQUEST_ENTRIES_MAX
 from protocol.kafka import end_txns
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-log = get_logger("kafka")
-
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
-    try:
-        parsed = end_txns.parse_request(request.body)
-    except ProtocolError as error:
-        log.info("protocol_error", peer=request.connection.peer.host, api=ApiKey.END_TXNS.name, error=str(error))
-        outbox.close(request)
-        return
+    parsed = end_txns.parse_request(request.body, REQUEST_ENTRIES_MAX)
 
     def reply(error: ErrorCode, index: int) -> None:
         outbox.send(request, [end_txns.response(request.correlation_id, error, index)])

@@ -1,18 +1,21 @@
 """Fetch: read record batches, waiting for enough of them if there are not.
 
-Inline while the records are in the page cache; a cold read goes to the handler pool, which pulls it in from the disk first, so
-that no processor waits for one. A fetch that must wait is *parked*: it watches its logs, and whoever appends has the fetch's
-own processor look again. Records leave by sendfile; nothing here looks at them.
+Inline while the records are in the page cache and the partitions few; a cold read goes to the handler pool, which pulls it in
+from the disk first, so that no processor waits for one. A fetch that must wait is *parked*: it watches its logs, and whoever
+appends has the fetch's own processor look at that log again. When there is enough, a fetch of many partitions is answered by a
+handler. Records leave by sendfile; nothing here looks at them.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
 from broker.network.service import Outbox
 from broker.network.timers import TimerHandle
+from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, Work
 from broker.storage.log import Log
 from protocol.kafka import fetch
 from protocol.kafka.api_keys import ApiKey
@@ -21,24 +24,35 @@ from protocol.kafka.errors import ErrorCode
 READ_COMMITTED = 1
 # A cold range is pulled into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
+_new = tuple.__new__  # skips the generated __new__
+
+
+class _Seen(NamedTuple):
+    """What a reading saw of one log: its end, and how many bytes there were to send."""
+
+    log: Log
+    wanted: fetch.FetchPartition
+    end: int
+    size: int
 
 
 class _Reading:
     """One pass over the partitions of a request: what there is to send now."""
 
-    __slots__ = ("committed", "failed", "logs", "resident", "results", "size")
+    __slots__ = ("committed", "failed", "limit", "logs", "resident", "results", "size")
 
-    def __init__(self, broker: KafkaBroker, request: fetch.FetchRequest) -> None:
+    def __init__(self, broker: KafkaBroker, request: fetch.FetchRequest, work: Work | None = None) -> None:
+        """``work``: where there are so many partitions that somebody should ask whether the answer is still wanted."""
         self.results: list[tuple[str, list[fetch.PartitionData]]] = []
-        self.logs: list[tuple[Log, int]] = []  # with the end each had when it was read
+        self.logs: list[_Seen] = []
         self.size = 0
         self.failed = False
         self.resident = True
         self.committed = request.isolation_level == READ_COMMITTED
-        left = min(request.max_bytes, broker.config.fetch_max_bytes)
+        left = self.limit = min(request.max_bytes, broker.config.fetch_max_bytes)
         partitions = broker.logs.partitions
         last_topic: str | None = None
-        for wanted in request.partitions:
+        for wanted in request.partitions if work is None else work.each(request.partitions):
             target = partitions.get((wanted.topic, wanted.partition))
             if target is None:
                 data = _error(wanted.partition, ErrorCode.unknown_topic_or_partition)
@@ -75,7 +89,7 @@ class _Reading:
             self.failed = True
             broker.complain("read_failed", wanted.topic, wanted.partition, error)
             return _error(wanted.partition, ErrorCode.kafka_storage_error)
-        self.logs.append((target, read.high_watermark))
+        self.logs.append(_new(_Seen, (target, wanted, read.high_watermark, read.size)))
         self.size += read.size
         self.resident = self.resident and read.resident
         return fetch.PartitionData(
@@ -106,15 +120,33 @@ def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset
     return fetch.PartitionData(partition, code, high_watermark, -1, log_start_offset, None, 0, ())
 
 
+def _parse(request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
+    parsed = fetch.parse_request(request.frame, request.api_version, request.body_offset, max_entries)
+    if len(parsed.partitions) > 1:
+        # Named twice, a partition is answered once, as in Kafka: for what was said last.
+        distinct = {(wanted.topic, wanted.partition): wanted for wanted in parsed.partitions}
+        if len(distinct) < len(parsed.partitions):
+            return parsed._replace(partitions=list(distinct.values()))
+    return parsed
+
+
 def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
-    parsed = fetch.parse_request(request.body, request.api_version)
+    parsed = _parse(request, INLINE_ENTRIES)
     reading = _Reading(broker, parsed)
     request.prepared = (parsed, reading)
     return reading.resident
 
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
-    parsed, reading = request.prepared
+    prepared = request.prepared
+    if isinstance(prepared, _Parked):
+        prepared.answer()
+        return
+    if prepared is None:  # of many partitions
+        parsed = _parse(request, REQUEST_ENTRIES_MAX)
+        reading = _Reading(broker, parsed, request.work(broker))
+    else:
+        parsed, reading = prepared
     if parsed.session_id != 0:
         # Fetch sessions are not kept: every full fetch is answered with session 0, which clients take as "none".
         _send(request, outbox, (), ErrorCode.fetch_session_id_not_found)
@@ -139,7 +171,9 @@ def _send(
 
 
 class _Parked:
-    """A fetch that waits for bytes or for its time. From ``park`` on everything happens on the connection's processor."""
+    """A fetch that waits for bytes or for its time. From ``park`` on, everything but ``answer`` happens on the connection's
+    processor, and only the logs that were appended to are looked at.
+    """
 
     def __init__(
         self,
@@ -154,7 +188,12 @@ class _Parked:
         self._outbox = outbox
         self._parsed = parsed
         self._logs = reading.logs
-        self._watches: list[tuple[Log, Any]] = []
+        self._limit = reading.limit
+        self._committed = reading.committed
+        self._size = reading.size  # bytes that there are to send, by log as in `_logs` and altogether
+        self._watches: list[int] = []  # tokens, by log as in `_logs`; empty: none of them is watched
+        # Numbers of logs that were appended to since they were looked at. A dict: a set whose every operation is one step.
+        self._changed: dict[int, None] = {}
         self._timer: TimerHandle | None = None
         self._looking = False  # a look has been asked for and has not happened yet
         self._done = False
@@ -162,18 +201,20 @@ class _Parked:
     def park(self) -> None:
         self._request.connection.data = self
         deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
-        for entry, _ in self._logs:
-            self._watches.append((entry, entry.watch(self._appended)))
+        if self._broker.watches.take(len(self._logs)):
+            self._watches = [seen.log.watch(partial(self._appended, number)) for number, seen in enumerate(self._logs)]
         self._timer = self._broker.timer.at(deadline, self._expired)
         # What was appended between the reading and the watching has rung no bell.
-        if any(entry.high_watermark != end for entry, end in self._logs):
-            self._appended()
+        for number, seen in enumerate(self._logs):
+            if seen.log.high_watermark != seen.end:
+                self._appended(number)
         # Whoever waited before that has been told already.
         if self._broker.stopping or self._request.connection.finished:
             self._expired()
 
-    def _appended(self) -> None:
+    def _appended(self, number: int) -> None:
         """From the thread that appended (or deleted the topic)."""
+        self._changed[number] = None
         if not self._looking:
             self._looking = True
             self._outbox.call(self._request.connection, self._look)
@@ -183,16 +224,52 @@ class _Parked:
         self._outbox.call(self._request.connection, self.give_up)
 
     def _look(self) -> None:
-        self._looking = False
+        self._looking = False  # before the changes are taken: who comes after that has this called again
         if self._done:
             return
-        reading = _Reading(self._broker, self._parsed)
-        if reading.enough(self._parsed):
-            self._finish(reading)
+        changed, failed = self._changed, False
+        while changed:
+            failed = not self._account(changed.popitem()[0]) or failed
+        if not failed and self._size < self._parsed.min_bytes:
+            return
+        if self._is_long:
+            self._hand_over()
+        else:
+            reading = _Reading(self._broker, self._parsed)
+            if reading.enough(self._parsed):
+                self._finish(reading)
+
+    def _account(self, number: int) -> bool:
+        """See what there is in one log now. False: it cannot be read, which is reason enough to answer.
+
+        What a log has may be counted in full here although the response has no room for it all, or not as its first batch:
+        then the answer comes sooner than it might, or (of few partitions) turns out not to be due yet.
+        """
+        log, wanted, _, before = self._logs[number]
+        try:
+            read = log.read(
+                wanted.fetch_offset,
+                max(0, min(self._limit, wanted.max_bytes)),
+                at_least_one=True,
+                up_to=log.last_stable_offset if self._committed else None,
+            )
+        except (RequestError, StorageError):
+            return False
+        self._logs[number] = _new(_Seen, (log, wanted, read.high_watermark, read.size))
+        self._size += read.size - before
+        return True
+
+    @property
+    def _is_long(self) -> bool:
+        return len(self._parsed.partitions) > INLINE_ENTRIES
 
     def give_up(self) -> None:
-        """Answer with what there is. On the connection's processor."""
-        if not self._done:
+        """Answer with what there is."""
+        if self._done:
+            return
+        if self._is_long:
+            self._hand_over()
+        else:
             self._finish(_Reading(self._broker, self._parsed))
 
     def _finish(self, reading: _Reading) -> None:
@@ -200,14 +277,31 @@ class _Parked:
         self._request.connection.data = None
         _send(self._request, self._outbox, reading.results)
 
+    def _hand_over(self) -> None:
+        self.abandon()
+        self._request.connection.data = None
+        self._request.prepared = self
+        self._request.lane = BULK
+        self._outbox.hand_over(self._request)
+
+    def answer(self) -> None:
+        """On a handler thread."""
+        reading = _Reading(self._broker, self._parsed, self._request.work(self._broker))
+        if not reading.resident:
+            reading.warm()
+        _send(self._request, self._outbox, reading.results)
+
     def abandon(self) -> None:
         """Stop waiting without an answer (the connection is gone)."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
-        for entry, token in self._watches:
-            entry.unwatch(token)
-        self._watches = []
+        watches, self._watches = self._watches, []
+        if watches:
+            for seen, token in zip(self._logs, watches, strict=True):
+                seen.log.unwatch(token)
+            self._broker.watches.give_back(len(watches))
+        self._logs = []
 
 
 API = Api(

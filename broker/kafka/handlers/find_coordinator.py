@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
+from broker.network.work import once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -34,7 +35,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         }
     if call.api_version < 4:
         return answer
-    return {"coordinators": [{"key": key, **answer} for key in request.coordinator_keys]}
+    return {"coordinators": call.array(once(request.coordinator_keys), lambda key: {"key": key, **answer})}
 
 
 API = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=4, handle=handle, inline=True)

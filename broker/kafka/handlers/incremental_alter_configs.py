@@ -8,6 +8,7 @@ from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
 from broker.kafka.config_resources import is_list
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -25,7 +26,7 @@ class Operation(IntEnum):
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(broker, call.body.resources, call.body.validate_only, _plan)}
+    return {"responses": alter(broker, call.work, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:
@@ -58,4 +59,4 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-API = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_version=1, handle=handle)
+API = Api(key=ApiKey.INCREMENTAL_ALTER_CONFIGS, min_version=0, max_version=1, handle=handle, lane=ADMIN)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -21,16 +22,16 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         groups = []
     return {
         "error_code": error,
-        "groups": [
-            {
+        "groups": call.array(
+            groups,
+            lambda group: {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type,
                 "group_state": group.state.value,
                 "group_type": TYPE,
-            }
-            for group in groups
-        ],
+            },
+        ),
     }
 
 
-API = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5, handle=handle)
+API = Api(key=ApiKey.LIST_GROUPS, min_version=0, max_version=5, handle=handle, lane=ADMIN)

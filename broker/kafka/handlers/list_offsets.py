@@ -27,21 +27,16 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     topics = call.body.topics
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
     twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
+
+    def answer(topic: str, wanted: Any) -> dict[str, Any]:
+        call.work.checkpoint()  # a look-up by time reads from the disk
+        return _answer(broker, call.api_version, topic, wanted, committed, (topic, wanted.partition_index) in twice)
+
     return {
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [
-                    _answer(
-                        broker,
-                        call.api_version,
-                        topic.name,
-                        wanted,
-                        committed,
-                        (topic.name, wanted.partition_index) in twice,
-                    )
-                    for wanted in topic.partitions
-                ],
+                "partitions": [answer(topic.name, wanted) for wanted in topic.partitions],
             }
             for topic in topics
         ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.transactions.transaction import Phase
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.control import milliseconds
 
@@ -41,4 +42,4 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LIST_TRANSACTIONS, min_version=0, max_version=1, handle=handle)
+API = Api(key=ApiKey.LIST_TRANSACTIONS, min_version=0, max_version=1, handle=handle, lane=ADMIN)

@@ -1,79 +1,201 @@
-"""Metadata: which topics and partitions there are, and where. Makes topics that are asked for, if the settings allow.
+"""Metadata: which topics and partitions there are, and where. Has topics made that are asked for, if the settings allow.
 
 Every client asks at its start and every few minutes, and a thousand topics take milliseconds to encode: so answers are kept
-until the next change of any topic (``LogManager.generation``). Creating topics waits for the disk and is left to a handler.
+until the next change of any topic (``LogManager.generation``). Creating topics waits for the disk and is left to the topic
+maker; the request is parked meanwhile, for a bounded time.
 """
 
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 
-from broker.errors import RequestError, StorageError
+import attrs
+
+from broker.errors import RequestError
 from broker.kafka.admin import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
-from broker.log import get_logger
-from broker.network.service import Outbox
+from broker.kafka.metadata_cache import Key
+from broker.kafka.topic_maker import NAMES_MAX, Failures
+from broker.network.service import Outbox, Part
+from broker.network.timers import TimerHandle
+from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.storage.log_manager import TopicInfo
-from protocol.frames import with_correlation_id
+from protocol.errors import ProtocolError
 from protocol.kafka import metadata
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.wire import BytesLike
 
-log = get_logger("kafka")
-
-# Answers kept; clients of one kind ask the same thing, so few are enough.
-_CACHE_MAX = 64
-# A request of more topics than this is encoded by a handler.
+# An answer about more topics or partitions than this is encoded by a handler: it would take a processor more than 1 ms.
 _INLINE_TOPICS_MAX = 20
+_INLINE_PARTITIONS_MAX = 500
+# How long a request waits for its topics to be made (s), before the client is told to ask again. They are made all the same.
+_WAIT_S = 2.0
+# A longer frame is not copied for its correlation id.
+_COPY_MAX_BYTES = 16 * 1024
 
 
-def _key(broker: KafkaBroker, request: KafkaRequest) -> tuple[Any, ...]:
+def _key(broker: KafkaBroker, request: KafkaRequest) -> Key:
     return (request.api_version, broker.advertised(request.connection.peer), bytes(request.body))
 
 
 def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
-    key = _key(broker, request)
-    cached = broker.metadata_cache.get(key)
-    if cached is not None and cached[0] == broker.logs.generation:
-        request.prepared = cached[1]
+    cached = broker.metadata_cache.get(_key(broker, request), broker.logs.generation)
+    if cached is not None:
+        request.prepared = cached
         return True
-    parsed = metadata.parse_request(request.body, request.api_version)
-    return (
-        parsed.topics is not None
-        and len(parsed.topics) <= _INLINE_TOPICS_MAX
-        and all(broker.logs.topic(name) is not None for name in parsed.topics)
-    )
+    parsed = metadata.parse_request(request.body, request.api_version, 0, INLINE_ENTRIES)
+    if parsed.topics is None or len(parsed.topics) > _INLINE_TOPICS_MAX:
+        return False
+    left = _INLINE_PARTITIONS_MAX
+    for name in parsed.topics:
+        info = broker.logs.topic(name)
+        if info is None:
+            return False
+        left -= info.partitions
+    return left >= 0
 
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
-    frame = request.prepared
-    if frame is None:
-        # Read before the topics: a change in between makes the answer count as old at once.
-        generation = broker.logs.generation
-        key = _key(broker, request)
-        frame, complete = _answer(broker, request)
-        if complete and generation == broker.logs.generation:
-            cache = broker.metadata_cache
-            if len(cache) >= _CACHE_MAX:
-                cache.clear()
-            cache[key] = (generation, frame)
-    outbox.send(request, [with_correlation_id(frame, request.correlation_id)])
+    prepared = request.prepared
+    if isinstance(prepared, _Waiting):
+        prepared.answer()
+        return
+    if prepared is not None:
+        outbox.send(request, _parts(prepared, request))
+        return
+    # Read before the topics: a change in between makes the answer count as old at once.
+    generation = broker.logs.generation
+    parsed = metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
+    names = None if parsed.topics is None else once(parsed.topics)
+    create = parsed.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+    if names is not None and create:
+        missing = [name for name in names if broker.logs.topic(name) is None and _refusal(broker, name) is None]
+        if missing:
+            _Waiting(broker, request, outbox, parsed, names).park(missing)
+            return
+    frame, complete = _answer(broker, request, parsed, names, create)
+    if complete and generation == broker.logs.generation and len(request.body) <= INLINE_BYTES:
+        broker.metadata_cache.put(_key(broker, request), generation, frame)
+    outbox.send(request, _parts(frame, request))
 
 
-def _answer(broker: KafkaBroker, request: KafkaRequest) -> tuple[bytes, bool]:
-    """The frame (its correlation id to be set), and whether the same question may get the same answer."""
-    parsed = metadata.parse_request(request.body, request.api_version)
+def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
+    """The frame with the request's correlation id. What many connections are sent at once is there once."""
+    view = memoryview(frame)
+    head = bytes(view[:4]) + request.correlation_id.to_bytes(4, "big", signed=True)
+    return [head + view[8:]] if len(frame) <= _COPY_MAX_BYTES else [head, view[8:]]
+
+
+def _refusal(broker: KafkaBroker, name: str) -> int | None:
+    """Why no topic of that name can be made, which is not there."""
+    try:
+        broker.logs.check_name(name)
+    except RequestError as error:
+        return error.code if error.code != ErrorCode.topic_already_exists else None  # made just now
+    return None
+
+
+class _Waiting:
+    """A request whose topics are being made. ``give_up`` and ``abandon`` run on the connection's processor."""
+
+    def __init__(
+        self,
+        broker: KafkaBroker,
+        request: KafkaRequest,
+        outbox: Outbox,
+        parsed: metadata.MetadataRequest,
+        names: Collection[str],
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._outbox = outbox
+        self._parsed = parsed
+        self._names = names
+        self._failures: Failures = {}
+        self._timer: TimerHandle | None = None
+        self._done = False
+
+    def park(self, missing: list[str]) -> None:
+        """On a handler thread; nothing else happens on the connection until this request is answered."""
+        broker, connection = self._broker, self._request.connection
+        connection.data = self
+        self._timer = broker.timer.at(broker.clock.monotonic() + _WAIT_S, self._ready)
+        if not broker.topic_maker.make(
+            missing[:NAMES_MAX], lambda: not (connection.closed or broker.stopping), self._made
+        ):
+            self._ready()
+        if (
+            broker.stopping or connection.closed or connection.finished
+        ):  # whoever waited before that has been told already
+            self._ready()
+
+    def _made(self, failures: Failures) -> None:
+        """From the maker's thread."""
+        self._failures = failures
+        self._ready()
+
+    def _ready(self) -> None:
+        self._outbox.call(self._request.connection, self.give_up)
+
+    def give_up(self) -> None:
+        """Answer with what there is."""
+        if self._done:
+            return
+        self.abandon()
+        request = self._request
+        request.connection.data = None
+        request.prepared = self
+        request.lane = BULK if len(self._names) > INLINE_ENTRIES else None
+        self._outbox.hand_over(request)
+
+    def abandon(self) -> None:
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def answer(self) -> None:
+        """On a handler thread. What is not there yet is on its way, or its turn comes when the client asks again."""
+        frame, _ = _answer(self._broker, self._request, self._parsed, self._names, True, self._failures)
+        self._outbox.send(self._request, _parts(frame, self._request))
+
+
+def _answer(
+    broker: KafkaBroker,
+    request: KafkaRequest,
+    parsed: metadata.MetadataRequest,
+    names: Collection[str] | None,
+    create: bool,
+    failures: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[BytesLike, bool]:
+    """The frame (its correlation id to be set), and whether the same question may get the same answer.
+
+    ``create``: topics that are not there are being made, but for those that ``failures`` gives an error code or that cannot have
+    their name. Raises ProtocolError where the answer would be too long.
+    """
+    work = request.work(broker)
     topics = []
     complete = True
-    if parsed.topics is None:
-        topics = [_topic(broker, info) for info in broker.logs.topics()]
+    if names is None:
+        topics = [_topic(broker, info, work) for info in broker.logs.topics()]
     else:
-        for name in parsed.topics:
-            topic = _named(broker, name, parsed.allow_auto_topic_creation)
-            complete = complete and not topic.error
-            topics.append(topic)
+        for name in work.each(names):
+            info = broker.logs.topic(name)
+            if info is not None:
+                topics.append(_topic(broker, info, work))
+                continue
+            complete = False
+            if create:
+                code = failures.get(name) or _refusal(broker, name) or ErrorCode.leader_not_available
+            else:
+                code = ErrorCode.unknown_topic_or_partition
+            topics.append(metadata.TopicMetadata(code, name))
     if parsed.include_topic_authorized_operations:
         topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
     asked = parsed.include_cluster_authorized_operations
+    size = metadata.response_size(request.api_version, topics)
+    if size > RESPONSE_MAX_BYTES:
+        raise ProtocolError(f"its answer would have about {size} bytes: more than {RESPONSE_MAX_BYTES}")
     host, port = broker.advertised(request.connection.peer)
     frame = metadata.response(
         request.correlation_id,
@@ -87,36 +209,32 @@ def _answer(broker: KafkaBroker, request: KafkaRequest) -> tuple[bytes, bool]:
     return frame, complete
 
 
-def _named(broker: KafkaBroker, name: str, create: bool) -> metadata.TopicMetadata:
-    info = broker.logs.topic(name)
-    if info is None and create and broker.config.auto_create_topics_enable:
-        try:
-            info = broker.logs.create_topic(name)
-            log.info("topic_auto_created", topic=name, partitions=info.partitions)
-        except RequestError as error:
-            info = broker.logs.topic(name)  # somebody else was faster
-            if info is None:
-                return _missing(name, error.code)
-        except StorageError as error:
-            log.error("topic_creation_failed", topic=name, error=str(error))
-            return _missing(name, ErrorCode.kafka_storage_error)
-    if info is None:
-        return _missing(name, ErrorCode.unknown_topic_or_partition)
-    return _topic(broker, info)
+def _topic(broker: KafkaBroker, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
+    return metadata.TopicMetadata(0, info.name, False, _Partitions(info.partitions, broker.node_id, work))
 
 
-def _missing(name: str, error: int) -> metadata.TopicMetadata:
-    return metadata.TopicMetadata(error, name, False, ())
+@attrs.frozen
+class _Partitions(Collection[metadata.PartitionMetadata]):
+    """The partitions of a topic, made one by one while the response is written: there may be 100,000.
 
+    A partition that is offline is shown with its leader all the same: produce and fetch then tell the client what is wrong
+    with it, where "no leader" would make it ask for metadata until it gives up.
+    """
 
-def _topic(broker: KafkaBroker, info: TopicInfo) -> metadata.TopicMetadata:
-    # A partition that is offline is shown with its leader all the same: produce and fetch then tell the client what is wrong
-    # with it, where "no leader" would make it ask for metadata until it gives up.
-    node = broker.node_id
-    partitions = [
-        metadata.PartitionMetadata(0, number, node, 0, (node,), (node,), ()) for number in range(info.partitions)
-    ]
-    return metadata.TopicMetadata(0, info.name, False, partitions)
+    count: int
+    node_id: int
+    work: Work
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, partition: object) -> bool:
+        return any(partition == one for one in self)
+
+    def __iter__(self) -> Iterator[metadata.PartitionMetadata]:
+        nodes = (self.node_id,)
+        for number in self.work.each(range(self.count)):
+            yield metadata.PartitionMetadata(0, number, self.node_id, 0, nodes, nodes, ())
 
 
 API = Api(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.api import Api, Call, KafkaRequest
+from broker.kafka.api import Api, Call
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import NEVER, CommittedOffset, Offsets
 from protocol.kafka.api_keys import ApiKey
@@ -13,8 +13,6 @@ from protocol.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
-# Bytes; a request of some hundred partitions. A longer one takes its time to parse, which is not a processor's.
-_SHORT = 16_384
 _DEFAULT_RETENTION = -1
 _NO_EPOCH = -1
 
@@ -68,8 +66,4 @@ def _fields(body: Any, errors: Errors) -> dict[str, Any]:
     }
 
 
-def _is_short(broker: "KafkaBroker", request: KafkaRequest) -> bool:
-    return len(request.frame) <= _SHORT
-
-
-API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=8, handle=handle, prepare=_is_short)
+API = Api(key=ApiKey.OFFSET_COMMIT, min_version=2, max_version=8, handle=handle, inline=True)

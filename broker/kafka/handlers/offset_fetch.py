@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
+from broker.kafka.admin import repeated
 from broker.kafka.api import Api, Call
 from broker.kafka.groups.offset_coordinator import FetchedTopic
 from broker.kafka.groups.offsets import CommittedOffset, Partition
@@ -18,12 +19,21 @@ NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     """With ``require_stable`` (from version 7 on), a partition of which an undecided transaction commits an offset is refused
-    with UNSTABLE_OFFSET_COMMIT: the client asks again."""
+    with UNSTABLE_OFFSET_COMMIT: the client asks again. A group that is named twice is refused; a partition that is named
+    twice is answered once."""
     body = call.body
     stable = getattr(body, "require_stable", False)
     if call.api_version >= 8:
-        return {"groups": [{"group_id": one.group_id, **_group(broker, one, stable)} for one in body.groups]}
-    fields = _group(broker, body, stable)
+        twice = repeated(one.group_id for one in body.groups)
+
+        def answer(one: Any) -> dict[str, Any]:
+            if one.group_id in twice:
+                return {"group_id": one.group_id, "error_code": ErrorCode.invalid_request, "topics": []}
+            call.work.checkpoint()
+            return {"group_id": one.group_id, **_group(broker, call, one, stable)}
+
+        return {"groups": call.array(body.groups, answer)}
+    fields = _group(broker, call, body, stable)
     if call.api_version < 2 and fields["error_code"]:  # these have no error but the partitions'
         fields["topics"] = [
             _topic((topic.name, [(index, None) for index in topic.partition_indexes]), fields["error_code"])
@@ -32,14 +42,21 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     return fields
 
 
-def _group(broker: "KafkaBroker", wanted: Any, stable: bool) -> dict[str, Any]:
-    topics = None if wanted.topics is None else [(topic.name, topic.partition_indexes) for topic in wanted.topics]
+def _group(broker: "KafkaBroker", call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
+    topics = None if wanted.topics is None else _distinct(wanted.topics)
     error, found = broker.groups.offsets.fetch(wanted.group_id, topics)
     unstable = set()
     if stable:
         asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
         unstable = broker.groups.offsets.unstable(wanted.group_id, asked)
-    return {"error_code": error, "topics": [_topic(topic, ErrorCode.none, unstable) for topic in found]}
+    return {"error_code": error, "topics": call.array(found, lambda topic: _topic(topic, ErrorCode.none, unstable))}
+
+
+def _distinct(topics: Any) -> list[tuple[str, dict[int, None]]]:
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return list(wanted.items())
 
 
 def _topic(topic: FetchedTopic, error: ErrorCode, unstable: Set[Partition] = frozenset()) -> dict[str, Any]:

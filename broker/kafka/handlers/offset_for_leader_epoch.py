@@ -16,11 +16,12 @@ UNDEFINED = -1
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    topics = [
-        {"topic": topic.topic, "partitions": [_answer(broker, topic.topic, wanted) for wanted in topic.partitions]}
-        for topic in call.body.topics
-    ]
-    return {"topics": topics}
+    return {"topics": call.array(call.body.topics, lambda topic: _topic(broker, call, topic))}
+
+
+def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+    name = topic.topic
+    return {"topic": name, "partitions": call.array(topic.partitions, lambda wanted: _answer(broker, name, wanted))}
 
 
 def _answer(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
 from broker.kafka.transactions.transaction import Claim
-from broker.log import get_logger
 from broker.network.service import Outbox
+from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
 from broker.storage.log import Log
 from protocol.errors import ProtocolError
@@ -21,16 +21,17 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.batch import TRANSACTIONAL, read_header
 from protocol.kafka.errors import ErrorCode
 
-log = get_logger("kafka")
-
 # After a slow append the next ones go to the handler pool for this long (s): the disk is busy writing back.
 _SLOW_FOR_S = 1.0
+# Bytes of a request that a processor may write by itself: about 1 ms. Enough for the batch of 1 MiB that is the largest by
+# default.
+_INLINE_MAX_BYTES = 2 * 1024 * 1024
 # Where in a batch the byte is that says whether it belongs to a transaction.
 _ATTRIBUTES = 22
 
 
 def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
-    parsed = produce.parse_request(request.body, request.api_version)
+    parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < broker.appends_slow_until:
         return False
     partitions = broker.logs.partitions
@@ -45,7 +46,7 @@ def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
     parsed = request.prepared
     if parsed is None:
-        parsed = produce.parse_request(request.body, request.api_version)
+        parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
     if acks == 1 and len(parsed.topics) == 1:  # the usual request, without the loop's book-keeping
         topic, partition, records = parsed.topics[0]
@@ -123,7 +124,9 @@ class _Produce:
         self._parsed = parsed
         self._results: list[produce.PartitionResult] = []
         self._lock = Lock()
-        self._unflushed = 0
+        self._unflushed: set[int] = set()  # indexes into the results
+        self._answered = False
+        self.deadline = 0.0
 
     def run(self) -> None:
         acks = self._parsed.acks
@@ -145,19 +148,35 @@ class _Produce:
             self._send()
 
     def _await_flush(self, written: Sequence[tuple[int, Log]]) -> None:
-        self._unflushed = len(written)
+        self._unflushed = {index for index, _ in written}
+        self.deadline = self._request.received_at + self._parsed.timeout_ms / 1000
+        self._broker.ack_deadlines.add(self)
         for index, target in written:
             self._broker.flusher.wait_durable(target, target.log_end_offset, partial(self._flushed, index))
 
     def _flushed(self, index: int, error: StorageError | None) -> None:
         with self._lock:
+            if self._answered:
+                return
             if error is not None:
                 self._results[index] = self._results[index]._replace(
                     error=ErrorCode.kafka_storage_error, base_offset=-1, error_message=str(error)
                 )
-            self._unflushed -= 1
+            self._unflushed.discard(index)
             if self._unflushed:
                 return
+            self._answered = True
+        self._broker.ack_deadlines.remove(self)
+        self._send()
+
+    def expire(self) -> None:
+        """The time-out of the request is over. As from Kafka, the client learns that its records may yet turn out durable."""
+        with self._lock:
+            if self._answered:
+                return
+            self._answered = True
+            for index in self._unflushed:
+                self._results[index] = self._results[index]._replace(error=ErrorCode.request_timed_out)
         self._send()
 
     def _send(self) -> None:
@@ -166,20 +185,14 @@ class _Produce:
         self._outbox.send(request, [reply])
 
 
-def _guarded(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
-    try:
-        _handle(broker, request, outbox)
-    except ProtocolError as error:
-        log.info("protocol_error", peer=request.connection.peer.host, api="PRODUCE", error=str(error))
-        outbox.close(request)
-
-
 API = Api(
     key=ApiKey.PRODUCE,
     min_version=3,
     max_version=9,
     # librdkafka before 2.11 takes a minimum above 0 for "no compression here".
     advertised_min=0,
-    handle_raw=_guarded,
+    handle_raw=_handle,
     prepare=_prepare,
+    inline_max_bytes=_INLINE_MAX_BYTES,
+    sized_by_bytes=False,
 )

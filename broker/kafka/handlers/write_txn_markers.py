@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.transactions.transaction import Claim, Partition
+from broker.network.work import ADMIN
 from broker.runtime.threads import Lock
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -71,4 +72,4 @@ def _known(error: ErrorCode) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if error == ErrorCode.producer_fenced else error
 
 
-API = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1, handle=handle)
+API = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1, handle=handle, lane=ADMIN)

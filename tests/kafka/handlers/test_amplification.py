@@ -1,0 +1,146 @@
+"""Of every array of every request: naming the same thing again and again costs the broker no more than saying so each time.
+
+Each request names one thing that has much to tell: a topic of many partitions, a group with a large member and many committed
+offsets, a transaction in many partitions, a broker. Its response may grow by a short entry for each time that it is named.
+"""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers import load
+from broker.network.work import REQUEST_ENTRIES_MAX
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import FieldSpec, Message, field_specs
+from tests.kafka.handlers.group_client import commit, stable
+from tests.kafka.handlers.kafka_client import Kafka
+from tests.protocol.kafka.messages import REQUEST, SERVED, schema_of
+from tests.protocol.kafka.test_budget import arrays
+
+PARTITIONS = 200
+TIMES = 1000
+# Bytes of a response for each time that a thing is named: an error with a sentence.
+ENTRY_MAX = 250
+# Fields whose value decides what is asked for.
+VALUES = {"resource_type": 2, "acks": 1, "isolation_level": 1, "timestamp": -1, "partition_max_bytes": 1 << 20}
+
+
+class Tempting:
+    """A broker and what there is to be named."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.kafka = kafka
+        self.name = kafka.topic(PARTITIONS)
+        group = self.name  # strings of a request are all the same
+        stable(kafka, group, protocols=[{"name": "range", "metadata": bytes(20_000)}])
+        commit(
+            kafka, self.name + "-offsets", self.name, *range(PARTITIONS), partition={"committed_metadata": "m" * 500}
+        )
+
+    def exchange(self, request: bytes) -> int:
+        """Size of the response; 0: the broker has closed the connection."""
+        with socket.create_connection(self.kafka.address) as client:
+            client.settimeout(60)
+            client.sendall(request)
+            data = b""
+            while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+                piece = client.recv(1 << 20)
+                if not piece:
+                    return 0
+                data += piece
+            return len(data)
+
+
+@pytest.fixture(scope="module")
+def tempting() -> Iterator[Tempting]:
+    with Kafka() as kafka:
+        yield Tempting(kafka)
+
+
+def value_of(spec: FieldSpec, name: str, nulls: bool) -> Any:
+    if nulls and spec.nullable:
+        return None
+    if spec.entity is not None:
+        return message(spec.entity, name, nulls)
+    if spec.kafka_type == "string":
+        return name
+    if spec.kafka_type in ("bytes", "records"):
+        return b""
+    if spec.kafka_type == "uuid":
+        return None
+    return VALUES.get(spec.name, 0)
+
+
+def message(cls: Message, name: str, nulls: bool) -> dict[str, Any]:
+    """Every array has one element, or is null where it may be: that often means "all of them"."""
+    made: dict[str, Any] = {}
+    for spec in field_specs(cls):
+        value = value_of(spec, name, nulls)
+        made[spec.name] = [value] if spec.is_array and value is not None else value
+    return made
+
+
+def repeated(cls: Message, path: tuple[str, ...], name: str, nulls: bool, times: int) -> dict[str, Any]:
+    """A message whose array at ``path`` has the same element so many times."""
+    made = message(cls, name, nulls)
+    spec = next(spec for spec in field_specs(cls) if spec.name == path[0])
+    if len(path) > 1:
+        inner = repeated(spec.entity, path[1:], name, nulls, times)
+        made[spec.name] = [inner] if spec.is_array else inner
+    else:
+        element = message(spec.entity, name, nulls) if spec.entity is not None else value_of(spec, name, False)
+        made[spec.name] = [element] * times
+    return made
+
+
+CASES = [
+    pytest.param(key, version, path, id=f"{key.name.lower()}-v{version}-{'.'.join(path)}")
+    for key, versions in SERVED.items()
+    for version in versions
+    for path in arrays(schema_of(REQUEST, key, version))
+    if key in load()
+]
+
+
+@pytest.mark.parametrize("group", ["", "-offsets"])
+@pytest.mark.parametrize("nulls", [False, True], ids=["ones", "nulls"])
+@pytest.mark.parametrize(("key", "version", "path"), CASES)
+def test_naming_a_thing_again_costs_an_entry(
+    tempting: Tempting, key: ApiKey, version: int, path: tuple[str, ...], nulls: bool, group: str
+) -> None:
+    cls = schema_of(REQUEST, key, version)
+    name = tempting.name + group
+
+    def response(times: int) -> int:
+        return tempting.exchange(control.encode_request(key, version, 7, "x", repeated(cls, path, name, nulls, times)))
+
+    # Twice: a few requests of one, as that to delete a topic, would really do it.
+    few, many = response(2), response(TIMES)
+    assert many - few <= ENTRY_MAX * TIMES
+
+
+def test_nothing_was_deleted_meanwhile(tempting: Tempting) -> None:
+    info = tempting.kafka.inside.logs.topic(tempting.name)
+    assert info is not None
+    assert info.partitions == PARTITIONS
+    (group,) = tempting.kafka.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[tempting.name]).groups
+    assert len(group.members) == 1
+
+
+# The outer arrays; the others are charged by the same reader. One version of each way to write them.
+OUTER = [
+    case
+    for case in CASES
+    if len(case.values[2]) == 1 and case.values[1] in (min(SERVED[case.values[0]]), max(SERVED[case.values[0]]))  # type: ignore[index]
+]
+
+
+@pytest.mark.parametrize(("key", "version", "path"), OUTER)
+def test_too_many_entries_close_the_connection(
+    tempting: Tempting, key: ApiKey, version: int, path: tuple[str, ...]
+) -> None:
+    fields = repeated(schema_of(REQUEST, key, version), path, "", False, REQUEST_ENTRIES_MAX + 1)
+    assert tempting.exchange(control.encode_request(key, version, 7, "x", fields)) == 0

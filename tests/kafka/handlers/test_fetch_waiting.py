@@ -1,0 +1,145 @@
+"""A fetch that waits looks only at the logs that were appended to, whether it is of few partitions or of many."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.network.work import INLINE_ENTRIES
+from broker.storage.log import Log
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from tests.faults.raw import wait_for
+from tests.kafka.handlers.group_client import Beside
+from tests.kafka.handlers.kafka_client import Kafka
+
+NOW_MS = 1_700_000_000_000
+MANY = INLINE_ENTRIES + 100
+
+
+@pytest.fixture
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+        wait_for(lambda: kafka.inside.watches.taken == 0, "watches are left")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that were read, one entry for each time."""
+    seen: list[int] = []
+    read = Log.read
+
+    def counted(self: Log, *args: Any, **options: Any) -> Any:
+        seen.append(self.partition)
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(Log, "read", counted)
+    return seen
+
+
+def fetch_fields(topic: str, partitions: Any, *, min_bytes: int = 1, max_wait: int = 60_000) -> dict[str, Any]:
+    return {
+        "max_wait": max_wait,
+        "min_bytes": min_bytes,
+        "max_bytes": 1 << 20,
+        "topics": [
+            {
+                "topic": topic,
+                "partitions": [
+                    {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for number in partitions
+                ],
+            }
+        ],
+    }
+
+
+def response(client: Beside) -> Any:
+    length = client._receive(4)
+    return control.parse_response(ApiKey.FETCH, 11, length + client._receive(int.from_bytes(length, "big")))[
+        1
+    ].responses
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_an_append_costs_one_read_for_each_fetch_that_waits(kafka: Kafka, reads: list[int], partitions: int) -> None:
+    topic = kafka.topic(partitions)
+    with Beside(kafka) as client:
+        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), min_bytes=700))
+        wait_for(lambda: kafka.inside.watches.taken == partitions)
+        reads.clear()
+        for round_ in range(5):  # of 76 bytes each
+            kafka.fill(topic, NOW_MS + round_, partition=7)
+            wait_for(lambda: len(reads) >= round_ + 1)  # noqa: B023
+        assert reads == [7] * 5
+        kafka.fill(topic, *range(NOW_MS, NOW_MS + 3), partition=3)
+        kafka.fill(topic, *range(NOW_MS, NOW_MS + 4), partition=7)
+        (found,) = response(client)
+        assert [one.partition_index for one in found.partitions] == list(range(partitions))
+        sizes = {one.partition_index: len(one.records or b"") for one in found.partitions}
+        assert {number for number, size in sizes.items() if size} == {3, 7}
+        assert sum(sizes.values()) >= 700
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_it_is_answered_at_its_deadline_with_what_there_is(kafka: Kafka, partitions: int) -> None:
+    topic = kafka.topic(partitions)
+    kafka.fill(topic, NOW_MS, partition=5)
+    (found,) = kafka.ask(
+        ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), min_bytes=10_000, max_wait=100)
+    ).responses
+    assert [5] == [one.partition_index for one in found.partitions if one.records]
+    assert len(found.partitions) == partitions
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_it_is_answered_when_its_topic_is_deleted(kafka: Kafka, partitions: int) -> None:
+    topic = kafka.topic(partitions)
+    with Beside(kafka) as client:
+        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions)))
+        wait_for(lambda: kafka.inside.watches.taken == partitions)
+        kafka.inside.logs.delete_topic(topic)
+        (found,) = response(client)
+        assert {one.error_code for one in found.partitions} == {ErrorCode.unknown_topic_or_partition}
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: int) -> None:
+    topic = kafka.topic(partitions)
+    with Beside(kafka) as client:
+        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions)))
+        wait_for(lambda: kafka.inside.watches.taken == partitions)
+    wait_for(lambda: kafka.inside.watches.taken == 0)
+
+
+def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) -> None:
+    topic = kafka.topic(5)
+    taken = kafka.inside.watches.capacity - 4
+    assert kafka.inside.watches.take(taken)
+    (found,) = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(topic, range(5), max_wait=50)).responses
+    assert len(found.partitions) == 5
+    kafka.inside.watches.give_back(taken)
+
+
+def test_a_partition_that_is_named_twice_is_answered_once_for_what_was_said_last(kafka: Kafka) -> None:
+    topic = kafka.topic(2)
+    kafka.fill(topic, NOW_MS, NOW_MS + 1, NOW_MS + 2)
+    fields = fetch_fields(topic, [0, 1, 0])
+    fields["topics"][0]["partitions"][2]["fetch_offset"] = 2
+    (found,) = kafka.ask(ApiKey.FETCH, 11, **fields).responses
+    first, second = found.partitions
+    assert (first.partition_index, second.partition_index) == (0, 1)
+    assert int.from_bytes(first.records[:8], "big") == 2
+
+
+@pytest.mark.parametrize("partitions", [20, MANY])
+def test_a_batch_larger_than_the_request_allows_is_enough(kafka: Kafka, partitions: int) -> None:
+    topic = kafka.topic(partitions)
+    with Beside(kafka) as client:
+        fields = fetch_fields(topic, range(partitions), min_bytes=50)
+        client.tell(ApiKey.FETCH, 11, **fields | {"max_bytes": 10})  # KIP-74: the first batch comes all the same
+        wait_for(lambda: kafka.inside.watches.taken == partitions)
+        kafka.fill(topic, NOW_MS, partition=4)
+        (found,) = response(client)
+        assert [4] == [one.partition_index for one in found.partitions if one.records]

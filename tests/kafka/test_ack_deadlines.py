@@ -1,0 +1,39 @@
+"""Who waits for an fsync beyond its time is told; one look now and then does for all, and none while nobody waits."""
+
+from broker.kafka.ack_deadlines import AckDeadlines
+from broker.network.timers import Timer
+from tests.network.harness import ManualClock
+
+
+class Produce:
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.expired = 0
+
+    def expire(self) -> None:
+        self.expired += 1
+
+
+def test_each_is_told_once_and_those_that_were_answered_never() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    deadlines = AckDeadlines(clock, timer)
+    start = clock.now
+    soon, late, answered = Produce(start + 1), Produce(start + 5), Produce(start + 1)
+    for one in (soon, late, answered):
+        deadlines.add(one)
+    deadlines.remove(answered)
+    assert len(timer) == 1  # for all of them
+    told = []
+    for _ in range(30):
+        clock.now += 0.25
+        timer.step(0)
+        told.append((soon.expired, late.expired, answered.expired))
+    assert told[2] == (0, 0, 0)
+    assert told[5] == (1, 0, 0)
+    assert told[-1] == (1, 1, 0)
+    assert len(deadlines) == len(timer) == 0
+    deadlines.add(again := Produce(clock.now))
+    clock.now += 1
+    timer.step(0)
+    assert again.expired == 1

@@ -1,0 +1,139 @@
+"""Small requests that ask for much: the broker's memory stays bounded, and others are served meanwhile.
+
+Everything here once took gigabytes, or kept every other client waiting for 10 to 90 seconds.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from protocol.kafka.api_keys import ApiKey
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
+from tests.process.hostile import (
+    ATTACKS,
+    QUIET,
+    RSS_MAX,
+    WIDE,
+    Attack,
+    Client,
+    Neighbour,
+    attacked_broker,
+    long_fetch,
+    outlives,
+    peak_bytes,
+    unknown_topics,
+)
+
+CONNECTIONS = 12
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One for all: none of the attacks may leave anything behind."""
+    with attacked_broker(tmp_path_factory.mktemp("attacked")) as broker:
+        yield broker
+        assert [] == broker.errors
+
+
+def topics(broker: BrokerProcess) -> set[str]:
+    with Client(broker.address) as client:
+        return {topic.name for topic in client.ask(ApiKey.METADATA, 1, topics=None).topics}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_stops_nobody_and_takes_little_memory(broker: BrokerProcess, name: str) -> None:
+    outlives(broker, ATTACKS[name](), CONNECTIONS)
+    assert peak_bytes(broker) < RSS_MAX
+
+
+def test_names_of_unknown_topics_are_not_all_made_at_once(broker: BrokerProcess) -> None:
+    before = len(topics(broker))
+    attack, _ = outlives(broker, lambda number: unknown_topics(number, 1000), 8)
+    assert peak_bytes(broker) < RSS_MAX
+    # Each request makes 100 at most, and those of clients that have gone make no more.
+    deadline = time.monotonic() + PATIENCE_S
+    made = len(topics(broker)) - before
+    while True:
+        time.sleep(0.2)
+        now = len(topics(broker)) - before
+        if now == made:
+            break
+        made = now
+        assert time.monotonic() < deadline, "topics are made for ever"
+    assert made <= 100 * (sum(attack.answers) + 8)
+
+
+def test_too_many_names_close_the_connection_and_make_nothing(broker: BrokerProcess) -> None:
+    with Client(broker.address) as client:
+        client.socket.sendall(unknown_topics(99, 100_000))
+        with pytest.raises(ConnectionError):
+            client.response()
+    assert not any(name.startswith("unknown-99") for name in topics(broker))
+
+
+def test_fetches_of_many_partitions_that_wait_cost_appends_nothing(broker: BrokerProcess) -> None:
+    # Of the wide topic and of the neighbour's: each of its appends concerns all of them.
+    request = long_fetch(WIDE, 1000, 1000)
+    outlives(broker, request, CONNECTIONS, rounds=50)
+    assert peak_bytes(broker) < RSS_MAX
+
+
+def test_a_stop_does_not_wait_for_the_requests_of_an_attack(tmp_path: Any) -> None:
+    with attacked_broker(tmp_path) as broker:
+        neighbour = Neighbour(broker.address)
+        with Attack(broker.address, lambda number: unknown_topics(number, 1000), CONNECTIONS) as attack:
+            while not all(attack.answers):
+                neighbour.round()
+            assert broker.stop() == 0
+        neighbour.close()
+
+
+def test_large_requests_of_honest_clients_are_answered(tmp_path: Any) -> None:
+    partitions = 2500
+    with attacked_broker(tmp_path, partitions=partitions) as broker, Client(broker.address) as client:
+        named = client.ask(ApiKey.METADATA, 9, topics=[{"name": WIDE}], allow_auto_topic_creation=False)
+        assert partitions == len(named.topics[0].partitions)
+        every = client.ask(ApiKey.METADATA, 9, topics=None)
+        assert {WIDE: partitions, QUIET: 1} == {topic.name: len(topic.partitions) for topic in every.topics}
+        wanted = list(range(partitions))
+        fetched = client.ask(
+            ApiKey.FETCH,
+            11,
+            max_wait=10,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=[
+                {
+                    "topic": WIDE,
+                    "partitions": [
+                        {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for number in wanted
+                    ],
+                }
+            ],
+        )
+        assert [(number, 0) for number in wanted] == [
+            (one.partition_index, one.error_code) for one in fetched.responses[0].partitions
+        ]
+        # Four times as many partitions as there are: 10,000 answers.
+        asked = client.ask(
+            ApiKey.OFFSET_FETCH,
+            8,
+            groups=[{"group_id": "other", "topics": [{"name": WIDE, "partition_indexes": list(range(10_000))}]}],
+        )
+        assert 10_000 == len(asked.groups[0].topics[0].partitions)
+        made = client.ask(
+            ApiKey.CREATE_TOPICS,
+            7,
+            topics=[{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(1000)],
+            timeout=300_000,
+            validate_only=True,
+        )
+        assert {0} == {topic.error_code for topic in made.topics}
+        described = client.ask(
+            ApiKey.DESCRIBE_CONFIGS,
+            4,
+            resources=[{"resource_type": 2, "resource_name": f"t{number}"} for number in range(1000)],
+        )
+        assert 1000 == len(described.results)
