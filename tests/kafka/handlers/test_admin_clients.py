@@ -5,8 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupType,
+    ElectionType,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -16,6 +24,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
+from broker.kafka.groups.offset_coordinator import Committer
+from broker.kafka.groups.offsets import CommittedOffset
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.kafka_client import Kafka
 
@@ -23,10 +33,11 @@ with warnings.catch_warnings():
     # It reads its schemas in a way that is deprecated in Python 3.11 and was taken up again in 3.13.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient
+    from kafka import TopicPartition as PythonTopicPartition
     from kafka.admin import ConfigResource as PythonConfigResource
     from kafka.admin import ConfigResourceType
     from kafka.admin import NewTopic as PythonNewTopic
-    from kafka.errors import TopicAlreadyExistsError
+    from kafka.errors import NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +151,36 @@ def test_kafka_python_changes_the_brokers_defaults(kafka: Kafka, kafka_python: A
         resource = PythonConfigResource(ConfigResourceType.BROKER, "1", configs={"log.retention.ms": value})
         kafka_python.alter_configs([resource])
         assert expected == log.config.retention_ms
+
+
+# What consoles ask of one node ------------------------------------------------------------------------------------------
+
+
+def test_kafka_python_asks_where_things_are_and_moves_them_there(kafka: Kafka, kafka_python: Any) -> None:
+    name = kafka.topic()
+    node_id, partition = kafka.inside.node_id, PythonTopicPartition(name, 0)
+    moved = kafka_python.alter_partition_reassignments({partition: [node_id], PythonTopicPartition(name, 9): [node_id]})
+    assert moved[partition] is None
+    assert moved[PythonTopicPartition(name, 9)] is UnknownTopicOrPartitionError
+    ((directory,),) = [broker["log_dirs"] for broker in kafka_python.describe_log_dirs()]
+    assert list(kafka_python.alter_replica_log_dirs({(name, 0, node_id): directory["log_dir"]}).values()) == [NoError]
+    quorum = kafka_python.describe_metadata_quorum()
+    (shown,) = quorum["topics"][0]["partitions"]
+    assert (shown["error"], shown["leader_id"]) == (None, node_id)
+
+
+def test_librdkafka_lists_groups_by_their_type(kafka: Kafka, librdkafka: AdminClient) -> None:
+    kafka.inside.groups.offsets.commit(
+        "by-type", Committer("", None, -1), {(kafka.topic(), 0): CommittedOffset(1, -1, "", 0)}, lambda errors: None
+    )
+    found = librdkafka.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result()
+    assert {one.type for one in found.valid if one.group_id == "by-type"} == {ConsumerGroupType.CLASSIC}
+    assert librdkafka.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result().valid == []
+
+
+def test_librdkafka_is_told_what_it_may_do(kafka: Kafka, librdkafka: AdminClient) -> None:
+    topics = TopicCollection([kafka.topic()])
+    (future,) = librdkafka.describe_topics(topics, include_authorized_operations=True).values()
+    assert AclOperation.ALTER_CONFIGS in future.result().authorized_operations
+    cluster = librdkafka.describe_cluster(include_authorized_operations=True).result()
+    assert AclOperation.CLUSTER_ACTION in cluster.authorized_operations

@@ -1,0 +1,38 @@
+"""AlterReplicaLogDirs (34): there is one directory, in which every replica is already."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.errors import RequestError, StorageError
+from broker.kafka.admin import online_log
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    results: dict[str, list[dict[str, Any]]] = {}
+    for directory in call.body.dirs:
+        is_ours = directory.path == broker.logs.data_dir  # as DescribeLogDirs tells it
+        for topic in directory.topics:
+            partitions = results.setdefault(topic.name, [])
+            for one in topic.partitions:
+                error = _move(broker, topic.name, one) if is_ours else ErrorCode.log_dir_not_found
+                partitions.append({"partition_index": one, "error_code": error})
+    return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
+
+
+def _move(broker: "KafkaBroker", topic: str, partition: int) -> ErrorCode:
+    try:
+        online_log(broker, topic, partition)
+    except RequestError:
+        return ErrorCode.replica_not_available  # as Kafka calls it here
+    except StorageError:
+        return ErrorCode.kafka_storage_error
+    return ErrorCode.none
+
+
+API = Api(key=ApiKey.ALTER_REPLICA_LOG_DIRS, min_version=1, max_version=2, handle=handle)

@@ -1,0 +1,73 @@
+"""DescribeQuorum (55): this node is the only voter of the cluster's metadata, and it leads.
+
+There is no metadata log (the catalogue is a database): its offsets are the number of changes of topics since the start, so that
+tools that compute a lag find none.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.kafka.api import Api, Call
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.broker import KafkaBroker
+
+TOPIC, PARTITION = "__cluster_metadata", 0
+# Names that Kafka gives to controllers' listeners in its examples.
+_LISTENER = "CONTROLLER"
+
+
+def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+    topics = call.body.topics
+    host, port = broker.advertised(call.peer)
+    node = {"node_id": broker.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "topics": [
+            {
+                "topic_name": topic.topic_name,
+                "partitions": [_partition(broker, topic.topic_name, one.partition_index) for one in topic.partitions],
+            }
+            for topic in topics
+        ],
+        "nodes": [node],
+    }
+
+
+def _partition(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
+    if (topic, partition) != (TOPIC, PARTITION):
+        return {
+            "partition_index": partition,
+            "error_code": ErrorCode.unknown_topic_or_partition,
+            "error_message": None,
+            "leader_id": -1,
+            "leader_epoch": -1,
+            "high_watermark": -1,
+            "current_voters": [],
+            "observers": [],
+        }
+    now_ms, offset = broker.clock.time_ms(), broker.logs.generation
+    return {
+        "partition_index": partition,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "leader_id": broker.node_id,
+        "leader_epoch": 1,
+        "high_watermark": offset,
+        "current_voters": [
+            {
+                "replica_id": broker.node_id,
+                "replica_directory_id": None,
+                "log_end_offset": offset,
+                "last_fetch_timestamp": now_ms,
+                "last_caught_up_timestamp": now_ms,
+            }
+        ],
+        "observers": [],
+    }
+
+
+API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle)
