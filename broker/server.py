@@ -178,6 +178,7 @@ class BrokerServer:
             apis=handlers.load(),
             topic_maker=TopicMaker(logs),
             endpoints=self._endpoints(),
+            ports={one.name: self._sockets.address(one.name)[1] for one in self._all_listeners()},
         )
         load_defaults(self._broker)
         groups.open(lambda topic: logs.topic(topic) is not None)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, Listener, load, parse_listener, setting_infos
+from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT
 from broker.errors import ConfigError
 from broker.storage.log_config import SETTINGS
 
@@ -82,11 +83,48 @@ def test_an_empty_value_unsets_what_may_be_unset() -> None:
     assert config.control_listener is None
 
 
+def test_kafkas_settings_in_other_units_are_converted() -> None:
+    assert load("log.retention.hours = 168").log_retention_ms == 604_800_000
+    assert load("log.retention.hours = -1").log_retention_ms == -1
+    hours_and_minutes = "log.retention.hours = 1\nlog.retention.minutes = 90\n"
+    assert load(hours_and_minutes).log_retention_ms == 5_400_000
+    for finest in (load(hours_and_minutes + "log.retention.ms = 7"), load(hours_and_minutes, log_retention_ms=7)):
+        assert finest.log_retention_ms == 7, "milliseconds win, wherever they are set"
+    assert load(overrides=["log.roll.hours=2", "broker.id=4"]).log_roll_ms == 7_200_000
+    assert load("broker.id = 4\nnode.id = 5").node_id == 5
+
+
+def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
+    config = load(
+        "background.threads = 4\nssl.keystore.password = 'geheim'\nlistener.name.external.ssl.client.auth = 'none'\n"
+        "auto.leader.rebalance.enable = true\n[offsets.topic]\nreplication.factor = 1",
+        overrides=["broker.rack=r1"],
+    )
+    assert config.ignored_kafka_settings == {
+        "background.threads": "4",
+        "ssl.keystore.password": "",
+        "listener.name.external.ssl.client.auth": "none",
+        "auto.leader.rebalance.enable": "true",
+        "offsets.topic.replication.factor": "1",
+        "broker.rack": "r1",
+    }
+    assert "geheim" not in repr(config)
+
+
+def test_no_setting_is_both_known_and_without_effect() -> None:
+    known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys() | REFUSED.keys()
+    assert not known & WITHOUT_EFFECT
+    assert all(name == name.strip().lower() and "." in name for name in WITHOUT_EFFECT)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
         (["network_thread=1"], ["network_thread'", "did you mean 'network_threads'"]),
-        (["log.retention.hours=1"], ["did you mean 'log_retention_ms'"]),
+        (["log.retention.days=1"], ["did you mean 'log_retention_ms'"]),
+        (["log.retention.hours=soon"], ["log_retention_ms", "whole number", "'soon'"]),
+        (["authorizer.class.name=org.x.Authorizer"], ["authorizer.class.name", "no ACLs"]),
+        (["offsets.topic.replication.facto=1"], ["offsets.topic.replication.facto"]),
         (["xyzzy=1"], ["OPERATIONS.md"]),
         (["network_threads"], ["--set key=value"]),
         (["network_threads=many"], ["network_threads", "whole number", "'many'"]),

@@ -1,7 +1,8 @@
 """From TOML text and ``--set`` pairs to a ``BrokerConfig``, with errors that name the setting and what to change.
 
 A setting may be written under our name (``log_retention_ms``) or under Kafka's (``log.retention.ms``), so that lines of
-a ``server.properties`` can be taken over; TOML makes nested tables of dotted names, which are put together again.
+a ``server.properties`` can be taken over; TOML makes nested tables of dotted names, which are put together again. Kafka's
+settings in other units (``log.retention.hours``) are converted, those that mean nothing here are kept by name.
 """
 
 import difflib
@@ -12,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 import cattrs
 
+from broker.config.kafka_names import COARSER, REFUSED, is_secret, is_without_effect
 from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
@@ -21,32 +23,72 @@ def load(
     toml: str | None = None, *, source: str = "the configuration", overrides: Iterable[str] = (), **settings: Any
 ) -> BrokerConfig:
     """``settings`` (already values) win over ``overrides`` (``key=value``), which win over ``toml`` (from ``source``)."""
-    values: dict[str, Any] = {}
+    found = _Found()
     if toml is not None:
-        values.update(_from_toml(toml, source))
+        _from_toml(toml, source, found)
     for pair in overrides:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"Write --set {pair} as --set key=value.")
-        info = _find(key.strip(), "--set")
-        values[info.name] = _structure(info, text.strip(), "--set")
+        if not found.is_of_kafka(key.strip(), text.strip(), "--set"):
+            info = _find(key.strip(), "--set")
+            found.values[info.name] = _structure(info, text.strip(), "--set")
     for key, value in settings.items():
-        values[_find(key, "the arguments").name] = value
-    return BrokerConfig(**values)
+        if not found.is_of_kafka(key, value, "the arguments"):
+            found.values[_find(key, "the arguments").name] = value
+    return BrokerConfig(**found.all())
 
 
-def _from_toml(text: str, source: str) -> dict[str, Any]:
+class _Found:
+    """Values by our names, and what is said in Kafka's terms alone."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._coarse: dict[str, dict[int, int]] = {}
+        self._ignored: dict[str, str] = {}
+
+    def is_of_kafka(self, key: str, value: Any, source: str) -> bool:
+        """True where the setting is one that only Kafka has; it is taken note of. Raises ConfigError."""
+        if key in _BY_NAME:
+            return False
+        if key in REFUSED:
+            raise ConfigError(f"Take {key} out of {source}: {REFUSED[key]}.")
+        if key in COARSER:
+            name, factor, rank = COARSER[key]
+            number = _structure(_BY_NAME[name], value, source)
+            self._coarse.setdefault(name, {})[rank] = number * factor if number > 0 else number
+            return True
+        if is_without_effect(key):
+            self._ignored[key] = "" if is_secret(key) else _plain(value)
+            return True
+        return False
+
+    def all(self) -> dict[str, Any]:
+        """As in Kafka, milliseconds win over minutes and those over hours, wherever each is set."""
+        values = {name: of_name[min(of_name)] for name, of_name in self._coarse.items()} | self.values
+        if self._ignored:
+            values["ignored_kafka_settings"] = {**values.get("ignored_kafka_settings", {}), **self._ignored}
+        return values
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(_plain(one) for one in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _from_toml(text: str, source: str, found: _Found) -> None:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"Mend {source}, which is not valid TOML: {error}.") from error
-    values: dict[str, Any] = {}
     for key, value in _flatten(document):
+        if found.is_of_kafka(key, value, source):
+            continue
         info = _find(key, source)
-        if info.name in values:
+        if info.name in found.values:
             raise ConfigError(f"Set {info.name} only once in {source}: it is there under two names.")
-        values[info.name] = _structure(info, value, source)
-    return values
+        found.values[info.name] = _structure(info, value, source)
 
 
 def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:

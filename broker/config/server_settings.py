@@ -63,6 +63,13 @@ class ServerSettings:
         reason="With one thread that computes CPython's own 5000 lets 200 requests a second through, 500 some 4,000, 50 "
         "10,000; between threads that serve, 20 to 5000 make no difference that could be measured.",
     )
+    ignored_kafka_settings: Mapping[str, str] = setting(
+        attrs.Factory(dict),
+        kafka=None,
+        doc="Settings of a Kafka broker that mean nothing here, by Kafka's names. A configuration may name them as Kafka's does, "
+        "outside this table; DescribeConfigs shows them, an event at the start lists them.",
+        reason="A server.properties of Kafka's has some of them.",
+    )
     logging_level: str = setting(
         "info",
         kafka=None,

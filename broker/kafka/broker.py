@@ -51,6 +51,8 @@ class KafkaBroker:
     topic_maker: TopicMaker
     # Set when the listeners are bound: what clients are told to connect to, per listener.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
+    # The ports that are bound, per listener.
+    ports: dict[str, int] = attrs.Factory(dict)
     # monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
     # The broker stops: nothing may begin to wait any more.

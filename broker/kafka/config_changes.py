@@ -1,4 +1,5 @@
-"""Changing settings while running: of a topic, and of the broker where a setting is a default for topics.
+"""Changing settings while running: of a topic, of a group, and of the broker where a setting is a default for topics, or one of
+Kafka's that means nothing here and is only remembered.
 
 AlterConfigs and IncrementalAlterConfigs differ only in what a request says; both come down to changes, name to new value or
 None for "no value of its own". A change is durable and in force when it is answered.
@@ -6,12 +7,15 @@ None for "no value of its own". A change is durable and in force when it is answ
 Runs on handler threads: it writes the catalogue.
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
 from broker.errors import ConfigError, RequestError, StorageError
+from broker.kafka import group_configs
 from broker.kafka.admin import error_fields, repeated
 from broker.kafka.config_resources import (
     BROKER_SETTINGS,
@@ -21,6 +25,7 @@ from broker.kafka.config_resources import (
     require_topic,
     stored_overrides,
 )
+from broker.log import get_logger
 from broker.network.work import Work
 from broker.runtime.threads import Lock
 from broker.storage.log_config import BY_NAME, LogConfig
@@ -29,9 +34,15 @@ from protocol.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
+log = get_logger("kafka")
+
 # Changes of brokers' settings come one after the other: each is checked against the ones before. One lock for all brokers
 # of a process does, they are so rare.
 _LOCK = Lock()
+
+# Characters of a value that is only remembered, and how many such values there are for all brokers, or for one.
+_REMEMBERED_MAX = 8192
+_REMEMBERED_COUNT_MAX = 1000
 
 Changes = dict[str, str | None]
 # From what a resource sets itself now, and what is in force where it sets nothing, to the changes.
@@ -86,6 +97,12 @@ def _alter_one(broker: "KafkaBroker", resource: Any, validate_only: bool, plan: 
     elif kind == ResourceType.BROKER:
         entity = str(broker.node_id) if is_this_broker(broker, name) else ""
         _alter_broker(broker, entity, validate_only, plan)
+    elif kind == ResourceType.GROUP:
+        entity = group_configs.require_name(name)
+        with _LOCK:
+            checked = group_configs.check(plan(group_configs.own(broker, name), group_configs.in_force))
+            if not validate_only:
+                broker.catalogue.alter_broker_configs(checked, entity)
     elif kind == ResourceType.BROKER_LOGGER:
         raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
     else:
@@ -104,14 +121,16 @@ def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan:
         overrides = stored_overrides(broker)
         present = overrides[entity]
         changes = plan(present, lambda name: _broker_value(broker, name))
-        for name in changes:
+        for name, value in changes.items():
             if name not in BROKER_SETTINGS:
-                raise RequestError(ErrorCode.invalid_request, f"There is no broker setting {name!r}.")
-            if name not in TOPIC_DEFAULTS:
+                _check_remembered(name, value)
+            elif name not in TOPIC_DEFAULTS:
                 raise RequestError(
                     ErrorCode.invalid_request, f"{name} is read at the start: set it in the configuration and restart."
                 )
         overrides[entity] = {name: value for name, value in {**present, **changes}.items() if value is not None}
+        if len(overrides[entity]) > _REMEMBERED_COUNT_MAX + len(TOPIC_DEFAULTS):
+            raise RequestError(ErrorCode.invalid_request, "Take some settings back: so many are not remembered.")
         try:
             defaults = _defaults(broker, overrides)
         except RequestError as error:
@@ -120,6 +139,22 @@ def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan:
         if not validate_only:
             broker.catalogue.alter_broker_configs(changes, entity)
             _put_in_force(broker, defaults)
+
+
+def _check_remembered(name: str, value: str | None) -> None:
+    """Raises RequestError with invalid_request for what is no setting of Kafka's, or should not be kept."""
+    if not is_without_effect(name):
+        near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *WITHOUT_EFFECT], 1, 0.8)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise RequestError(ErrorCode.invalid_request, f"There is no broker setting {name!r}.{hint}")
+    if value is not None and is_secret(name):
+        raise RequestError(
+            ErrorCode.invalid_request, f"{name} has no use here, and a secret without a use is not kept."
+        )
+    if value is not None and len(value) > _REMEMBERED_MAX:
+        raise RequestError(
+            ErrorCode.invalid_request, f"The value of {name} is longer than {_REMEMBERED_MAX} characters."
+        )
 
 
 def _broker_value(broker: "KafkaBroker", name: str) -> str:
@@ -134,6 +169,8 @@ def load_defaults(broker: "KafkaBroker") -> None:
 
     Raises ConfigError where that does not go together with the configuration of this run.
     """
+    if broker.config.ignored_kafka_settings:
+        log.warning("settings_without_effect", settings=sorted(broker.config.ignored_kafka_settings))
     with _LOCK:
         overrides = stored_overrides(broker)
         try:
@@ -150,7 +187,7 @@ def load_defaults(broker: "KafkaBroker") -> None:
 def _defaults(broker: "KafkaBroker", overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
     """The defaults for topics: this broker's own settings win over those for all, those over the configuration."""
     merged = {**overrides[""], **overrides[str(broker.node_id)]}
-    by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items()}
+    by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items() if name in TOPIC_DEFAULTS}
     return LogConfig.from_overrides(LogConfig.from_broker(broker.config), by_topic_name)
 
 

@@ -1,9 +1,10 @@
-"""DescribeConfigs (32): the settings of topics and of this broker, what they are worth now and where that was set."""
+"""DescribeConfigs (32): the settings of topics, groups and this broker, what they are worth now and where that was set."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
+from broker.kafka import group_configs
 from broker.kafka.admin import error_fields
 from broker.kafka.api import Api, Call
 from broker.kafka.config_resources import Entry, ResourceType, Settings, is_this_broker, require_topic
@@ -65,6 +66,8 @@ def _entries(broker: "KafkaBroker", settings: Settings, kind: int, name: str) ->
         return settings.topic_entries(require_topic(broker, name).configs)
     if kind == ResourceType.BROKER:
         return settings.broker_entries() if is_this_broker(broker, name) else settings.cluster_entries()
+    if kind == ResourceType.GROUP:
+        return Settings(broker).group_entries(group_configs.own(broker, name))
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Name the broker whose loggers you mean.")

@@ -7,7 +7,7 @@ from broker.storage.log_config import LogConfig
 from protocol.kafka.api_keys import ApiKey
 from tests.kafka.handlers.kafka_client import Kafka
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 

@@ -8,10 +8,11 @@ import pytest
 from broker.kafka.handlers.describe_configs import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from tests.kafka.handlers.changing import SET, change
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 # Where a value was set.
 OF_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
@@ -74,14 +75,13 @@ def test_a_value_says_where_it_was_set(kafka: Kafka, version: int) -> None:
     found = entries(describe(kafka, TOPIC, kafka.topic(retention_ms=" 1000 "), version=version, synonyms=True))
     own, static, default = found["retention.ms"], found["retention.bytes"], found["segment.ms"]
     assert ("1000", OF_TOPIC) == (own.value, own.config_source)
-    assert [
-        ("retention.ms", "1000", OF_TOPIC),
-        ("log.retention.ms", "604800000", DEFAULT),
-    ] == synonyms(own)
+    # Kafka's own default is log.retention.hours, which it names only beside a log.retention.ms that is set.
+    assert [("retention.ms", "1000", OF_TOPIC)] == synonyms(own)
     assert ("5000000", STATIC) == (static.value, static.config_source)
     assert [("log.retention.bytes", "5000000", STATIC), ("log.retention.bytes", "-1", DEFAULT)] == synonyms(static)
     assert ("604800000", DEFAULT) == (default.value, default.config_source)
-    assert [("log.roll.ms", "604800000", DEFAULT)] == synonyms(default)
+    assert [] == synonyms(default)
+    assert [("log.segment.bytes", "1073741824", DEFAULT)] == synonyms(found["segment.bytes"])
     assert not any(entry.read_only or entry.is_sensitive for entry in found.values())
 
 
@@ -151,9 +151,66 @@ def test_this_broker_tells_its_settings(kafka: Kafka, version: int) -> None:
     )
     assert ("8", DEFAULT) == (found["num.io.threads"].value, found["num.io.threads"].config_source)
     assert kafka.broker.data_dir == found["log.dirs"].value
-    assert found["listeners"].value.startswith("kafka://127.0.0.1")
+    host, port = kafka.address
+    assert found["listeners"].value == found["advertised.listeners"].value == f"PLAINTEXT://{host}:{port}"
     assert found["auto.create.topics.enable"].value == "true"
     assert found["node.id"].value == "1"
+
+
+def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours() -> None:
+    with Kafka(log_retention_ms=9000) as kafka:
+        change(kafka, BROKER, "", ("log.retention.ms", SET, "8000"))
+        change(kafka, BROKER, "1", ("log.retention.ms", SET, "7000"))
+        topic = kafka.topic(retention_ms="6000")
+        found = entries(describe(kafka, TOPIC, topic, synonyms=True))["retention.ms"]
+        assert synonyms(found) == [
+            ("retention.ms", "6000", OF_TOPIC),
+            ("log.retention.ms", "7000", DYNAMIC_BROKER),
+            ("log.retention.ms", "8000", DYNAMIC_DEFAULT),
+            ("log.retention.ms", "9000", STATIC),
+            ("log.retention.hours", "168", DEFAULT),
+        ]
+
+
+def test_listeners_are_written_as_kafka_does() -> None:
+    listeners = (
+        "kafka://127.0.0.1:0",
+        "kafka://localhost:0?name=docker&advertised=broker:19092",
+        "shuffle://127.0.0.1:0",
+    )
+    with Kafka(listeners=listeners) as kafka:
+        found = entries(describe(kafka, BROKER, "1"))
+        first, second = (kafka.inside.ports[name] for name in ("kafka", "docker"))
+        assert found["listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://localhost:{second}"
+        assert found["advertised.listeners"].value == f"PLAINTEXT://127.0.0.1:{first},DOCKER://broker:19092"
+        assert first != second != 0
+
+
+def test_settings_without_an_effect_are_shown_and_secrets_are_not() -> None:
+    settings = {"background.threads": "4", "ssl.keystore.password": "geheim"}
+    with Kafka(ignored_kafka_settings=settings) as kafka:
+        found = entries(describe(kafka, BROKER, "1", synonyms=True))
+        threads, password = found["background.threads"], found["ssl.keystore.password"]
+        assert (threads.value, threads.config_source, threads.is_sensitive) == ("4", STATIC, False)
+        assert (password.value, password.is_sensitive) == (None, True)
+        assert synonyms(password) == [("ssl.keystore.password", None, STATIC)]
+        assert "ignored_kafka_settings" not in found
+
+
+@all_versions
+def test_a_group_has_the_settings_of_kafka_4(kafka: Kafka, version: int) -> None:
+    found = entries(describe(kafka, GROUP, "any", version=version, synonyms=True))
+    assert {name: entry.value for name, entry in found.items()} == {
+        "consumer.heartbeat.interval.ms": "5000",
+        "consumer.session.timeout.ms": "45000",
+        "share.auto.offset.reset": "latest",
+        "share.heartbeat.interval.ms": "5000",
+        "share.record.lock.duration.ms": "30000",
+        "share.session.timeout.ms": "45000",
+    }
+    entry = found["consumer.session.timeout.ms"]
+    assert synonyms(entry) == [("group.consumer.session.timeout.ms", "45000", DEFAULT)]
+    assert describe(kafka, GROUP, "", version=version).error_code == ErrorCode.invalid_request
 
 
 def test_only_what_can_be_changed_while_running_is_not_read_only(kafka: Kafka) -> None:

@@ -7,12 +7,14 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.kafka.handlers.incremental_alter_configs import API
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.handlers.changing import (
     APPEND,
     BROKER,
     BROKER_LOGGER,
     DELETE,
+    GROUP,
     SET,
     SUBTRACT,
     TOPIC,
@@ -20,8 +22,12 @@ from tests.kafka.handlers.changing import (
     change,
     in_force,
     own,
+    replace,
 )
 from tests.kafka.handlers.kafka_client import Kafka, versions
+
+# Where a value was set.
+DEFAULT, OF_GROUP = 5, 8
 
 all_versions = pytest.mark.parametrize("version", versions(API))
 
@@ -146,6 +152,71 @@ def test_other_settings_of_the_broker_cannot_be_changed(kafka: Kafka, name: str,
     result = change(kafka, BROKER, "1", (name, operation, "4"))
     assert result.error_code == ErrorCode.invalid_request
     assert name in result.error_message
+
+
+def test_what_kafka_has_and_means_nothing_here_is_remembered(tmp_path: Any) -> None:
+    name = "sasl.login.refresh.min.period.seconds"
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert change(kafka, BROKER, "1", (name, SET, "58000")).error_code == ErrorCode.none
+        assert change(kafka, BROKER, "", (name, SET, "57000"), validate_only=True).error_code == ErrorCode.none
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert broker_values(kafka, "1")[name] == ("58000", 2)
+        assert broker_values(kafka, "") == {}
+        assert change(kafka, BROKER, "1", (name, DELETE, None)).error_code == ErrorCode.none
+        assert name not in broker_values(kafka, "1")
+
+
+def test_secrets_and_what_is_too_much_are_not_remembered(kafka: Kafka) -> None:
+    for name, value in (
+        ("ssl.keystore.password", "geheim"),
+        ("sasl.jaas.config", "geheim"),
+        ("broker.rack", "x" * 10_000),
+        ("authorizer.class.name", "org.x.Authorizer"),
+    ):
+        result = change(kafka, BROKER, "1", (name, SET, value))
+        assert (result.error_code, name in result.error_message) == (ErrorCode.invalid_request, True)
+        assert "geheim" not in result.error_message
+    many = [(f"listener.name.l{n}.ssl.protocol", SET, "TLS") for n in range(1_100)]
+    assert change(kafka, BROKER, "1", *many).error_code == ErrorCode.invalid_request
+    result = change(kafka, BROKER, "1", ("backgroud.threads", SET, "1"))
+    assert "Did you mean background.threads?" in result.error_message
+
+
+def test_a_groups_settings_are_kept_and_come_back(tmp_path: Any) -> None:
+    name = "consumer.session.timeout.ms"
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert change(kafka, GROUP, "mine", (name, SET, " 50000")).error_code == ErrorCode.none
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert group_value(kafka, "mine", name) == ("50000", OF_GROUP)
+        assert group_value(kafka, "other", name) == ("45000", DEFAULT)
+        assert change(kafka, GROUP, "mine", (name, SET, "51000"), validate_only=True).error_code == ErrorCode.none
+        assert group_value(kafka, "mine", name) == ("50000", OF_GROUP)
+        assert replace(kafka, GROUP, "mine", {"share.auto.offset.reset": "earliest"}).error_code == ErrorCode.none
+        assert group_value(kafka, "mine", name) == ("45000", DEFAULT)
+        assert group_value(kafka, "mine", "share.auto.offset.reset") == ("earliest", OF_GROUP)
+
+
+@pytest.mark.parametrize(
+    ("group", "setting", "value", "code"),
+    [
+        ("g", "no.such.setting", "1", ErrorCode.invalid_config),
+        ("g", "consumer.session.timeout.ms", "soon", ErrorCode.invalid_config),
+        ("g", "consumer.session.timeout.ms", "1000", ErrorCode.invalid_config),
+        ("g", "share.auto.offset.reset", "never", ErrorCode.invalid_config),
+        ("", "consumer.session.timeout.ms", "50000", ErrorCode.invalid_request),
+    ],
+)
+def test_a_groups_settings_are_checked(kafka: Kafka, group: str, setting: str, value: str, code: ErrorCode) -> None:
+    result = change(kafka, GROUP, group, (setting, SET, value))
+    assert result.error_code == code
+    assert result.error_message
+
+
+def group_value(kafka: Kafka, group: str, name: str) -> tuple[str, int]:
+    resource = {"resource_type": GROUP, "resource_name": group, "configuration_keys": [name]}
+    (result,) = kafka.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    (entry,) = result.configs
+    return entry.value, entry.config_source
 
 
 def test_a_change_of_the_broker_is_in_force_after_a_restart(tmp_path: Any) -> None:

@@ -1,0 +1,133 @@
+"""Settings of a Kafka 4 broker that mean nothing here, by name: they are accepted and remembered, so that a `server.properties`
+or an administration tool works unchanged, and have no effect.
+
+Two kinds are not among them: ``REFUSED`` are those that nobody should believe to be in force, ``COARSER`` those that say in
+another unit what a setting here says, and are converted.
+"""
+
+import re
+
+# On each line: what names begin with, a colon, and how they go on.
+_GROUPS = """
+: background.threads broker.rack broker.heartbeat.interval.ms broker.session.timeout.ms process.roles config.providers
+: early.start.listeners initial.broker.registration.timeout.ms request.timeout.ms unstable.api.versions.enable
+: unstable.feature.versions.enable fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
+: delete.records.purgatory.purge.interval.requests max.incremental.fetch.session.cache.slots max.request.partition.size.limit
+: num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
+: create.topic.policy.class.name alter.config.policy.class.name connection.failed.authentication.delay.ms
+: controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms principal.builder.class
+: telemetry.max.bytes client.quota.callback.class super.users allow.everyone.if.no.acl.found
+: auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+: eligible.leader.replicas.enable reserved.broker.max.id auto.include.jmx.reporter
+: security.inter.broker.protocol inter.broker.listener.name inter.broker.protocol.version listener.security.protocol.map
+: security.providers connections.max.reauth.ms
+add.partitions.to.txn.retry.backoff.: ms max.ms
+controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
+controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
+controller.: quorum.auto.join.enable quota.window.num quota.window.size.seconds
+controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
+controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
+group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
+group.consumer.: min.heartbeat.interval.ms min.session.timeout.ms session.timeout.ms regex.refresh.interval.ms
+group.coordinator.: append.linger.ms new.enable rebalance.protocols threads cached.buffer.max.bytes
+group.share.: assignors delivery.count.limit enable heartbeat.interval.ms initialize.retry.interval.ms max.groups
+group.share.: max.heartbeat.interval.ms max.record.lock.duration.ms max.session.timeout.ms max.share.sessions max.size
+group.share.: min.heartbeat.interval.ms min.record.lock.duration.ms min.session.timeout.ms partition.max.record.locks
+group.share.: persister.class.name record.lock.duration.ms session.timeout.ms max.partition.max.record.locks
+group.share.: min.partition.max.record.locks max.delivery.count.limit min.delivery.count.limit
+group.streams.: session.timeout.ms min.session.timeout.ms max.session.timeout.ms heartbeat.interval.ms max.size
+group.streams.: num.standby.replicas
+group.streams.: min.heartbeat.interval.ms max.heartbeat.interval.ms max.standby.replicas initial.rebalance.delay.ms
+log.: dir.failure.timeout.ms flush.start.offset.checkpoint.interval.ms initial.task.delay.ms message.downconversion.enable
+log.: message.format.version message.timestamp.difference.max.ms local.retention.bytes local.retention.ms
+log.cleaner.: threads io.buffer.load.factor io.buffer.size io.max.bytes.per.second
+metadata.: log.dir log.max.record.bytes.between.snapshots log.max.snapshot.interval.ms log.segment.bytes log.segment.ms
+metadata.: max.idle.interval.ms max.retention.bytes max.retention.ms log.segment.min.bytes
+metric.: reporters
+metrics.: num.samples recording.level sample.window.ms
+kafka.: metrics.polling.interval.secs metrics.reporters
+offsets.: commit.timeout.ms load.buffer.size topic.compression.codec topic.num.partitions topic.replication.factor
+offsets.: topic.segment.bytes commit.required.acks
+password.encoder.: cipher.algorithm iterations key.length keyfactory.algorithm
+producer.id.: quota.window.num quota.window.size.seconds
+quota.: window.num window.size.seconds
+alter.log.dirs.replication.quota.: window.num window.size.seconds
+replication.quota.: window.num window.size.seconds
+leader.replication.: throttled.rate
+follower.replication.: throttled.rate
+replica.: alter.log.dirs.io.max.bytes.per.second fetch.backoff.ms fetch.max.bytes fetch.min.bytes fetch.response.max.bytes
+replica.: fetch.wait.max.ms high.watermark.checkpoint.interval.ms lag.time.max.ms selector.class socket.receive.buffer.bytes
+replica.: socket.timeout.ms
+remote.fetch.: max.wait.ms
+remote.list.: offsets.request.timeout.ms
+remote.log.: index.file.cache.total.size.bytes manager.copier.thread.pool.size manager.copy.max.bytes.per.second
+remote.log.: manager.copy.quota.window.num manager.copy.quota.window.size.seconds manager.expiration.thread.pool.size
+remote.log.: manager.fetch.max.bytes.per.second manager.fetch.quota.window.num manager.fetch.quota.window.size.seconds
+remote.log.: manager.task.interval.ms manager.task.retry.backoff.max.ms manager.task.retry.backoff.ms manager.task.retry.jitter
+remote.log.: manager.thread.pool.size manager.follower.thread.pool.size metadata.custom.metadata.max.bytes
+remote.log.: metadata.manager.class.name
+remote.log.: metadata.manager.class.path metadata.manager.impl.prefix metadata.manager.listener.name reader.max.pending.tasks
+remote.log.: reader.threads storage.manager.class.name storage.manager.class.path storage.manager.impl.prefix
+remote.log.: storage.system.enable
+sasl.: client.callback.handler.class enabled.mechanisms jaas.config kerberos.kinit.cmd kerberos.min.time.before.relogin
+sasl.: kerberos.principal.to.local.rules kerberos.service.name kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
+sasl.: login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms login.refresh.buffer.seconds
+sasl.: login.refresh.min.period.seconds login.refresh.window.factor login.refresh.window.jitter login.retry.backoff.max.ms
+sasl.: login.retry.backoff.ms mechanism.controller.protocol mechanism.inter.broker.protocol server.callback.handler.class
+sasl.: server.max.receive.size oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
+sasl.: oauthbearer.header.urlencode oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.: oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url oauthbearer.scope.claim.name
+sasl.: oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
+share.coordinator.: append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size snapshot.update.records.per.snapshot
+share.coordinator.: state.topic.compression.codec state.topic.min.isr state.topic.num.partitions state.topic.prune.interval.ms
+share.coordinator.: state.topic.replication.factor state.topic.segment.bytes threads write.timeout.ms cached.buffer.max.bytes
+share.fetch.: purgatory.purge.interval.requests
+socket.: connection.setup.timeout.max.ms connection.setup.timeout.ms
+ssl.: allow.dn.changes allow.san.changes cipher.suites client.auth enabled.protocols endpoint.identification.algorithm
+ssl.: engine.factory.class key.password keymanager.algorithm keystore.certificate.chain keystore.key keystore.location
+ssl.: keystore.password keystore.type principal.mapping.rules protocol provider secure.random.implementation
+ssl.: trustmanager.algorithm truststore.certificates truststore.location truststore.password truststore.type
+delegation.token.: expiry.check.interval.ms expiry.time.ms max.lifetime.ms secret.key master.key
+transaction.: abort.timed.out.transaction.cleanup.interval.ms partition.verification.enable two.phase.commit.enable
+transaction.state.log.: load.buffer.size min.isr num.partitions replication.factor segment.bytes
+"""
+
+
+def _names() -> frozenset[str]:
+    names = set[str]()
+    for line in _GROUPS.strip().splitlines():
+        prefix, _, rest = line.partition(": ")
+        names.update(prefix.removesuffix(":") + name for name in rest.split())
+    return frozenset(names)
+
+
+WITHOUT_EFFECT = _names()
+# The same for one listener, as Kafka writes it.
+_OF_LISTENER = re.compile(r"listener\.name\.[A-Za-z0-9_-]+\.[a-z0-9._-]+")
+_SECRET = re.compile(r".*(password|jaas\.config|secret\.key|master\.key|keystore\.key|certificate\.chain|certificates)")
+_MS_PER_MINUTE, _MS_PER_HOUR = 60_000, 3_600_000
+
+# Kafka's name -> (our setting, in so many of its units, how many others of the same setting win over it).
+COARSER: dict[str, tuple[str, int, int]] = {
+    "log.retention.minutes": ("log_retention_ms", _MS_PER_MINUTE, 0),
+    "log.retention.hours": ("log_retention_ms", _MS_PER_HOUR, 1),
+    "log.roll.hours": ("log_roll_ms", _MS_PER_HOUR, 0),
+    "log.roll.jitter.hours": ("log_roll_jitter_ms", _MS_PER_HOUR, 0),
+    "log.flush.scheduler.interval.ms": ("log_flush_interval_ms", 1, 0),
+    "broker.id": ("node_id", 1, 0),
+}
+
+# Why a setting of Kafka's is not passed over.
+REFUSED = {
+    "authorizer.class.name": "there are no ACLs here, and everybody may do everything: leave it out if that is meant",
+}
+
+
+def is_without_effect(name: str) -> bool:
+    """A setting that a Kafka broker has and that means nothing here."""
+    return name in WITHOUT_EFFECT or _OF_LISTENER.fullmatch(name) is not None
+
+
+def is_secret(name: str) -> bool:
+    """Kafka shows such a value to nobody."""
+    return _SECRET.fullmatch(name) is not None
