@@ -22,6 +22,7 @@ from broker.runtime.threads import Lock
 from broker.shuffle.budget import Budget
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill import Spiller
+from broker.shuffle.view import View
 from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
 from protocol.shuffle.writer_frames import (
     OpenPartition,
@@ -165,18 +166,9 @@ class Partitions:
             raise Refused(WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, f"{wanted.partition} belongs to another writer")
 
     def finish(self, partition: ResultPartition, done: Callable[[Refused | None], None]) -> None:
-        """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on this or the spiller's thread."""
+        """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on any thread."""
         if partition.pipelined:
-            partition.end_subpartitions()
-            if partition.finish():
-                self._expire_in(partition, self._ttl_s(partition))
-                # The other readers come to their end, but who wrote it must know that one does not.
-                lost = Refused(WriterErrorCode.RELEASED, "a reader was lost before it had all")
-                done(lost if partition.forsaken else None)
-            elif partition.unwanted:
-                done(None)
-            else:
-                done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
+            self._finish_pipelined(partition, done)
             return
         with self._lock:
             known = self._by_id.get(partition.id) is partition
@@ -190,8 +182,23 @@ class Partitions:
             self._release(partition)
             done(Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished"))
             return
-        partition.end_subpartitions()
         self._spiller.finish(partition, partial(self._stored, partition, done))
+
+    def _finish_pipelined(
+        self, partition: ResultPartition, done: Callable[[Refused | None], None], begin: int = 0
+    ) -> None:
+        following = partition.end_subpartitions(begin)
+        if following:
+            self.soon(partial(self._finish_pipelined, partition, done, following))
+        elif partition.finish():
+            self._expire_in(partition, self._ttl_s(partition))
+            # The other readers come to their end, but who wrote it must know that one does not.
+            lost = Refused(WriterErrorCode.RELEASED, "a reader was lost before it had all")
+            done(lost if partition.forsaken else None)
+        elif partition.unwanted:
+            done(None)
+        else:
+            done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
 
     def _stored(
         self, partition: ResultPartition, done: Callable[[Refused | None], None], error: OSError | None
@@ -300,9 +307,21 @@ class Partitions:
                 reader.timer.cancel()
             reader.found(partition)
 
-    def reader_gone(self, partition: ResultPartition, all_read: bool, lost: bool) -> None:
-        """A view was closed: ``all_read`` is what it said; ``lost``: because its connection was."""
+    def end_view(self, view: View, complete: bool) -> None:
+        """A reader is gone; see ``View.close``. One of many subpartitions is closed in steps, on the timer's thread."""
+        if view.close(complete):
+            self._reader_gone(view.partition, lost=not complete)
+        else:
+            self.soon(partial(self.end_view, view, complete))
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Go on with something long, after what others wait for; on the timer's thread."""
+        self._timer.at(self._clock.monotonic(), work)
+
+    def _reader_gone(self, partition: ResultPartition, lost: bool) -> None:
         partition.room()  # what it was behind with holds nobody back any more
+        with partition.lock:
+            all_read = partition.read_by_all
         if all_read:
             self._release(partition)
         elif lost and partition.retains:
@@ -366,7 +385,7 @@ class Partitions:
                 len(partition.subpartitions),
                 partition.memory + partition.disk,
                 partition.buffers,
-                len(partition.cursors),
+                len(partition.views),
             )
             for partition in found
             if partition.id.hex().startswith(prefix)
@@ -383,7 +402,7 @@ class Partitions:
         self._at(partition, _Deadline.END, seconds, self._expire)
 
     def _expire(self, partition: ResultPartition) -> None:
-        if partition.cursors:  # it is being read: not under somebody's hands
+        if partition.views:  # it is being read: not under somebody's hands
             self._expire_in(partition, max(1.0, self._ttl_s(partition)))
         else:
             self._release(partition)

@@ -41,7 +41,7 @@ class ReleasedFiles:
 
     @property
     def paths(self) -> list[str]:
-        return [file.path for file in self._files]
+        return [file.path for file in self._files.copy()]
 
     def add(self, path: str, size: int) -> None:
         """Remove a file some time; now if there is no room for it."""

@@ -13,8 +13,10 @@ same lock. What comes from an earlier epoch is refused under that lock, too. So 
 it is being handled, is either counted in what the successor was told to go on from, or never taken.
 """
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,12 +25,12 @@ from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
 from broker.shuffle.stored import SpillFile
 from broker.shuffle.subpartition import Subpartition
 from broker.storage.files import CachedFile
-from protocol.shuffle.data_type import DataType
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.data_type import IS_BUFFER, DataType
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import NO_INCARNATION, PartitionState, PartitionType
 
 if TYPE_CHECKING:
-    from broker.shuffle.view import Cursor, View
+    from broker.shuffle.view import View
     from broker.shuffle.writers import Writers
 
 OPEN, FINISHED, FAILED, RELEASED = PartitionState
@@ -40,6 +42,8 @@ _END_OF_PARTITION = b"\0\0\0\0"
 # those of one lie together in large pieces.
 _EARLY_BYTES = 16 * 1024 * 1024
 _EARLY_BYTES_OF_ONE = 256 * 1024
+# Subpartitions that are ended at once: some 4 ms.
+_ENDED_AT_ONCE = 1024
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
 _BUFFER_OVERHEAD = 128
 
@@ -117,7 +121,10 @@ class ResultPartition:
         self._owed = self._owed_buffers = 0  # bytes, and buffers, that the budget still counts
         self._gone = 0  # so many of the first subpartitions nobody reads any more
         self.spill_next = 0  # the subpartition whose turn it is
-        self.cursors: list[Cursor] = []  # of all readers
+        self.views: dict[View, None] = {}  # of all readers
+        self.awaited = 0  # readers of several subpartitions that wait for the rest of a record
+        self.forsaken = False  # a reader was lost before the end, and nobody can go on in its place
+        self._data_before: array[int] | None = None  # of a finished one: data buffers before each subpartition
         # The writer's connection, while it has one: has work done with the connection's writers, on their processor.
         self.call_writer: Callable[[Callable[[Writers], None]], None] | None = None
         self.epoch = 0  # of the newest opening
@@ -213,7 +220,11 @@ class ResultPartition:
                 return expected + 1
             self._keep(part, data_type, compressed, bytes(payload))
             cursor = part.cursor
-            told = cursor is not None and cursor.wants_data()
+            told = False
+            if cursor is not None:
+                if IS_BUFFER[data_type]:
+                    cursor.view.waiting += 1
+                told = cursor.wants_data()
         if told:
             assert cursor is not None
             cursor.view.notify()
@@ -235,14 +246,16 @@ class ResultPartition:
         self.unsent += size + _BUFFER_OVERHEAD
         self.in_memory += 1
 
-    def end_subpartitions(self) -> None:
+    def end_subpartitions(self, begin: int = 0) -> int:
         """A writer that finishes without having ended a subpartition: end it, or its readers would wait for ever.
 
-        These few bytes are kept whatever the quota says: the data before them has been taken.
+        Looks at some, from ``begin`` on; returns where to go on, 0 when all have been looked at. These few bytes are kept
+        whatever the quota says: the data before them has been taken.
         """
         told = []
+        end = begin + _ENDED_AT_ONCE
         with self.lock:
-            for part in self.subpartitions:
+            for part in self.subpartitions[begin:end]:
                 if part.ended or part.gone or self.state is not OPEN:
                     continue
                 if not part.data_ended:
@@ -252,6 +265,7 @@ class ResultPartition:
                     told.append(part.cursor)
         for cursor in told:
             cursor.view.notify()
+        return end if end < len(self.subpartitions) else 0
 
     def finish(self) -> bool:
         """False if it is too late: failed or released meanwhile."""
@@ -272,10 +286,10 @@ class ResultPartition:
                 return False
             self.state = FAILED
             self.failure = message
-            cursors = self._drop()
+            views = self._drop()
         self._tell_opener()
-        for cursor in cursors:
-            cursor.view.notify()
+        for view in views:
+            view.notify()
         return True
 
     def release(self) -> None:
@@ -286,20 +300,20 @@ class ResultPartition:
             self.unwanted = self.read_by_all and not self.forsaken
             self.read_to_end = self.unwanted and all(part.ended for part in self.subpartitions)
             self.state = RELEASED
-            cursors = self._drop()
+            views = self._drop()
         self._tell_opener()
-        for cursor in cursors:
-            cursor.view.notify()
+        for view in views:
+            view.notify()
 
-    def _drop(self) -> "list[Cursor]":
+    def _drop(self) -> "Iterable[View]":
         """With the lock held: forget the data. Returns who has to be told."""
         for part in self.subpartitions:
             part.clear()
         self.budget.give_back(self.owner, self.memory, self.disk, self.index_bytes)
         self.memory = self.disk = self.unsent = self.in_memory = self.in_file = 0
         self.file = None  # regions that are being sent keep it open
-        cursors, self.cursors = self.cursors, []
-        return cursors
+        views, self.views = self.views, {}
+        return views
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -339,7 +353,9 @@ class ResultPartition:
         ``lost``: by no will of its reader.
         """
         part.incomplete = True
-        part.forsaken = lost
+        self.forsaken = self.forsaken or lost
+        if not part.kinds:
+            return
         end = part.next_sequence
         begin = max(position, part.let_go_before)
         self.unsent -= part.bytes_between(begin, end) + (end - begin) * _BUFFER_OVERHEAD
@@ -381,10 +397,13 @@ class ResultPartition:
                     self.abandon(part, part.let_go_before, lost=not part.sent_all)
             return self.read_by_all
 
-    @property
-    def forsaken(self) -> bool:
-        """A reader was lost before the end, and nobody can go on in its place."""
-        return any(part.forsaken for part in self.subpartitions)
+    def data_of(self, indices: IndexSet) -> int:
+        """With the lock held, of a finished partition: data buffers of these subpartitions."""
+        if indices.size == 1:
+            return self.subpartitions[indices.start].data_total
+        if self._data_before is None:
+            self._data_before = array("q", accumulate((part.data_total for part in self.subpartitions), initial=0))
+        return self._data_before[indices.end + 1] - self._data_before[indices.start]
 
     @property
     def read_by_all(self) -> bool:
@@ -423,11 +442,13 @@ class ResultPartition:
 
     def acknowledged_all(self, view: "View") -> None:
         """A reader has processed all user records of its subpartitions: the writer is told, once for each."""
+        if view.acknowledged:
+            return
+        view.acknowledged = True
         with self.lock:
-            new = [cursor.index for cursor in view.cursors if cursor.index not in self._acknowledged]
+            new = [index for index in view.indices if index not in self._acknowledged]
             self._acknowledged.update(new)
-        for index in new:
-            self.tell_writer(lambda writers, index=index: writers.all_processed(self, index))  # type: ignore[misc]
+        self.tell_writer(partial(_all_processed, self, new))
 
     @property
     def full(self) -> bool:
@@ -438,9 +459,7 @@ class ResultPartition:
     def in_record(self) -> bool:
         """A reader of several subpartitions waits for the rest of a record, and takes nothing else before: it must come, however
         much of the others is there."""
-        return any(
-            cursor.view.current is cursor and cursor.position == cursor.part.next_sequence for cursor in self.cursors
-        )
+        return self.awaited > 0
 
     @property
     def buffers(self) -> int:
@@ -451,6 +470,10 @@ class ResultPartition:
     def index_bytes(self) -> int:
         """What is kept of each buffer beside its payload."""
         return self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
+
+
+def _all_processed(partition: ResultPartition, subpartitions: list[int], writers: "Writers") -> None:
+    writers.all_processed(partition, subpartitions)
 
 
 def _room(partition: ResultPartition, writers: "Writers") -> None:

@@ -48,6 +48,8 @@ _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
 _ADD_CREDIT = 6
 _ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # others have something behind them that is passed over
 _CREDITS_AT_A_TIME = 64
+# A reader of more subpartitions than this hints at a buffer size for all of the partition's.
+_HINTS_AT_ONCE = 64
 
 
 class ShuffleRequest(Request):
@@ -161,9 +163,11 @@ class ShuffleService:
         elif isinstance(message, NewBufferSize):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
-                partition = receiver.view.partition
-                for cursor in receiver.view.cursors:
-                    partition.tell_writer(partial(_buffer_size, partition, cursor.index, message.buffer_size))
+                partition, indices = receiver.view.partition, receiver.view.indices
+                if len(indices) > _HINTS_AT_ONCE:
+                    indices = range(ALL_SUBPARTITIONS, ALL_SUBPARTITIONS + 1)
+                for index in indices:
+                    partition.tell_writer(partial(_buffer_size, partition, index, message.buffer_size))
         elif isinstance(message, AckAllUserRecordsProcessed):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
@@ -248,6 +252,20 @@ class ShuffleService:
             outbox.push(connection, [encode_error(ILLEGAL_ARGUMENT_EXCEPTION, str(error), message.receiver)])
             return
         state.queue.add(receiver)
+        self._open_further(state, connection, outbox, receiver)
+
+    def _open_further(self, state: _State, connection: Connection, outbox: Outbox, receiver: Receiver) -> None:
+        """Step by step, each after what others of this processor wait for."""
+        if state.queue.get(receiver.id) is not receiver:
+            return  # cancelled meanwhile
+        try:
+            if receiver.view.open_further():
+                again = partial(self._open_further, state, connection, outbox, receiver)
+                self._partitions.soon(partial(outbox.call, connection, again))
+                state.queue.look(receiver)
+        except PartitionGone:
+            state.queue.remove(receiver.id, complete=True)
+            outbox.push(connection, [partition_not_found(receiver.view.partition.id, receiver.id)])
 
     def _cancel(self, state: _State, receiver: bytes) -> None:
         entry = state.waiting.pop(receiver, None)
@@ -266,7 +284,7 @@ class ShuffleService:
         state.waiting.clear()
 
     def _view_ended(self, view: View, complete: bool) -> None:
-        self._partitions.reader_gone(view.partition, view.close(complete), lost=not complete)
+        self._partitions.end_view(view, complete)
 
     def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
         partition = self._partitions.find(message.partition)

@@ -270,6 +270,9 @@ class Spiller:
 
     def _write_rest(self, each: "_Finishing") -> None:
         partition = each.partition
+        following = partition.end_subpartitions()
+        while following:
+            following = partition.end_subpartitions(following)
         while self._spill(partition):
             pass
         with partition.lock:

@@ -40,7 +40,6 @@ class Subpartition:
         "data_total",
         "ended",
         "first",
-        "forsaken",
         "incomplete",
         "kinds",
         "let_go_before",
@@ -67,7 +66,6 @@ class Subpartition:
         self.incomplete = False  # a reader has had buffers that are not kept any more
         self.lost = False  # its reader's connection was lost; another may begin again
         self.sent_all = False  # ... when it had been sent everything
-        self.forsaken = False  # its reader was lost before the end, and nobody can begin again
 
     @property
     def gone(self) -> bool:

@@ -3,6 +3,10 @@
 Owned by the request queue of the receiver's connection, on its processor; looks into the partition under the partition's lock.
 A union takes its subpartitions in the order in which they have something, and changes from one to another only after a buffer
 that does not end in the middle of a record.
+
+What a buffer costs does not depend on how many subpartitions there are. Of a finished partition a cursor is made when its turn
+comes. Of a pipelined one each subpartition must know its reader, so opening and closing a view look at all of them: in
+steps of ``AT_ONCE``, so that neither the partition's lock nor a processor is taken for long.
 """
 
 from collections import deque
@@ -24,6 +28,9 @@ _READ_BYTES = 64 * 1024
 # Of a finished partition those that come next are read with them, up to so many bytes: a receiver with little credit, or one of
 # many, takes them one by one.
 _AHEAD_BYTES = 16 * 1024
+
+# Subpartitions that are opened or closed at once: some 3 ms.
+AT_ONCE = 2048
 
 _END_OF_PARTITION = DataType.END_OF_PARTITION
 _NOTHING = memoryview(b"")
@@ -47,14 +54,13 @@ class PartitionGone(Exception):
 class Cursor:
     """A view's place in one subpartition. Guarded by the partition's lock, but for ``view``."""
 
-    __slots__ = ("data_taken", "index", "part", "position", "ready", "view")
+    __slots__ = ("index", "part", "position", "ready", "view")
 
     def __init__(self, view: "View", part: Subpartition, index: int) -> None:
         self.view = view
         self.part = part
         self.index = index
         self.position = part.first
-        self.data_taken = 0  # data buffers before `position`: who reads at all reads from the beginning
         self.ready = False  # has something: is in the view's row, or is its current one
 
     def wants_data(self) -> bool:
@@ -68,6 +74,8 @@ class Cursor:
         elif view.current is not self:
             view.row.append(self)
             return False  # the record in hand comes first
+        else:
+            view.partition.awaited -= 1
         told, view.idle = view.idle, False
         return told
 
@@ -81,18 +89,23 @@ class View:
     __slots__ = (
         "_ahead",
         "_ahead_from",
+        "_closed_to",
         "_file",
+        "_indices",
         "_on_data",
+        "_opened_to",
         "_run_end",
         "_types",
         "_unended",
+        "acknowledged",
+        "alone",
         "credit",
         "current",
-        "cursors",
         "idle",
         "more",
         "partition",
         "row",
+        "waiting",
     )
 
     def __init__(
@@ -107,6 +120,12 @@ class View:
         if indices.end >= len(partition.subpartitions):
             raise IndexError(f"subpartitions {indices} of {len(partition.subpartitions)}")
         self.partition = partition
+        self.alone = indices.size == 1
+        self.waiting = 0  # data buffers that it has not taken
+        self.acknowledged = False  # the reader has processed all records
+        self._indices = indices
+        self._opened_to = indices.start  # the subpartitions before have a cursor, or have had one
+        self._closed_to = -1  # those before have been let go of
         self.credit = credit
         self.row: deque[Cursor] = deque()  # those that have something, but for the current one
         self.current: Cursor | None = None  # in the middle of a record, where there are several
@@ -120,19 +139,56 @@ class View:
         self._types = AS_KNOWN_BY[generation]
         self._unended = indices.size
         with partition.lock:
-            parts = [partition.subpartitions[index] for index in indices.indices]
-            if partition.pipelined and any(part.cursor is not None or part.incomplete for part in parts):
+            if not partition.pipelined:
+                self.waiting = partition.data_of(indices)
+                self._visit_next()
+                self.idle = not self.row
+            else:
+                parts = partition.subpartitions[indices.start : indices.end + 1]
+                if any(part.cursor is not None or part.incomplete for part in parts):
+                    raise PartitionGone("a pipelined subpartition can be read once")
+                self._claim()
+            partition.views[self] = None
+
+    @property
+    def indices(self) -> range:
+        return self._indices.indices
+
+    def open_further(self) -> bool:
+        """Claim the next subpartitions of a pipelined partition. False if all have been; it may be read from meanwhile.
+
+        Raises PartitionGone: another reader has come first. It is to be closed then.
+        """
+        with self.partition.lock:
+            if self._opened_to > self._indices.end or not self.partition.pipelined:
+                return False
+            self._claim()
+        return True
+
+    def _claim(self) -> None:
+        begin, end = self._opened_to, min(self._opened_to + AT_ONCE, self._indices.end + 1)
+        for index, part in enumerate(self.partition.subpartitions[begin:end], begin):
+            if part.cursor is not None or part.incomplete:
                 raise PartitionGone("a pipelined subpartition can be read once")
-            self.cursors = [Cursor(self, part, index) for index, part in zip(indices.indices, parts, strict=True)]
-            for cursor in self.cursors:
-                partition.cursors.append(cursor)
-                if partition.pipelined:
-                    cursor.part.cursor = cursor
-                    cursor.part.lost = False
-                if cursor.part.kinds:
-                    cursor.ready = True
-                    self.row.append(cursor)
-            self.idle = not self.row
+            cursor = part.cursor = Cursor(self, part, index)
+            part.lost = False
+            self.waiting += part.data_total
+            if part.kinds:
+                cursor.ready = True
+                self.row.append(cursor)
+            self._opened_to = index + 1
+        if self.row and self.current is None:
+            self.idle = False
+
+    def _visit_next(self) -> None:
+        """With the lock held, of a finished partition: put the next subpartition in front; each has something."""
+        index = self._opened_to
+        if index <= self._indices.end:
+            self._opened_to = index + 1
+            cursor = Cursor(self, self.partition.subpartitions[index], index)
+            if cursor.part.kinds:  # not if it has failed
+                cursor.ready = True
+                self.row.appendleft(cursor)
 
     def notify(self) -> None:
         self._on_data()
@@ -183,12 +239,12 @@ class View:
         """
         partition = self.partition
         with partition.lock:
-            cursor = self.cursors[0]
-            part, position = cursor.part, cursor.position
-            index = position - part.first
             state = partition.state
             payload: bytes | memoryview | None = None
-            if len(self.cursors) == 1 and index < len(part.kinds) and state is not FAILED and state is not RELEASED:
+            if self.alone and self.row and state is not FAILED and state is not RELEASED:
+                cursor = self.row[0]
+                part, position = cursor.part, cursor.position
+                index = position - part.first
                 if position >= part.memory_from:
                     payload = part.payloads[position - part.memory_from]
                     assert payload is not None, "a buffer was sent twice"
@@ -207,10 +263,10 @@ class View:
                     return []
                 position = cursor.position = position + 1
                 if IS_BUFFER[data_type]:
-                    cursor.data_taken += 1
+                    self.waiting -= 1
                 elif kind & ~COMPRESSED == _END_OF_PARTITION:
                     self._unended -= 1
-                backlog = 0 if credit.blocked else part.data_total - cursor.data_taken
+                backlog = 0 if credit.blocked else self.waiting
                 following = index + 1
                 if following < len(part.kinds):
                     self.more = credit.may_send(self._types[part.kinds[following] & ~COMPRESSED])
@@ -242,13 +298,11 @@ class View:
         part, types, credit = cursor.part, self._types, self.credit
         kinds, payloads, number = part.kinds, part.payloads, cursor.index
         position, memory_from = cursor.position, part.memory_from
-        waiting = part.data_total - cursor.data_taken  # data buffers, this one included
-        alone = len(self.cursors) == 1
-        if not alone:
-            waiting += sum(self._waiting(other) for other in self.cursors if other is not cursor)
+        waiting = self.waiting  # data buffers, this one included
+        alone = self.alone
         begin = position
         index, end = position - part.first, len(kinds)
-        data = memory = in_file_bytes = 0
+        memory = in_file_bytes = 0
         more = partial = False
         while index < end:
             kind = kinds[index]
@@ -275,7 +329,6 @@ class View:
             most -= 1
             room -= size + 64
             if IS_BUFFER[data_type]:
-                data += 1
                 waiting -= 1
                 taken.append((number, data_type, compressed, payload, size, waiting))
             else:
@@ -289,7 +342,7 @@ class View:
                 break
         if position != begin:
             cursor.position = position
-            cursor.data_taken += data
+            self.waiting = waiting
             partition = self.partition
             in_file = min(memory_from, position) - begin if memory_from > begin else 0
             if in_file:
@@ -352,11 +405,14 @@ class View:
         """With the lock held: after a run was taken from ``cursor`` of a union. Whether there is something for another run."""
         if self.current is None:
             self.row.popleft()
+            if not self.partition.pipelined:
+                self._visit_next()
         cursor.ready = has_more
         if partial:
             self.current = cursor
             if not has_more:
                 self.idle = True
+                self.partition.awaited += 1
             return more
         self.current = None
         if has_more:
@@ -368,37 +424,45 @@ class View:
         assert following is not None
         return self.credit.may_send(self._types[following.data_type])
 
-    @staticmethod
-    def _waiting(cursor: Cursor) -> int:
-        part = cursor.part
-        return part.data_total - cursor.data_taken if cursor.position < part.next_sequence else 0
-
     def backlog(self) -> int:
         """Data buffers that wait for credit; 0 while blocked, and of a partition whose data is gone."""
         with self.partition.lock:
             if self.credit.blocked or self.partition.state in (FAILED, RELEASED):
                 return 0
-            return sum(self._waiting(cursor) for cursor in self.cursors)
+            return self.waiting
 
     def close(self, complete: bool) -> bool:
         """The receiver is gone. ``complete``: by its own will (cancel, close), not by a lost connection.
 
-        True if the partition has been read to its end by everybody and can be released.
+        Lets go of some subpartitions; False if there are more, for which it is to be called again, on any thread.
         """
         partition = self.partition
-        self._keep_ahead(_NOTHING, 0)
+        if self._closed_to < 0:
+            self._keep_ahead(_NOTHING, 0)
         with partition.lock:
-            for cursor in self.cursors:
-                if cursor in partition.cursors:
-                    partition.cursors.remove(cursor)
-                part = cursor.part
-                if part.cursor is cursor:
+            if self._closed_to < 0:
+                self._closed_to = self._indices.start
+                partition.views.pop(self, None)
+                if self.current is not None and not self.current.ready:
+                    partition.awaited -= 1
+            if not partition.pipelined:
+                return True
+            begin, end = self._closed_to, min(self._closed_to + AT_ONCE, self._indices.end + 1)
+            for index, part in enumerate(partition.subpartitions[begin:end], begin):
+                cursor = part.cursor
+                if cursor is not None and cursor.view is self:
+                    position = cursor.position
                     part.cursor = None
-                    if partition.retains and not complete:  # what was sent last may have been lost with the connection
-                        partition.unread(part, cursor.position, sent_all=self.finished)
-                    else:
-                        partition.abandon(part, cursor.position, lost=not (complete or self.finished))
-            return partition.read_by_all
+                elif cursor is None and index >= self._opened_to and not part.incomplete:
+                    position = part.first  # it was asked for, and its turn had not come
+                else:
+                    continue
+                if partition.retains and not complete:  # what was sent last may have been lost with the connection
+                    partition.unread(part, position, sent_all=self.finished)
+                else:
+                    partition.abandon(part, position, lost=not (complete or self.finished))
+            self._closed_to = end
+            return end > self._indices.end
 
 
 def _end_of_small(part: Subpartition, position: int) -> int:

@@ -159,9 +159,9 @@ class Writers:
         for writer in self._of(partition):
             self._send(encode_buffer_size_hint(writer.handle, subpartition, size))
 
-    def all_processed(self, partition: ResultPartition, subpartition: int) -> None:
+    def all_processed(self, partition: ResultPartition, subpartitions: list[int]) -> None:
         for writer in self._of(partition):
-            self._send(encode_all_records_processed(writer.handle, subpartition))
+            self._send(b"".join(encode_all_records_processed(writer.handle, index) for index in subpartitions))
 
     def gone(self, partition: ResultPartition) -> None:
         """The partition has failed or was released, by somebody else's doing."""
@@ -292,7 +292,7 @@ class Writers:
         self._partitions.finish(writer.partition, partial(self._finish_came, writer))
 
     def _finish_came(self, writer: Writer, refused: Refused | None) -> None:
-        """On this connection's processor, or the spiller's thread."""
+        """On any thread."""
         self._outbox.call(self._connection, partial(self._finish_done, writer, refused))
 
     def _finish_done(self, writer: Writer, refused: Refused | None) -> None:

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
+from protocol.shuffle.writer_frames import PartitionType
 from tests.shuffle.harness import BLOCKING, END, PIPELINED, Served, new_id, wait_for
 
 
@@ -88,3 +91,38 @@ def test_a_million_credits_are_no_burden(server: Served) -> None:
     receiver = reader.request(partition, credit=2**31 - 1)
     reader.send(*[m.encode_add_credit(receiver, 2**31 - 1)] * 1000)
     assert len(reader.take(4)) == 4
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("kind", [PIPELINED, BLOCKING])
+def test_one_receiver_of_5000_subpartitions(server: Served, kind: PartitionType, lost: bool) -> None:
+    """Opened and closed in steps; it gets everything, and leaves nothing behind."""
+    count = 5000
+    client = server.connect()
+    writer = client.open(partition := new_id(), count, kind)
+    for index in range(0, count, 7):
+        writer.push_with_credit(b"%d" % index, index)
+    client.finish(writer)
+    reader = server.connect()
+    receiver = reader.request(partition, 0, count - 1, credit=1)
+    came = reader.read_to_end(receiver, ends=count)
+    data = {buffer.subpartition: bytes(buffer.payload) for buffer in came if buffer.data_type.is_buffer}
+    assert data == {index: b"%d" % index for index in range(0, count, 7)}
+    if lost:
+        reader.reset()
+    else:
+        reader.send(m.encode_cancel_partition_request(receiver))
+    if kind is PIPELINED:
+        wait_for(lambda: server.partitions.list("") == [])
+    else:
+        wait_for(lambda: server.partitions.list("")[0].readers == 0)
+
+
+def test_a_receiver_of_5000_subpartitions_that_cancels_at_once(server: Served) -> None:
+    client, reader = server.connect(), server.connect()
+    client.open(partition := new_id(), 5000).push(b"x", subpartition=4999)
+    client.sync()
+    receiver = reader.request(partition, 0, 4999)
+    reader.send(m.encode_cancel_partition_request(receiver))
+    assert client.writer_error().code == w.WriterErrorCode.READERS_GONE
+    assert server.partitions.budget.memory == 0

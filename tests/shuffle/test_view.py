@@ -1,17 +1,20 @@
 """Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
 
+import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.runtime.disk import FileRegion
+from broker.shuffle import view as view_module
 from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
 from broker.shuffle.credit import Credit
 from broker.shuffle.request_queue import Receiver, RequestQueue
 from broker.shuffle.result_partition import ResultPartition
 from broker.shuffle.subpartition import Subpartition
-from broker.shuffle.view import View
+from broker.shuffle.view import PartitionGone, View
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
@@ -299,3 +302,116 @@ def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spi
     alone = sent(1)
     assert len(alone) == len(kinds)
     assert alone == sent(3)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def union(bench: Bench, subpartitions: int, credit: int = 0) -> View:
+    return View(bench.partition, IndexSet(0, subpartitions - 1), Credit(credit), lambda: None)
+
+
+@pytest.mark.parametrize("kind", PartitionType)
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are(
+    kind: PartitionType, partial: bool
+) -> None:
+    def cost(subpartitions: int) -> int:
+        bench = Bench(subpartitions, kind=kind)
+        bench.partition.unsent_max = 1
+        data_type = DataType.DATA_BUFFER if partial else DataType.DATA_BUFFER_WITH_CLEAR_END
+        for index in range(subpartitions):
+            bench.partition.append(index, 0, data_type, False, memoryview(b"x"))
+            bench.partition.append(index, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"y"))
+        view = union(bench, subpartitions, 100)
+
+        def take() -> None:
+            assert len(view.take(5, 1000)) == 5
+            bench.partition.append(0, 2, data_type, False, memoryview(b"z"))
+            _ = view.backlog(), bench.partition.held_back
+            bench.partition.room()
+
+        return calls(take)
+
+    assert cost(10) == cost(2000)
+
+
+def test_a_view_of_a_finished_partition_makes_a_cursor_when_its_turn_comes() -> None:
+    bench = Bench(1000, kind=PartitionType.BLOCKING)
+    assert not bench.partition.end_subpartitions()
+    union(bench, 2)  # the first counts the buffers of each, once for the partition
+    few, many = calls(lambda: union(bench, 10)), calls(lambda: union(bench, 1000))
+    assert many == few
+    view = union(bench, 1000)
+    assert [found[0] for found in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
+    assert calls(lambda: view.close(True)) < 30
+
+
+def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    for index in (3, 24):
+        bench.push(index, b"x" * 10)
+    view = union(bench, 25, 100)
+
+    def claimed() -> int:
+        return sum(part.cursor is not None for part in bench.partition.subpartitions)
+
+    assert (claimed(), view.backlog(), [found[0] for found in view.take(9, 1000)]) == (10, 1, [3])
+    with pytest.raises(PartitionGone):
+        union(bench, 1)
+    assert view.idle
+    bench.push(5, b"x" * 10)
+    assert not view.idle
+    assert view.open_further()
+    bench.push(15, b"x" * 10)
+    assert view.open_further()
+    assert not view.open_further()
+    assert claimed() == 25
+    assert [found[0] for found in view.take(9, 1000)] == [5, 15, 24]
+    bench.push(0, b"lost")
+    assert [view.close(True) for _ in range(3)] == [False, False, True]
+    assert claimed() == 0
+    assert bench.partition.read_by_all
+    assert bench.budget.memory == 0
+
+
+def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    bench.push(24, b"x")
+    view = union(bench, 25)
+    while not view.close(True):
+        assert not bench.partition.read_by_all
+    assert bench.partition.read_by_all
+    assert bench.budget.memory == 0
+
+
+def test_of_two_views_that_are_opened_at_once_only_one_gets_a_subpartition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    first = union(bench, 25)
+    second = View(bench.partition, IndexSet(20, 24), Credit(1), lambda: None)
+    assert first.open_further()
+    with pytest.raises(PartitionGone):
+        first.open_further()
+    while not first.close(True):
+        pass
+    assert [part.cursor is not None for part in bench.partition.subpartitions] == [False] * 20 + [True] * 5
+    bench.push(20, b"x")
+    assert len(second.take(1, 1000)) == 1
