@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 
 from broker.runtime.disk import Buffer
+from broker.runtime.net import keep_alive
 
 # Linux caps one writev at 1024 buffers.
 _IOV_MAX = 1024
@@ -84,9 +85,11 @@ class _Tls(_Tcp):
         self._send_all(pending, deadline)
 
     def _send_all(self, buffer: Buffer, deadline: float) -> None:
-        if len(buffer):
+        # Not `sendall`, whose time-out would begin again with each piece that a slow peer takes.
+        view = memoryview(buffer)
+        while view:
             self._socket.settimeout(_left(deadline))
-            self._socket.sendall(buffer)
+            view = view[self._socket.send(view) :]
 
 
 def _left(deadline: float) -> float:
@@ -133,10 +136,10 @@ def dial(host: str, port: int, timeout: float, context: TlsContext | None = None
     Raises OSError, and TlsRefused for a handshake that would fail again.
     """
     deadline = time.monotonic() + timeout
-    sock = socket.create_connection((host, port), timeout)
+    sock = _connected(host, port, deadline)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(sock)
         if context is None:
             return _Tcp(sock)
         sock.settimeout(_left(deadline))
@@ -149,6 +152,23 @@ def dial(host: str, port: int, timeout: float, context: TlsContext | None = None
     except BaseException:
         sock.close()
         raise
+
+
+def _connected(host: str, port: int, deadline: float) -> socket.socket:
+    """To the first address of ``host`` that answers. They share the time: one that is silent leaves some for the next."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
+    for index, (family, kind, proto, _, address) in enumerate(addresses):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(_left(deadline) / (len(addresses) - index))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure
 
 
 def pause(seconds: float) -> None:

@@ -16,6 +16,19 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Linux caps one writev at 1024 buffers; fewer keep a turn short.
 _IOV_MAX = 64
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
+# A peer that has lost its power closes nothing, and one that waits for it to speak finds out by probes only. The system begins
+# with them after two hours; here a silent connection is given up after a minute. A stopped process is no such peer: its kernel
+# answers.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the system find out when the peer's machine is gone: s before the first probe, s between them, how many."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:  # not every system lets itself be told
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def address_in_use(error: OSError) -> bool:
@@ -200,7 +213,7 @@ class SystemNetwork:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(sock)
             error = sock.connect_ex(address)
             if error not in (0, errno.EINPROGRESS):
                 raise OSError(error, os.strerror(error))

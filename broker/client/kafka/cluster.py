@@ -25,7 +25,7 @@ from broker.client.kafka.errors import (
     UnreachableError,
     code_name,
 )
-from broker.client.kafka.retry import Retry
+from broker.client.kafka.retry import Limit, Retry
 from broker.client.kafka.values import (
     READ_UNCOMMITTED,
     Identity,
@@ -71,6 +71,7 @@ class Cluster:
     def __init__(self, config: ClientConfig, clock: Clock | None = None, *, patient: bool = False) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.limit = Limit(self.clock)
         self._context: TlsContext | None = None
         self._connections: dict[Address, Connection] = {}
         self._brokers: dict[int, Address] = {}
@@ -321,14 +322,16 @@ class Cluster:
     # Connections ----------------------------------------------------------------------------------------------------
 
     def retry(self, total_ms: float | None = None) -> Retry:
-        return Retry(self.config, self.clock, self.config.api_timeout_ms if total_ms is None else total_ms)
+        return Retry(self.config, self.clock, self.config.api_timeout_ms if total_ms is None else total_ms, self.limit)
 
     def retrying(self, attempt: Callable[[], T], retry: Retry | None = None) -> T:
-        """``attempt`` until it succeeds, or time is up, or it fails in a way that another try does not cure."""
+        """``attempt`` until it succeeds, or time is up, or it fails in a way that another try does not cure. An attempt that
+        waits when the time is up fails then."""
         retry = retry or self.retry()
         while True:
             try:
-                return attempt()
+                with self.limit.until(retry.deadline):
+                    return attempt()
             except (RetriableError, LinkError, TimedOutError) as error:
                 self.after_failure(error, retry)
 
@@ -349,7 +352,7 @@ class Cluster:
                 self._context = tls_context(self.config.tls)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None
-        connection = Connection(address, self.config, self._context, self.clock, max_frame)
+        connection = Connection(address, self.config, self._context, self.clock, max_frame, self.limit)
         connection.open()
         self._reached = True
         return connection

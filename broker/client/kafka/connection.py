@@ -18,6 +18,7 @@ from broker.client.kafka.errors import (
     UnsupportedVersionError,
     code_name,
 )
+from broker.client.kafka.retry import Limit
 from broker.client.kafka.security import authenticate
 from broker.runtime.clock import Clock, SystemClock
 from broker.runtime.dial import Dialled, TlsContext, TlsRefused, dial
@@ -44,7 +45,9 @@ class Connection:
         context: TlsContext | None = None,
         clock: Clock | None = None,
         max_frame: int = DEFAULT_MAX_FRAME,
+        limit: Limit | None = None,
     ) -> None:
+        """``limit``: of the call that the connection is used for."""
         self.where = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self.ranges: dict[int, tuple[int, int]] = {}
         self.features: dict[str, tuple[int, int]] = {}
@@ -53,6 +56,7 @@ class Connection:
         self._config = config
         self._context = context
         self._clock = clock or SystemClock()
+        self._limit = limit or Limit(self._clock)
         self._max_frame = max_frame
         self._link: Dialled | None = None
         self._correlation_id = 0
@@ -66,11 +70,13 @@ class Connection:
 
     def open(self) -> None:
         """Raises UnreachableError, AuthenticationError or another KafkaClientError."""
-        timeout_s = self._config.connect_timeout_ms / 1000
+        timeout_s = self.deadline(self._config.connect_timeout_ms) - self._clock.monotonic()
         try:
             self._link = dial(*self._address, timeout_s, self._context)
         except TimeoutError:
-            raise UnreachableError(f"No broker answers at {self.where}: nothing came within {timeout_s:g} s.") from None
+            raise UnreachableError(
+                f"No broker answers at {self.where}: nothing came within {timeout_s:.3g} s."
+            ) from None
         except TlsRefused as error:
             raise AuthenticationError(f"No TLS connection to the broker at {self.where}: {error}.") from None
         except OSError as error:
@@ -131,7 +137,8 @@ class Connection:
         return self._correlation_id
 
     def deadline(self, timeout_ms: float) -> float:
-        return self._clock.monotonic() + timeout_ms / 1000
+        """So long from now, or the end of the call that is running if that is earlier."""
+        return min(self._clock.monotonic() + timeout_ms / 1000, self._limit.deadline)
 
     def send(self, parts: Sequence[Buffer], deadline: float) -> None:
         """Raises ConnectionLostError, TimedOutError."""

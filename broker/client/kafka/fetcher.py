@@ -2,8 +2,9 @@
 
 A fetcher has a connection of its own. Before an answer is given out, the request for what comes after it is on its way: the end
 of the last batch is found by walking the batches' headers. Answers come into one buffer, so each is valid until the next one
-is asked for; meanwhile the next waits in the kernel. What leaders, connections and throttles do is dealt with here, within
-``default.api.timeout.ms`` of the last answer; nothing is skipped or read twice.
+is asked for; meanwhile the next waits in the kernel. What leaders, connections and throttles do is dealt with here; nothing is
+skipped or read twice. Whoever asks for the next answer has it, or an error, within ``default.api.timeout.ms`` and the time that
+the broker may wait for data.
 """
 
 from types import TracebackType
@@ -79,6 +80,12 @@ class Fetcher:
         return self
 
     def __next__(self) -> Fetched:
+        config = self._cluster.config
+        # The broker may take ``max_wait_ms`` when there is nothing to read.
+        with self._cluster.limit.within(config.api_timeout_ms + self._max_wait_ms):
+            return self._next()
+
+    def _next(self) -> Fetched:
         while True:
             if self.end is not None and self.next_offset >= self.end:
                 self._drop()
@@ -129,7 +136,7 @@ class Fetcher:
             raise connection.unreadable("FETCH", error) from None
         connection.check_id(answer.correlation_id, correlation_id)
         if answer.throttle_ms > 0:
-            self._not_before = connection.deadline(answer.throttle_ms)
+            self._not_before = self._cluster.clock.monotonic() + answer.throttle_ms / 1000
         if offset != self.next_offset:  # `seek` since then
             return None
         if answer.error:
@@ -184,7 +191,8 @@ class Fetcher:
         self._drop()  # the connection's limit of a frame depends on it
 
     def _ask(self, connection: Connection) -> None:
-        pause(min(self._not_before - connection.deadline(0), self._cluster.config.request_timeout_ms / 1000))
+        until = min(self._not_before, connection.deadline(self._cluster.config.request_timeout_ms))
+        pause(until - self._cluster.clock.monotonic())
         topic = self._topic_id if self._version >= client_fetch.FIRST_WITH_TOPIC_ID else self.topic
         assert topic is not None
         correlation_id = connection.next_id()
@@ -204,7 +212,7 @@ class Fetcher:
         self._asked = (correlation_id, self.next_offset)
 
     def _ask_ahead(self, connection: Connection) -> None:
-        if self._not_before > connection.deadline(0):
+        if self._not_before > self._cluster.clock.monotonic():
             return
         try:
             self._ask(connection)

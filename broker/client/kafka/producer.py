@@ -6,11 +6,14 @@ concerned go again one by one, in order, on a connection of their own, until ``d
 batch that it has already by its sequence number; without idempotence such a batch is written twice. A batch that is larger than
 its topic takes is split on that way (``split.py``), and such batches are split before they are sent from then on.
 
+``send`` and ``flush`` each take ``delivery.timeout.ms`` at most, whatever the broker does; ``commit`` that and
+``default.api.timeout.ms``, ``abort`` the latter and ``request.timeout.ms``.
+
 The first error is final: ``send``, ``flush`` and ``commit`` raise it from then on. A transaction can then only be aborted.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -131,19 +134,32 @@ class Producer:
         if self._transactional_id is not None and not self._in_transaction:
             raise TransactionError("Begin a transaction before sending.")
         most = self._cluster.config.max_request_size
-        for part, records in self._fitting(topic, data, count):
+        parts = self._fitting(topic, data, count)
+        for part, _ in parts:
             if len(part) > most:
                 raise RecordTooLargeError(
                     f"A record for {topic}-{partition} takes {len(part)} bytes, which is more than max.request.size={most}."
                 )
-            batch = _Batch(topic, partition, part, records)
-            try:
-                self._stamp(batch)
-                self._queue(batch, most)
-            except KafkaClientError as error:
-                self._fail(error)
+        try:
+            with self._cluster.limit.within(self._cluster.config.delivery_timeout_ms):
+                for part, records in parts:
+                    self._send(_Batch(topic, partition, part, records), most)
+        except KafkaClientError as error:
+            self._fail(error)
 
-    def _queue(self, batch: _Batch, most: int) -> None:
+    def largest(self, topic: str) -> int:
+        """The bytes of a batch of several records that is sent as it is; a larger one is split. Less than before once the
+        topic has refused one."""
+        return self._largest.get(topic, self._cluster.config.max_request_size)
+
+    def _fitting(self, topic: str, data: bytearray, count: int) -> Sequence[tuple[bytearray, int]]:
+        largest = self.largest(topic)
+        if count == 1 or len(data) <= largest:
+            return ((data, count),)
+        return [one for part in split(data, largest) for one in self._fitting(topic, *part)]
+
+    def _send(self, batch: _Batch, most: int) -> None:
+        self._stamp(batch)
         lane = self._lane(batch)
         if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
             self._transmit(lane)
@@ -152,26 +168,16 @@ class Producer:
         if 2 * lane.queued_bytes >= most:
             self._transmit(lane)
 
-    def largest(self, topic: str) -> int:
-        """The bytes of a batch of several records that is sent as it is; a larger one is split. Less than before once the
-        topic has refused one."""
-        return self._largest.get(topic, self._cluster.config.max_request_size)
-
-    def _fitting(self, topic: str, data: bytearray, count: int) -> Iterable[tuple[bytearray, int]]:
-        largest = self.largest(topic)
-        if count == 1 or len(data) <= largest:
-            return ((data, count),)
-        return [one for part in split(data, largest) for one in self._fitting(topic, *part)]
-
     def flush(self) -> None:
         """Returns when everything that was sent is acknowledged. Raises the first error."""
         self._check_usable()
         try:
-            for lane in list(self._lanes.values()):
-                self._transmit(lane)
-            for lane in list(self._lanes.values()):
-                while lane.in_flight:
-                    self._receive(lane)
+            with self._cluster.limit.within(self._cluster.config.delivery_timeout_ms):
+                for lane in list(self._lanes.values()):
+                    self._transmit(lane)
+                for lane in list(self._lanes.values()):
+                    while lane.in_flight:
+                        self._receive(lane)
         except KafkaClientError as error:
             self._fail(error)
 
@@ -227,7 +233,8 @@ class Producer:
     def abort(self) -> None:
         """Nobody who reads committed records will see the transaction's. Possible after errors, too."""
         self._check_open()
-        self._settle()
+        with self._cluster.limit.within(self._cluster.config.request_timeout_ms):
+            self._settle()
         self.close()
         if self._anything_added:
             try:

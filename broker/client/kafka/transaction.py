@@ -129,8 +129,9 @@ def commit_offsets(
                 what = f"the offsets of the group {group!r} in the transaction"
                 _check(cluster, one.error_code, identity.transactional_id, what)
 
-    cluster.retrying(add)
-    cluster.retrying(commit)
+    with cluster.limit.within(cluster.config.api_timeout_ms):
+        cluster.retrying(add)
+        cluster.retrying(commit)
 
 
 def end(cluster: "Cluster", identity: Identity, committed: bool) -> None:
