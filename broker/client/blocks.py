@@ -9,10 +9,11 @@ stands between or around them, so a reader gets the block's bytes as they came o
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import attrs
 
-from broker.client.connection import CONNECT_TIMEOUT_S
+from broker.client.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.errors import ConnectionFailedError, LocalTransportError, RemoteTransportError, TransportError
 from broker.client.input_gate import ChannelLike, InputGate
 from broker.client.partition_writer import Bytes, PartitionWriter
@@ -83,10 +84,12 @@ class BlockReader:
     """All blocks of finished BLOCKING partitions, as (number of the channel, block), those of a channel in order.
 
     ``channels`` as for ``InputGate``. A connection that is lost (the broker was started again, say) is made anew for
-    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice.
+    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice. All of
+    the data is there, so a broker that sends nothing for ``answer_timeout`` s while a block is waited for is lost, too. Nobody
+    waits longer than these two together for a broker that does not answer.
 
     Raises what a gate does: PartitionNotFoundError when a partition was released or its time to live was over,
-    ConnectionFailedError after ``patience``.
+    ConnectionFailedError or RemoteTransportError after ``patience``.
     """
 
     def __init__(
@@ -96,11 +99,13 @@ class BlockReader:
         patience: float = 30.0,
         buffer_size: int = BLOCK_BUFFER_BYTES,
         connect_timeout: float = CONNECT_TIMEOUT_S,
+        answer_timeout: float = ANSWER_TIMEOUT_S,
     ) -> None:
         self._channels = [_Channel(where, index) for index, where in enumerate(channels)]
         self._patience = patience
         self._buffer_size = buffer_size
         self._connect_timeout = connect_timeout
+        self._answer_timeout = answer_timeout
 
     def __iter__(self) -> Iterator[tuple[int, Bytes]]:
         clock = system_runtime().clock
@@ -110,19 +115,21 @@ class BlockReader:
         while channels:
             taken = sum(channel.taken for channel in channels)
             lost: list[TransportError] = []
-            yield from self._read(channels, lost)
+            left = inf if lost_at is None else max(wait, lost_at + self._patience - clock.monotonic())
+            yield from self._read(channels, lost, left)
             if not lost:
                 return
             if lost_at is None or sum(channel.taken for channel in channels) > taken:
                 lost_at, wait = clock.monotonic(), _RETRY_FIRST_S
             channels = [channel for channel in channels if not channel.ended]
-            if _over(clock, lost_at + self._patience):
+            # One that would begin with no time left says nothing about the broker.
+            if _over(clock, lost_at + self._patience - wait):
                 raise lost[0]
             Event().wait(wait)
             wait = min(2 * wait, _RETRY_MAX_S)
 
-    def _read(self, channels: list[_Channel], lost: list[TransportError]) -> Iterator[tuple[int, Bytes]]:
-        """From one gate, until each channel has ended, or its connection was lost."""
+    def _read(self, channels: list[_Channel], lost: list[TransportError], left: float) -> Iterator[tuple[int, Bytes]]:
+        """From one gate, until each channel has ended, or its connection was lost. ``left``: s of the patience."""
         for channel in channels:
             channel.skip = channel.taken
             channel.parts.clear()
@@ -133,7 +140,8 @@ class BlockReader:
             buffer_size=self._buffer_size,
             # They are finished, so whatever is not there will not come.
             partition_wait=0.0,
-            connect_timeout=self._connect_timeout,
+            connect_timeout=min(self._connect_timeout, left),
+            answer_timeout=min(self._answer_timeout, left),
         )
         with gate:
             while not gate.finished:
@@ -146,6 +154,7 @@ class BlockReader:
                     continue
                 if item is None:
                     continue
+                gate.answer_timeout = self._answer_timeout  # it does answer
                 channel = channels[item.channel]
                 if item.data is None:
                     channel.ended |= isinstance(item.event, EndOfPartition)

@@ -22,6 +22,8 @@ Address = tuple[str, int]
 # 120 s: Flink's taskmanager.network.netty.client.connectTimeoutSec is as long as a kernel would try. People who wait for
 # a script want to know earlier.
 CONNECT_TIMEOUT_S = 20.0
+# For how long a broker that owes an answer may be silent. It answers within ms, and its machine may be suspended for a while.
+ANSWER_TIMEOUT_S = 15.0
 # What is read for the head of the message after a large payload: the rest, if it is another one, goes where it belongs at once.
 _HEADS_BYTES = 16 * 1024
 

@@ -12,6 +12,7 @@ __all__ = [
     "ConnectionFailedError",
     "LocalTransportError",
     "NoBufferError",
+    "NoCreditError",
     "PartitionExistsError",
     "PartitionFinishedError",
     "PartitionLostError",
@@ -41,6 +42,10 @@ class ShuffleClosedError(ShuffleError):
 
 class ShuffleTimeoutError(ShuffleError):
     """The time that the caller gave has passed. What was asked for may still happen."""
+
+
+class NoCreditError(ShuffleTimeoutError):
+    """The broker has taken everything that it was sent, and has had no room for more in that time."""
 
 
 # -- connections ------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ line and the buffers' accounts.
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from broker.client import io_loop
 from broker.client.buffer_or_event import BufferOrEvent
@@ -33,6 +34,9 @@ from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 
+# How often a reader that waits looks whether somebody is left who could tell it something.
+_LOOK_S = 1.0
+
 PartitionLike = ResultPartitionID | bytes | str
 # Where it is, which partition, which of its subpartitions: one, or a first and a last.
 ChannelLike = tuple[str | Address | LocalExchange, PartitionLike, int | tuple[int, int]]
@@ -53,7 +57,8 @@ class InputGate(Reader):
     channels share beyond (floating-buffers-per-gate); so at most ``channels * credit + floating_buffers`` buffers of
     ``buffer_size`` bytes wait here. ``codec``: what compressed buffers are compressed by, which is not said on the wire.
     ``partition_wait``: s for which a partition is asked for that does not exist (yet). ``generation``: of Flink's protocol.
-    ``loop``: for simulations.
+    ``answer_timeout``: s that ``poll`` waits for a server that sends nothing at all; then its connection counts as lost. None,
+    the default: for ever, since a producer may have nothing to say for as long as it likes. ``loop``: for simulations.
 
     Errors come out of ``poll``, each with the number of its ``channel``.
     """
@@ -68,6 +73,7 @@ class InputGate(Reader):
         codec: Codec | str = Codec.LZ4,
         partition_wait: float = 30.0,
         connect_timeout: float = CONNECT_TIMEOUT_S,
+        answer_timeout: float | None = None,
         generation: Generation | str = Generation.V2_0,
         loop: IoLoop | None = None,
     ) -> None:
@@ -79,6 +85,7 @@ class InputGate(Reader):
         self.buffer_size = buffer_size
         self.partition_wait = partition_wait
         self.connect_timeout = connect_timeout
+        self.answer_timeout = answer_timeout
         self.generation = Generation(generation)
         self.codec = codec if isinstance(codec, Codec) else Codec(codec.upper())
         self.lock = RLock()
@@ -146,7 +153,8 @@ class InputGate(Reader):
         if item is not None or self._unfinished == 0:
             return item
         clock = self.loop.now
-        deadline = None if timeout is None else clock() + timeout
+        began = clock()
+        deadline = None if timeout is None else began + timeout
         signal = self.signal
         while True:
             signal.arm()
@@ -155,11 +163,22 @@ class InputGate(Reader):
                 return item
             if self.loop.crashed is not None:
                 raise self.loop.crashed
-            # Not for ever: a thread that has died tells nobody.
-            patience = 1.0 if deadline is None else min(1.0, deadline - clock())
+            # Not for ever: a thread that has died tells nobody, and neither does a server that has stopped.
+            patience = _LOOK_S if deadline is None else min(_LOOK_S, deadline - clock())
             if patience <= 0:
                 return None
+            silence_max_s = self.answer_timeout
+            if silence_max_s is not None:
+                patience = min(patience, silence_max_s / 4)
+                if clock() - began >= silence_max_s:
+                    self.loop.call(partial(self._give_up_silent, silence_max_s))
             signal.wait(patience)
+
+    def _give_up_silent(self, silence_max_s: float) -> None:
+        """On the loop's thread: whatever the reader has taken, there is room for more, and nothing comes."""
+        for channel in self._channels:
+            if isinstance(channel, RemoteInputChannel) and not channel.finished:
+                channel.give_up_if_silent(silence_max_s)
 
     def take(self) -> BufferOrEvent | None:
         """``poll`` without waiting."""

@@ -42,6 +42,7 @@ class PartitionClient:
         self._credit_scheduled = False
         self._error: TransportError | None = None  # why there is no connection any more
         self._credit_waits = False  # for the connection to take what it has
+        self._heard_at: float | None = None  # when something came last; None while it is not connected
         self._connection = Connection(loop, address, generation, max_payload, self, timeout)
 
     @classmethod
@@ -71,6 +72,15 @@ class PartitionClient:
     def _forget(self) -> None:
         if self._loop.clients.get(self._key) is self:
             del self._loop.clients[self._key]
+
+    # -- from gates -----------------------------------------------------------------------------------------------
+
+    def give_up_if_silent(self, silence_max_s: float) -> None:
+        """A reader has waited this long (s) for something that must come. If nothing at all has come on this connection, it is
+        lost, for all its channels."""
+        if self._heard_at is not None and self._loop.now() - self._heard_at >= silence_max_s:
+            silence = f"{self.name} has not answered for {silence_max_s:g} s"
+            self._fail_all(RemoteTransportError(silence, self.name))
 
     # -- from channels --------------------------------------------------------------------------------------------
 
@@ -120,9 +130,11 @@ class PartitionClient:
     # -- from the connection --------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        pass  # requests are in line already
+        # Requests are in line already.
+        self._heard_at = self._loop.now()
 
     def received(self, messages: list[ServerMessage]) -> None:
+        self._heard_at = self._loop.now()
         channels = self._channels
         for message in messages:
             if type(message) is BufferResponse:

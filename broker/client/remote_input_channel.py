@@ -77,6 +77,11 @@ class RemoteInputChannel(InputChannel):
             ),
         )
 
+    def give_up_if_silent(self, silence_max_s: float) -> None:
+        client = self._client
+        if client is not None and not (self._released or self._failed):
+            client.give_up_if_silent(silence_max_s)
+
     def disconnect(self) -> None:
         """After ``release``: at last the connection need not be kept for this one."""
         client, self._client = self._client, None

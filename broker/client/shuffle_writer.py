@@ -19,6 +19,10 @@ connects again, learns what the broker has, and sends the rest: nothing is lost 
                                                          says that the partition is)
     any         WriterError: its readers have gone       discarding: what is pushed is dropped, and finishing succeeds
     any         close                                    closed
+    open        for a while nothing but an               connecting: OpenPartition is sent again, on the same connection;
+                acknowledgement can come, and none does  PartitionOpened says what the broker has
+    any         nothing comes for ``answer_timeout``,    as if the connection were lost
+                though something is expected
 
 A state belongs to the lock; the connection belongs to the I/O loop's thread, which is told by ``call``.
 """
@@ -26,10 +30,13 @@ A state belongs to the lock; the connection belongs to the I/O loop's thread, wh
 from collections.abc import Callable
 
 from broker.client import io_loop
-from broker.client.connection import CONNECT_TIMEOUT_S, Address, Connection, parse_address
+from broker.client.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Connection, parse_address
 from broker.client.errors import (
+    ConnectionFailedError,
     LocalTransportError,
+    NoCreditError,
     PartitionLostError,
+    RemoteTransportError,
     ShuffleClosedError,
     ShuffleError,
     ShuffleTimeoutError,
@@ -37,9 +44,10 @@ from broker.client.errors import (
     writer_refused,
 )
 from broker.client.input_gate import PartitionLike, partition_id
-from broker.client.io_loop import IoLoop
+from broker.client.io_loop import IoLoop, Timer
+from broker.client.liveness import Liveness, Verdict
 from broker.client.partition_writer import Bytes, PartitionWriter
-from broker.client.resend_window import ResendWindow
+from broker.client.resend_window import Lack, ResendWindow
 from broker.runtime.disk import Buffer
 from broker.runtime.threads import Condition
 from protocol.errors import ProtocolError
@@ -54,6 +62,7 @@ from protocol.shuffle.writer_frames import (
     AllRecordsProcessed,
     BufferSizeHint,
     PartitionFinished,
+    PartitionList,
     PartitionOpened,
     PartitionType,
     PushAcknowledged,
@@ -64,6 +73,7 @@ from protocol.shuffle.writer_frames import (
     encode_close_writer,
     encode_fail_partition,
     encode_finish_partition,
+    encode_list_partitions,
     encode_open_partition,
     push_header,
 )
@@ -77,6 +87,8 @@ _PUSHES_AT_A_TIME = 256
 _JOIN_BYTES = 2048
 # How long ``fail`` and ``close`` wait for the kernel to take their last frame.
 _PARTING_S = 5.0
+# How often a writer looks at its connection: whether the broker still answers, and whether it should be asked what it has.
+_LOOK_S = 1.0
 
 
 class ShuffleWriter(PartitionWriter):
@@ -85,7 +97,10 @@ class ShuffleWriter(PartitionWriter):
     ``writer_id``: 16 bytes, random if not given. Who opens an unfinished partition under the same one, within the
     broker's retention, goes on where the last one stopped: see ``next_sequences``. ``ttl_ms``: how long the finished
     partition is kept. ``owner``: whose quota it counts in. ``window_bytes``: what may wait for an acknowledgement.
-    ``reconnect_timeout``: s without a connection after which the writer gives up; 0: at once.
+    ``reconnect_timeout``: s without a connection after which the writer gives up; 0: at once. ``answer_timeout``: s without
+    any word from a broker of which an answer is expected, after which the connection counts as lost. So ``open`` ends within
+    ``connect_timeout + answer_timeout``, and no other method waits for a broker that does not answer for longer than
+    ``answer_timeout + reconnect_timeout``, whatever ``timeout`` it was given.
     """
 
     def __init__(
@@ -101,6 +116,7 @@ class ShuffleWriter(PartitionWriter):
         window_bytes: int = 64 * 1024 * 1024,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         reconnect_timeout: float = 30.0,
+        answer_timeout: float = ANSWER_TIMEOUT_S,
         generation: Generation | str = Generation.V2_0,
         loop: IoLoop | None = None,
     ) -> None:
@@ -111,6 +127,7 @@ class ShuffleWriter(PartitionWriter):
         self._name = f"{self.address[0]}:{self.address[1]}"
         self._ttl_ms, self._owner = ttl_ms, owner
         self._connect_timeout, self._reconnect_timeout = connect_timeout, reconnect_timeout
+        self._answer_timeout = answer_timeout
         self._owns_loop = loop is None
         self._loop: IoLoop | None = loop
         self._writer_id = writer_id
@@ -134,6 +151,9 @@ class ShuffleWriter(PartitionWriter):
         self._pump_scheduled = False
         self._waiting = 0  # threads
         self._lost_at: float | None = None
+        self._liveness: Liveness | None = None  # of the present connection
+        self._look_at: Timer | None = None
+        self._unanswered = False  # when the connection was looked at last, and no acknowledgement has come since
         self._backoff = _RECONNECT_FIRST_S
 
     # -- for users ------------------------------------------------------------------------------------------------
@@ -174,7 +194,7 @@ class ShuffleWriter(PartitionWriter):
         """Connect and begin (or resume) the partition. Raises ConnectionFailedError, WriterRefusedError."""
         self.start()
         with self._changed:
-            self._wait(lambda: self._opened, timeout, "the partition was not opened")
+            self._wait(lambda: self._opened, timeout, lambda: ShuffleTimeoutError("the partition was not opened"))
 
     def start(self) -> None:
         """``open`` without waiting."""
@@ -206,7 +226,7 @@ class ShuffleWriter(PartitionWriter):
         with self._changed:
             self._check_open(subpartition, data_type, size)
             if not self._room(size):
-                self._wait(lambda: self._room(size), timeout, "the broker gave no credit")
+                self._wait(lambda: self._room(size), timeout, lambda: self._no_room(size))
                 self._check_open(subpartition, data_type, size)
             self._push(subpartition, data_type, compressed, bytes(payload) if copy else payload)
 
@@ -232,7 +252,11 @@ class ShuffleWriter(PartitionWriter):
                 raise ShuffleClosedError("the writer is closed")
             self._finishing = True
             self._schedule_pump()
-            self._wait(lambda: self._finished or self._discards, timeout, "the partition was not finished")
+            self._wait(
+                lambda: self._finished or self._discards,
+                timeout,
+                lambda: ShuffleTimeoutError("the partition was not finished"),
+            )
             self._finished = True
 
     def fail(self, reason: str) -> None:
@@ -296,8 +320,24 @@ class ShuffleWriter(PartitionWriter):
             self._pump_scheduled = True
             self._loop.call(self._pump)
 
-    def _wait(self, done: Callable[[], bool], timeout: float | None, otherwise: str) -> None:
-        """Until ``done``, or an error, which is raised."""
+    def _no_room(self, size: int) -> ShuffleTimeoutError:
+        """Why a push of ``size`` bytes had to wait."""
+        match self._window.lacks(size):
+            case Lack.CREDIT:
+                return NoCreditError("the broker gave no credit")
+            case Lack.CONNECTION:
+                return ShuffleTimeoutError("there was no connection to the broker")
+            case _:
+                window = self._window
+                return ShuffleTimeoutError(
+                    f"the broker did not acknowledge the {window.kept_bytes} bytes that it was sent"
+                    f" (window_bytes={window.max_bytes})"
+                )
+
+    def _wait(
+        self, done: Callable[[], bool], timeout: float | None, too_late: Callable[[], ShuffleTimeoutError]
+    ) -> None:
+        """Until ``done``, or an error, which is raised. ``too_late``: what to raise after ``timeout`` s, which are added."""
         loop = self._loop
         assert loop is not None
         deadline = None if timeout is None else loop.now() + timeout
@@ -315,7 +355,8 @@ class ShuffleWriter(PartitionWriter):
                 # Not for ever: a thread that has died tells nobody.
                 patience = 1.0 if deadline is None else min(1.0, deadline - loop.now())
                 if patience <= 0:
-                    raise ShuffleTimeoutError(f"{otherwise} within {timeout:g} s")
+                    error = too_late()
+                    raise type(error)(f"{error} within {timeout:g} s")
                 self._changed.wait(patience)
         finally:
             self._waiting -= 1
@@ -348,32 +389,88 @@ class ShuffleWriter(PartitionWriter):
         assert self._loop is not None
         if self._closed or self._connection is not None:
             return
-        self._connection = Connection(
-            self._loop, self.address, self.generation, self.buffer_size, self, self._connect_timeout
-        )
+        timeout = self._bounded(self._connect_timeout)
+        self._connection = Connection(self._loop, self.address, self.generation, self.buffer_size, self, timeout)
         self._connection.open()
 
+    def _bounded(self, timeout: float) -> float:
+        """``timeout``, but no longer than it is worth while to try to get a lost connection back."""
+        assert self._loop is not None
+        if self._lost_at is None:
+            return timeout
+        return max(0.0, min(timeout, self._lost_at + self._reconnect_timeout - self._loop.now()))
+
     def connected(self) -> None:
+        assert self._loop is not None
+        self._liveness = Liveness(self._bounded(self._answer_timeout), self._loop.now())
+        self._unanswered = False
+        self._ask_to_open()
+        self._look_later()
+
+    def _ask_to_open(self) -> None:
         assert self._connection is not None
-        self._connection.send(
-            [
-                encode_open_partition(
-                    self.writer_id,
-                    self.partition,
-                    self.subpartitions,
-                    self.type,
-                    self._ttl_ms,
-                    self._owner,
-                    self._incarnation,
-                    self._opened,
-                )
-            ]
+        frame = encode_open_partition(
+            self.writer_id,
+            self.partition,
+            self.subpartitions,
+            self.type,
+            self._ttl_ms,
+            self._owner,
+            self._incarnation,
+            self._opened,
         )
+        self._connection.send([frame])
+
+    def _look_later(self) -> None:
+        loop, liveness = self._loop, self._liveness
+        assert loop is not None
+        assert liveness is not None
+        self._look_at = loop.at(loop.now() + min(_LOOK_S, liveness.silence_max_s / 4), self._look)
+
+    def _look(self) -> None:
+        """Does the broker still answer? Every second, as long as there is a connection."""
+        loop, connection, liveness = self._loop, self._connection, self._liveness
+        assert loop is not None
+        if connection is None or liveness is None:
+            return
+        with self._changed:
+            verdict = liveness.look(loop.now(), self._expects_an_answer)
+            if verdict is Verdict.ASK:
+                # Any question will do whose answer is short.
+                connection.send([encode_list_partitions(0, self.partition.hex())])
+            unanswered = self._window.unanswered and not self._finishing and self._error is None and not self._closed
+            if unanswered and self._unanswered and self._parting is None:
+                self._open_again()
+            else:
+                self._unanswered = unanswered
+        if verdict is not Verdict.DEAD:
+            self._look_later()
+            return
+        silence = f"{self._name} has not answered for {liveness.silence_max_s:g} s"
+        if self._opened:
+            connection.close(RemoteTransportError(silence, self._name))
+        else:
+            connection.close(ConnectionFailedError(f"no connection to {self._name}: {silence}", self._name))
+
+    @property
+    def _expects_an_answer(self) -> bool:
+        """With the lock held."""
+        if self._closed or self._error is not None or self._finished or self._discards:
+            return False
+        return self._handle < 0 or self._finishing or self._waiting > 0 or not self._window.all_acknowledged
+
+    def _open_again(self) -> None:
+        """With the lock held: ask the broker what it has. The answer takes the place of an acknowledgement."""
+        self._unanswered = False
+        self._handle = -1
+        self._window.disconnected()
+        self._ask_to_open()
 
     def closed(self, error: TransportError) -> None:
         loop = self._loop
         assert loop is not None
         self._connection = None
+        self._look_no_more()
         with self._changed:
             self._handle = -1
             self._finish_sent = False
@@ -392,7 +489,15 @@ class ShuffleWriter(PartitionWriter):
         loop.at(now + self._backoff, self._connect)
         self._backoff = min(2 * self._backoff, _RECONNECT_MAX_S)
 
+    def _look_no_more(self) -> None:
+        if self._look_at is not None:
+            self._look_at.cancel()
+            self._look_at = None
+
     def received(self, messages: list[ServerMessage]) -> None:
+        assert self._loop is not None
+        assert self._liveness is not None
+        self._liveness.heard(self._loop.now())
         with self._changed:
             for message in messages:
                 self._on_message(message)
@@ -409,6 +514,7 @@ class ShuffleWriter(PartitionWriter):
                 if handle == self._handle:
                     for subpartition, sequence in next_sequences:
                         self._window.acknowledged(subpartition, sequence)
+                    self._unanswered = False
                     self._lost_at = None
                     self._backoff = _RECONNECT_FIRST_S
             case PartitionOpened(writer, handle, credit, next_sequences):
@@ -431,6 +537,8 @@ class ShuffleWriter(PartitionWriter):
                     self.on_all_processed(subpartition)
             case ErrorResponse(class_name, text, _):
                 self._fail(ShuffleError(f"error at {self._name}: {class_name}: {text}"))
+            case PartitionList():
+                pass  # the answer to whether it still answers
             case _:
                 raise ProtocolError(f"a {type(message).__name__} for a writer")
 
@@ -504,6 +612,7 @@ class ShuffleWriter(PartitionWriter):
                 self._send()
 
     def _disconnect(self) -> None:
+        self._look_no_more()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -1,0 +1,263 @@
+"""A broker that answers nothing and closes nothing: a stopped process, or a machine without power. Every call has an end.
+
+The times here are short, and far shorter than what a call would take that does not bound its wait: that one would hang.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.client import InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter, shuffle_writer
+from broker.client.blocks import BlockReader
+from broker.client.errors import (
+    ConnectionFailedError,
+    RemoteTransportError,
+    ShuffleTimeoutError,
+    TransportError,
+)
+from broker.client.liveness import Liveness, Verdict
+from tests.client.conftest import InThread
+from tests.client.reference_server import ReferenceServer
+from tests.process.broker_process import BrokerProcess
+
+ANSWER_S, RECONNECT_S = 0.3, 0.3
+# Where only a hang would get to.
+FOR_EVER_S = 30
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(
+        Path(tmp_path_factory.mktemp("broker")), "logging_level=warning", listener="shuffle://127.0.0.1:0"
+    ) as running:
+        yield running
+
+
+@contextmanager
+def stopped(process: BrokerProcess) -> Iterator[None]:
+    os.kill(process.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def ends(in_thread: InThread) -> Callable[[Callable[[], object]], None]:
+    """The call comes back."""
+
+    def check(call: Callable[[], object]) -> None:
+        thread = in_thread(call)
+        thread.join(FOR_EVER_S)
+        assert not thread.is_alive(), "it hangs"
+
+    return check
+
+
+Ends = Callable[[Callable[[], object]], None]
+
+
+def writer_to(address: str, partition: ResultPartitionID, **options: object) -> ShuffleWriter:
+    times: dict[str, object] = {"answer_timeout": ANSWER_S, "reconnect_timeout": RECONNECT_S}
+    return ShuffleWriter(address, partition, 1, "blocking", **(times | options))  # type: ignore[arg-type]
+
+
+def test_opening_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
+    def use() -> None:
+        with pytest.raises(ConnectionFailedError, match="has not answered for 0.3 s"), writer_to(address, partition):
+            pass
+
+    address = process.address
+    with stopped(process):
+        ends(use)
+
+
+def test_committing_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
+    writer = writer_to(process.address, partition)
+    writer.open()
+    writer.push(0, b"data")
+
+    def use() -> None:
+        with pytest.raises(TransportError):
+            writer.commit()
+        with pytest.raises(TransportError):
+            writer.push(0, b"more")
+        writer.close()
+
+    with stopped(process):
+        ends(use)
+
+
+def test_pushing_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
+    writer = writer_to(process.address, partition, window_bytes=10_000)
+    writer.open()
+
+    def use() -> None:
+        with pytest.raises(TransportError):
+            for _ in range(100):
+                writer.push(0, bytes(1000))
+        writer.fail("it was not to be")
+        writer.close()
+
+    with stopped(process):
+        ends(use)
+
+
+def test_the_time_that_a_caller_gives_comes_first(
+    process: BrokerProcess, partition: ResultPartitionID, ends: Ends
+) -> None:
+    patient = writer_to(process.address, partition, answer_timeout=FOR_EVER_S * 10, window_bytes=1500)
+    patient.open()
+    late = writer_to(process.address, partition.with_attempt(1), answer_timeout=FOR_EVER_S * 10)
+
+    def use() -> None:
+        with pytest.raises(ShuffleTimeoutError, match="was not opened within 0.1 s"):
+            late.open(timeout=0.1)
+        patient.push(0, bytes(1000))
+        with pytest.raises(ShuffleTimeoutError, match=r"did not acknowledge the 1000 bytes .*window_bytes=1500"):
+            patient.push(0, bytes(1000), timeout=0.1)
+        with pytest.raises(ShuffleTimeoutError, match="was not finished within 0.1 s"):
+            patient.commit(timeout=0.1)
+
+    with stopped(process):
+        ends(use)
+    late.close()
+    patient.close()
+
+
+def test_a_broker_that_goes_on_in_time_is_written_to_as_if_nothing_had_been(
+    process: BrokerProcess, partition: ResultPartitionID
+) -> None:
+    with writer_to(process.address, partition, reconnect_timeout=FOR_EVER_S, window_bytes=1) as writer:
+        writer.push(0, b"before")
+        with stopped(process):
+            with pytest.raises(ShuffleTimeoutError):
+                # Long enough for the connection to be given up and made anew, several times maybe.
+                for _ in range(2):
+                    writer.push(0, b"meanwhile", timeout=3 * ANSWER_S)
+        writer.push(0, b"after")
+    with InputGate([(process.address, partition, 0)]) as gate:
+        found = [bytes(data) for _, data in gate.buffers()]
+    assert found in ([b"before", b"meanwhile", b"after"], [b"before", b"after"])
+
+
+def test_reading_blocks_gives_up(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
+    with writer_to(process.address, partition) as writer:
+        for _ in range(100):
+            writer.push(0, bytes(100_000))
+
+    def read() -> list[tuple[int, object]]:
+        return list(
+            BlockReader(
+                [(process.address, partition, 0)], patience=RECONNECT_S, answer_timeout=ANSWER_S, buffer_size=100_000
+            )
+        )
+
+    def use() -> None:
+        with pytest.raises(RemoteTransportError, match="has not answered for"):
+            read()
+
+    with stopped(process):
+        ends(use)
+
+
+def test_a_reader_of_blocks_goes_on_with_a_broker_that_goes_on(
+    process: BrokerProcess, partition: ResultPartitionID
+) -> None:
+    from protocol.shuffle.data_type import DataType
+
+    with writer_to(process.address, partition) as writer:
+        for number in range(200):
+            writer.push(0, b"%d" % number * 5000, DataType.DATA_BUFFER_WITH_CLEAR_END)
+    found = []
+    with stopped(process):
+        pass
+    for _, block in BlockReader([(process.address, partition, 0)], answer_timeout=ANSWER_S, patience=FOR_EVER_S):
+        found.append(bytes(block))
+        if len(found) == 50:
+            os.kill(process.process.pid, signal.SIGSTOP)
+        elif len(found) == 55:
+            os.kill(process.process.pid, signal.SIGCONT)
+    assert [b"%d" % number * 5000 for number in range(200)] == found
+
+
+def test_a_gate_waits_as_long_as_it_is_told_to(process: BrokerProcess, partition: ResultPartitionID, ends: Ends) -> None:
+    with (
+        writer_to(process.address, partition) as writer,
+        InputGate([(process.address, partition, 0)]) as patient,
+        InputGate([(process.address, partition, 0)], answer_timeout=ANSWER_S, buffer_size=1000) as gate,
+    ):
+        assert writer.all_acknowledged
+
+        def use() -> None:
+            assert patient.poll(0.1) is None
+            with pytest.raises(RemoteTransportError, match="has not answered for 0.3 s"):
+                gate.poll()
+            assert patient.poll(0.1) is None
+
+        with stopped(process):
+            ends(use)
+
+
+def test_questions_give_up(process: BrokerProcess, ends: Ends) -> None:
+    def use() -> None:
+        for _ in range(2):
+            with ShuffleAdmin(process.address, timeout=0.2) as admin, pytest.raises(ShuffleTimeoutError):
+                admin.partitions()
+
+    with stopped(process):
+        ends(use)
+
+
+# -- an older broker ------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_asks_a_broker_that_does_not_acknowledge(
+    server: ReferenceServer, partition: ResultPartitionID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By opening again on the same connection, as any broker allows."""
+    monkeypatch.setattr(shuffle_writer, "_LOOK_S", 0.01)
+    server.acknowledge = False
+    with ShuffleWriter(server.address, partition, 1, "blocking", window_bytes=100) as writer:
+        for number in range(10):
+            writer.push(0, b"%d" % number * 60, timeout=FOR_EVER_S)
+    entries = server.partitions[partition].subpartitions[0]
+    assert [b"%d" % number * 60 for number in range(10)] == [entry[2] for entry in entries if entry[0].is_buffer]
+    assert 1 == len({id(server.partitions[partition].connection)})
+    assert 0 == server.resent
+
+
+def test_a_writer_that_is_held_back_asks_whether_the_broker_is_there(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    """And one that waits for credit for longer than a broker may be silent keeps its connection."""
+    server.credit, server.give_credit = 1, False
+    with ShuffleWriter(server.address, partition, 1, "blocking", answer_timeout=0.1, reconnect_timeout=0.0) as writer:
+        writer.push(0, b"0")
+        with pytest.raises(ShuffleTimeoutError):
+            writer.push(0, b"1", timeout=0.5)
+        assert 1 == server.opens
+        writer.fail("enough")
+
+
+# -- the decisions --------------------------------------------------------------------------------------------------
+
+
+def test_silence_counts_only_while_something_is_expected() -> None:
+    liveness = Liveness(9.0, 0.0)
+    assert Verdict.FINE is liveness.look(100.0, False)
+    assert Verdict.FINE is liveness.look(102.9, True)
+    assert Verdict.ASK is liveness.look(103.0, True)
+    assert Verdict.FINE is liveness.look(108.9, True)
+    assert Verdict.DEAD is liveness.look(109.0, True)
+    liveness.heard(109.0)
+    assert Verdict.FINE is liveness.look(111.0, True)
+    assert Verdict.ASK is liveness.look(112.0, True)
+    liveness.heard(112.1)
+    assert Verdict.ASK is liveness.look(115.2, True)
+    assert Verdict.FINE is liveness.look(120.0, False)
+    assert Verdict.FINE is liveness.look(122.0, True)
