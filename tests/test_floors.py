@@ -49,6 +49,8 @@ CLIENT_MAY_USE = {
 ALSO = {
     # A broker in a `with` block has to put one together.
     "broker.client.embedded": {"broker.server", "broker.config", "broker.log"},
+    # Makes a temporary directory for the script that starts a packaged Java.
+    "broker.spark.java": {"broker.runtime"},
 }
 ONLY = {"broker.client": CLIENT_MAY_USE, "broker.spark": {"broker.client", "broker.errors"}}
 
@@ -65,10 +67,8 @@ ALLOWED_OUTSIDE = {
     "broker.cli": {"os", "signal", "resource"},
     # The catalogue's embedded default is SQLite; the simulator puts another one in its place.
     "broker.storage.catalogue": {"sqlite3"},
-    # The temporary directory of a broker in a test.
-    "broker.client.embedded": {"tempfile", "shutil"},
     # Looks for a Java on the machine, and writes the script that starts a packaged one.
-    "broker.spark.java": {"os", "shutil", "tempfile"},
+    "broker.spark.java": {"os", "shutil"},
 }
 # Calls that reach outside from modules that are harmless as such.
 OUTSIDE_CALLS = {"open", "uuid.uuid1", "uuid.uuid4", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}

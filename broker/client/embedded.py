@@ -1,13 +1,12 @@
 """A broker inside the process that uses it: for tests, notebooks and small programs."""
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from broker.config import load
 from broker.errors import ConfigError
+from broker.runtime.temporary import TemporaryDirectory
 from broker.server import BrokerServer
 
 _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
@@ -19,40 +18,50 @@ class Broker:
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    Without ``data_dir`` it works in a temporary directory that goes when it stops. ``settings`` are the broker's settings by
-    name (see docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a setting that can't be.
+    Without ``data_dir`` it works in a temporary directory that goes when it stops or the program ends, by an exception or not.
+    Where the program was killed, by SIGTERM too if it does not handle that, the next ``Broker()`` of the same user removes the
+    directory. A ``data_dir`` that was given is never removed. ``settings`` are the broker's settings by name (see
+    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a setting that can't be.
     """
 
     def __init__(self, data_dir: str | None = None, **settings: Any) -> None:
-        self._temporary = data_dir is None
-        self._data_dir = data_dir
+        self._given_dir = data_dir
+        self._temporary: TemporaryDirectory | None = None
         self._settings: Mapping[str, Any] = settings
         self._server: BrokerServer | None = None
 
     def start(self) -> "Broker":
         """Start; returns when clients can connect."""
         assert self._server is None, "already started"
-        data_dir = self._data_dir or tempfile.mkdtemp(prefix="broker-")
+        if self._given_dir is None:
+            self._temporary = TemporaryDirectory(before_exit=self.stop)
         settings = {"listeners": _LISTENERS, "shutdown_timeout_ms": 1000, **self._settings}
         try:
-            server = BrokerServer(load(data_dir=data_dir, **settings))
+            server = BrokerServer(load(data_dir=self.data_dir, **settings))
             server.start()
         except BaseException:
-            if self._temporary:
-                shutil.rmtree(data_dir, ignore_errors=True)
+            self._remove_directory()
             raise
-        self._server, self._data_dir = server, data_dir
+        self._server = server
         return self
 
     def stop(self) -> None:
-        """Stop, and remove the temporary directory. Stopping twice is no error."""
+        """Stop, and remove the temporary directory. Stopping twice is no error; in a process that was forked from the one that
+        has started it, it does nothing."""
+        if self._temporary is not None and not self._temporary.is_mine:
+            return
         server, self._server = self._server, None
         if server is None:
             return
-        server.stop()
-        if self._temporary and self._data_dir is not None:
-            shutil.rmtree(self._data_dir, ignore_errors=True)
-            self._data_dir = None
+        try:
+            server.stop()
+        finally:
+            self._remove_directory()
+
+    def _remove_directory(self) -> None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.remove()
 
     @property
     def server(self) -> BrokerServer:
@@ -80,8 +89,10 @@ class Broker:
     @property
     def data_dir(self) -> str:
         """Where its files are."""
-        assert self._data_dir is not None, "not started"
-        return self._data_dir
+        if self._given_dir is not None:
+            return self._given_dir
+        assert self._temporary is not None, "not started"
+        return self._temporary.path
 
     def __enter__(self) -> "Broker":
         return self.start()

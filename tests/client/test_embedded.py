@@ -1,0 +1,108 @@
+"""A broker inside a program: what it leaves behind, however the program ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.client import Broker
+
+STARTED = """
+import os, sys, time
+from kafka import KafkaProducer
+from broker.client import Broker
+running = Broker({arguments}).start()
+producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
+producer.send("orders", b"one").get(30)
+print(running.data_dir, flush=True)
+"""
+
+
+def run(directory: Path, end: str, arguments: str = "", how: signal.Signals | None = None) -> str:
+    """A program that starts a broker and ends so; where the broker had its data."""
+    environment = os.environ | {"TMPDIR": str(directory)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTED.format(arguments=arguments) + end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    with process:
+        assert process.stdout is not None
+        path = process.stdout.readline().strip()
+        assert path, process.stderr and process.stderr.read()
+        if how is not None:
+            process.send_signal(how)
+        process.communicate(timeout=60)
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError", "sys.exit(3)", "running.stop()"])
+def test_nothing_is_left_of_a_program_that_ends_by_itself(tmp_path: Path, end: str) -> None:
+    run(tmp_path, end)
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_program_has_left_goes_with_the_next_broker(tmp_path: Path, how: signal.Signals) -> None:
+    path = run(tmp_path, "time.sleep(600)", how=how)
+    assert os.path.isdir(path)
+    run(tmp_path, "")
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", [None, signal.SIGKILL])
+def test_a_directory_that_was_given_stays(tmp_path: Path, how: signal.Signals | None) -> None:
+    given = tmp_path / "broker-given"
+    for _ in range(2):
+        run(tmp_path, "time.sleep(600)" if how else "raise ValueError", arguments=repr(str(given)), how=how)
+    assert [given] == list(tmp_path.iterdir())
+    with Broker(str(given)) as running:
+        assert "orders" in [topic.name for topic in running.server.kafka.logs.topics()]
+
+
+def test_a_broker_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+    program = """
+from broker.client import Broker
+from broker.errors import ConfigError
+try:
+    Broker(listeners=("kafka://no-such-host.invalid:1",)).start()
+except Exception as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_forked_process_leaves_the_broker_alone() -> None:
+    with Broker() as running:
+        child = os.fork()
+        if child == 0:
+            try:
+                running.stop()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert os.path.isdir(running.data_dir)
+
+
+def test_it_can_be_started_again_with_another_directory() -> None:
+    running = Broker()
+    running.start()
+    first = running.data_dir
+    running.stop()
+    running.stop()
+    with running:
+        assert first != running.data_dir
+    assert not os.path.exists(first)
