@@ -39,14 +39,14 @@ def __getattr__(name: str) -> Any:
 
 
 def _register_with_the_active_session() -> None:
-    """If there is one. A process that has not imported pyspark.sql has none, and neither has a worker."""
-    if "pyspark.sql.session" not in sys.modules:
-        return
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        register(session)
+    """If there is one, on a JVM of this process or of Spark Connect. A process that has not imported them has none, and neither
+    has a worker."""
+    for module in ("pyspark.sql.session", "pyspark.sql.connect.session"):
+        # It may be just being imported: save_mode is then, too.
+        sessions = getattr(sys.modules.get(module), "SparkSession", None)
+        session = sessions and sessions.getActiveSession()
+        if session is not None:
+            register(session)
 
 
 _register_with_the_active_session()

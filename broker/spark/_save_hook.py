@@ -25,9 +25,36 @@ class _Finder:
             find = None if hasattr(finder, "is_broker_save_hook") else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                _patch_after_running(spec.loader)
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
                 return spec
         return None
+
+
+class _Loader:
+    """Another loader for one module. That one is left as it is: of a zip file, all modules have the same."""
+
+    def __init__(self, loader: "Any") -> None:
+        self._loader = loader
+
+    def create_module(self, spec: "Any") -> "Any":
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: "Any") -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _patch(module)
+
+
+def _patch(module: "Any") -> None:
+    try:
+        from broker.spark import save_mode
+
+        save_mode.patch(module)
+    except (
+        Exception
+    ):  # of another PySpark, or what is left of an installation: no reason to break every program that uses it
+        return
 
 
 def install() -> None:
@@ -36,27 +63,6 @@ def install() -> None:
             _patch(sys.modules[name])
     if not any(hasattr(finder, "is_broker_save_hook") for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-
-
-def _patch(module: "Any") -> None:
-    try:
-        from broker.spark import save_mode
-    except ImportError:  # this is what is left of an installation
-        return
-    save_mode.patch(module)
-
-
-def _patch_after_running(loader: "Any") -> None:
-    run = loader.exec_module
-
-    def exec_module(module: "Any") -> None:
-        run(module)
-        _patch(module)
-
-    try:
-        loader.exec_module = exec_module
-    except AttributeError:  # a loader whose methods cannot be replaced
-        pass
 
 
 install()

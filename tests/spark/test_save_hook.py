@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,34 @@ assert DataFrameWriter.save._broker_appends
 def test_it_is_there_after_an_import_of_ours_before_or_after_pyspark() -> None:
     for program in ("import broker.spark, pyspark.sql", "import pyspark.sql, broker.spark"):
         run(f"{program}; from pyspark.sql.readwriter import DataFrameWriter as w; assert w.save._broker_appends")
+
+
+def test_it_is_there_in_spark_s_workers_whose_pyspark_is_in_a_zip_file(installed: str, tmp_path: Path) -> None:
+    """All modules of a zip file have one loader."""
+    with zipfile.ZipFile(tmp_path / "pyspark.zip", "w") as archive:
+        archive.writestr("pyspark/__init__.py", "")
+        archive.writestr("pyspark/sql/__init__.py", "from pyspark.sql import readwriter, catalog")
+        archive.writestr("pyspark/sql/readwriter.py", "class DataFrameWriter:\n    def save(self): pass\n")
+        archive.writestr("pyspark/sql/catalog.py", "")
+    run(
+        installed
+        + f"""
+sys.path.insert(0, {str(tmp_path / "pyspark.zip")!r})
+import pyspark.sql
+assert pyspark.sql.readwriter.DataFrameWriter.save._broker_appends
+assert pyspark.sql.readwriter.__loader__ is pyspark.sql.catalog.__loader__ is pyspark.sql.readwriter.__spec__.loader
+import inspect
+assert "class DataFrameWriter" in inspect.getsource(pyspark.sql.readwriter)
+"""
+    )
+
+
+def test_a_pyspark_that_is_another_one_is_left_alone(installed: str, tmp_path: Path) -> None:
+    (tmp_path / "pyspark" / "sql").mkdir(parents=True)
+    for name in ("pyspark", "pyspark/sql", "pyspark/sql/readwriter"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "__init__.py").touch()
+    run(installed + f"sys.path.insert(0, {str(tmp_path)!r})\nimport pyspark.sql.readwriter")
 
 
 def test_it_is_patched_once(installed: str) -> None:
