@@ -20,7 +20,7 @@ from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.producer import Producer
 from broker.client.kafka.values import TopicPartition
 from broker.errors import ConfigError
-from broker.spark.sink_options import SinkColumns
+from broker.spark.sink_options import SinkColumns, check_topic
 
 # All that is gathered for partitions that have no full batch yet (bytes). Kafka's buffer.memory.
 _GATHERED_MAX_BYTES = 32 * 1024 * 1024
@@ -96,6 +96,7 @@ class RowWriter:
     def _add_to_topic(self, name: str, batch: pa.RecordBatch) -> None:
         topic = self._known.get(name)
         if topic is None:
+            check_topic(name, "The topic of a row")
             partitions = len(self._cluster.make_topics([name])[name].partitions)
             topic = self._known[name] = _Topic(name, partitions, self._first % partitions, self._batch_bytes)
             self.topics.add(name)

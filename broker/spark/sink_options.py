@@ -4,6 +4,7 @@ Names and meanings are those of Spark's Kafka connector, so that a query changes
 ``deliveryGuarantee`` is ours, ``txnAppId`` and ``txnVersion`` are Delta's.
 """
 
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -54,11 +55,26 @@ class SinkOptions:
             )
         if version is not None and guarantee != EXACTLY_ONCE:
             raise ConfigError(f"txnAppId and txnVersion need deliveryGuarantee={EXACTLY_ONCE}: leave it out.")
-        return cls(client, named.get("topic") or None, guarantee, version)
+        topic = named.get("topic") or None
+        if topic is not None:
+            check_topic(topic, "The option topic")
+        return cls(client, topic, guarantee, version)
 
     @property
     def exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
+
+
+def check_topic(name: str, where: str) -> None:
+    """Raises ConfigError for what cannot be the name of a topic, by Kafka's rule. ``where`` it stands."""
+    if name in (".", "..") or not _TOPIC.fullmatch(name):
+        raise ConfigError(
+            f"{where} is {name[:300]!r}, which no topic can be called: names have 1 to 249 letters, digits, dots, underscores"
+            " and hyphens."
+        )
+
+
+_TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
 
 
 def _version(named: Mapping[str, str]) -> tuple[str, int] | None:

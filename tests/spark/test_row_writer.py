@@ -1,6 +1,7 @@
 """Rows of any kind to a real broker, and every one of them found again where it belongs."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -172,6 +173,14 @@ def test_a_null_value_stays_null(session_broker: Broker, cluster: Cluster) -> No
 def test_a_row_without_a_topic_is_an_error(session_broker: Broker, cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="A row has no topic: set the option topic"):
         write(cluster, [[Row(b"a", topic=new_topic(session_broker)), Row(b"b")]])
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", ".", "ü", "x" * 250])
+def test_a_row_whose_topic_cannot_be_is_named(session_broker: Broker, cluster: Cluster, name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"The topic of a row is {re.escape(repr(name))}, which no topic can be called"
+    ):
+        write(cluster, [[Row(b"a", topic=new_topic(session_broker)), Row(b"b", topic=name)]])
 
 
 @pytest.mark.parametrize("partition", [-1, PARTITIONS])

@@ -69,6 +69,9 @@ def test_a_transaction_lasts_as_long_as_a_broker_allows_unless_said_otherwise() 
         ({"deliveryGuarantee": EXACTLY_ONCE, "kafka__enable__idempotence": "false"}, r"needs kafka\.acks=all"),
         ({"topics": "a"}, "There is no option 'topics'"),
         ({"txnAppId": "a/b", "txnVersion": "1"}, "txnAppId must have no / in it: 'a/b'."),
+        ({"topic": "a/b"}, "The option topic is 'a/b', which no topic can be called: names have 1 to 249 letters"),
+        ({"topic": ".."}, r"The option topic is '\.\.', which no topic can be called"),
+        ({"topic": "x" * 250}, "which no topic can be called"),
     ],
 )
 def test_what_does_not_go_is_one_sentence(options: dict[str, str], sentence: str) -> None:
