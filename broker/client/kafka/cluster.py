@@ -61,6 +61,10 @@ class RetriableError(KafkaClientError):
     """What the broker answered may be over at the next try."""
 
 
+class NotMadeError(RetriableError):
+    """A topic is not there yet."""
+
+
 class Cluster:
     """``with Cluster(config) as cluster``; connects at the first question.
 
@@ -112,15 +116,16 @@ class Cluster:
             found = self.refresh(names, create=True)
             missing = set(names) - found.keys()
             if missing:
-                raise RetriableError(
-                    f"The topic {min(missing)!r} does not exist and the broker does not make it.",
-                    ErrorCode.unknown_topic_or_partition,
-                )
+                raise NotMadeError(f"The topic {min(missing)!r} does not exist and the broker does not make it.")
             return found
 
+        # Kafka answers that the topic is not there for as long as it is making it. Java's producer waits for a minute.
         retry = self.retry()
-        retry.shorten(10 * self.config.retry_backoff_max_ms)  # it is made at once, or never
-        return self.retrying(look, retry)
+        retry.shorten(10 * self.config.retry_backoff_max_ms)
+        try:
+            return self.retrying(look, retry)
+        except NotMadeError as error:
+            raise UnknownTopicError(str(error), ErrorCode.unknown_topic_or_partition) from None
 
     def refresh(self, names: Collection[str] | None, create: bool = False) -> dict[str, TopicMetadata]:
         """Ask once for metadata. Raises what a new try may cure as LinkError or RetriableError."""

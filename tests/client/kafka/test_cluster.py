@@ -1,12 +1,14 @@
 import pickle
 import socket
 import threading
+from collections.abc import Collection
 
 import pytest
 
 from broker.client import Broker
 from broker.client.kafka import EARLIEST, LATEST, MAX_TIMESTAMP, ClientConfig, Cluster, OffsetAndMetadata
 from broker.client.kafka.errors import UnknownTopicError, UnreachableError
+from broker.client.kafka.values import TopicMetadata
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import append
 
@@ -49,8 +51,28 @@ def test_a_producer_s_topics_are_made(cluster: Cluster) -> None:
 
 def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
     refused = pytest.raises(UnknownTopicError, match="The topic 'missing' does not exist")
-    with Broker(auto_create_topics_enable=False) as running, Cluster(config(running)) as cluster, refused:
-        cluster.make_topics(["missing"])
+    with Broker(auto_create_topics_enable=False) as running:
+        hasty = config(running, retry_backoff_ms=1, retry_backoff_max_ms=10)
+        with Cluster(hasty) as cluster, refused:
+            cluster.make_topics(["missing"])
+
+
+def test_a_topic_that_takes_a_while_to_be_made_is_waited_for() -> None:
+    """Kafka's controller makes it, and meanwhile its brokers say that there is none."""
+
+    class Looking(Cluster):
+        looks = 0
+
+        def refresh(self, names: Collection[str] | None, create: bool = False) -> dict[str, TopicMetadata]:
+            self.looks += 1
+            if self.looks == 9:
+                running.server.kafka.logs.create_topic("slow", 3, {})
+            return super().refresh(names, create)
+
+    with Broker(auto_create_topics_enable=False) as running:
+        with Looking(config(running, retry_backoff_ms=1)) as cluster:
+            assert (0, 1, 2) == cluster.make_topics(["slow"])["slow"].partitions
+        assert 9 == cluster.looks
 
 
 def test_offsets_of_a_partition(running: Broker, cluster: Cluster, topic: str) -> None:
