@@ -1,11 +1,16 @@
 """What a batch must be like to be appended, and the few cases in which the broker changes it first.
 
 Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that the
-records of a batch are not looked at one by one: the producer's checksum stands for them. They are looked at only where the
-topic asks for another codec than the batch has, or is compacted, so that every record needs a key.
+records of a batch are not looked at one by one: the producer's checksum stands for them, and their number is only held against
+what the batch's bytes could hold (docs/decisions/0007-what-is-validated.md). They are looked at only where the topic asks for
+another codec than the batch has, or is compacted, so that every record needs a key.
 """
 
+from collections.abc import Sequence
+
 from broker.errors import RequestError
+from broker.runtime.threads import Lock
+from broker.storage import inspection
 from broker.storage.log_config import LogConfig
 from broker.storage.segment import (
     ATTRIBUTES,
@@ -34,24 +39,38 @@ from protocol.kafka.batch import (
     TRANSACTIONAL,
     UnsupportedMagic,
     read_header,
+    recoded,
     set_log_append_time,
 )
+from protocol.kafka.compression import LARGEST_RATIO, compress
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import Record, build_batch, records
+from protocol.kafka.record_scan import check_records
+from protocol.kafka.records import SMALLEST_RECORD
 
-# One byte each of length, attributes, timestamp, offset, key length, value length and number of headers.
-SMALLEST_RECORD = 7
 LARGEST_CODEC = 4
 # Attributes that a batch with nothing special about it does not have.
 SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON
+# Of the records without a key, so many are named in the answer: each takes 100 bytes of it.
+MOST_NAMED = 1000
 
 
-def examine(view: memoryview, config: LogConfig, now_ms: int) -> tuple[memoryview, list[tuple[int, Header]]]:
-    """The batches of a request as they are to be kept, with position and header of each. Raises RequestError."""
+class KeylessRecords(RequestError):
+    """``numbers`` are those, within their batch, of the first records without a key."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(ErrorCode.invalid_record, "A compacted topic does not accept records without a key.")
+        self.numbers = numbers
+
+
+def examine(
+    view: memoryview, config: LogConfig, now_ms: int, large: Lock
+) -> tuple[memoryview, list[tuple[int, Header]]]:
+    """The batches of a request as they are to be kept, with position and header of each. ``large`` is held while a batch
+    is open that is large inside. Raises RequestError."""
     found = split(view)
     for _, header in found:
         check(header, config, now_ms)
-    return prepare(view, found, config, now_ms)
+    return prepare(view, found, config, now_ms, large)
 
 
 def split(view: memoryview) -> list[tuple[int, Header]]:
@@ -95,8 +114,7 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
             ErrorCode.invalid_record,
             f"A record batch says that it has {count} records and {header[LAST_DELTA] + 1} offsets.",
         )
-    codec = attributes & COMPRESSION_MASK
-    if codec > LARGEST_CODEC or (codec == 0 and count * SMALLEST_RECORD > size - HEADER_SIZE):
+    if count > most_records(attributes & COMPRESSION_MASK, size - HEADER_SIZE):
         raise RequestError(ErrorCode.invalid_record, f"A record batch of {size} bytes cannot hold {count} records.")
     if attributes & (CONTROL | DELETE_HORIZON):
         raise RequestError(ErrorCode.invalid_record, "Clients are not allowed to write control batches.")
@@ -122,8 +140,16 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
                 )
 
 
+def most_records(codec: int, size: int) -> int:
+    """How many records ``size`` bytes can hold, by what the codec can yield at most; 0 for a codec that does not exist."""
+    if codec > LARGEST_CODEC:
+        return 0
+    plain = size // SMALLEST_RECORD
+    return max(plain, min(inspection.MOST_RECORDS, plain * LARGEST_RATIO.get(codec, 1)))
+
+
 def prepare(
-    view: memoryview, found: list[tuple[int, Header]], config: LogConfig, now_ms: int
+    view: memoryview, found: list[tuple[int, Header]], config: LogConfig, now_ms: int, large: Lock
 ) -> tuple[memoryview, list[tuple[int, Header]]]:
     """The batches as this topic keeps them: another codec, LogAppendTime. Offsets are not in them yet.
 
@@ -135,7 +161,7 @@ def prepare(
         out = bytearray()
         for position, header in found:
             batch = view[position : position + LOG_OVERHEAD + header[LENGTH]]
-            out += _look_inside(batch, header, config, codec if recode else None)
+            out += _look_inside(batch, config, codec if recode else None, large)
         view = memoryview(out)
         found = split(view)
         for _, header in found:
@@ -150,24 +176,24 @@ def prepare(
     return view, found
 
 
-def _look_inside(batch: memoryview, header: Header, config: LogConfig, codec: int | None) -> memoryview | bytearray:
+def _look_inside(batch: memoryview, config: LogConfig, codec: int | None, large: Lock) -> memoryview | bytearray:
+    header = read_header(batch)
+
+    def look(data: bytes) -> tuple[list[int], memoryview | bytearray]:
+        keyless = check_records(data, header.record_count, MOST_NAMED if config.compact else 0)
+        if keyless or codec is None or header.compression == codec:
+            return keyless, batch
+        level = {
+            1: config.compression_gzip_level,
+            3: config.compression_lz4_level,
+            4: config.compression_zstd_level,
+        }.get(codec)
+        return keyless, recoded(batch, 0, header, codec, compress(codec, data, level) if codec else data)
+
     try:
-        inside: list[Record] = list(records(batch))
+        keyless, kept = inspection.inspect(batch, header, config, large, look)
     except ProtocolError as error:
         raise RequestError(ErrorCode.invalid_record, f"The records of a batch cannot be read: {error}") from error
-    if config.compact and any(record.key is None for record in inside):
-        raise RequestError(ErrorCode.invalid_record, "A compacted topic does not accept records without a key.")
-    if codec is None or header[ATTRIBUTES] & COMPRESSION_MASK == codec:
-        return batch
-    level = {1: config.compression_gzip_level, 3: config.compression_lz4_level, 4: config.compression_zstd_level}.get(
-        codec
-    )
-    return build_batch(
-        [(record.key, record.value, record.headers, record.timestamp) for record in inside],
-        compression=codec,
-        producer_id=header[PRODUCER_ID],
-        producer_epoch=header[PRODUCER_EPOCH],
-        base_sequence=header[BASE_SEQUENCE],
-        attributes=header[ATTRIBUTES] & TRANSACTIONAL,
-        level=level,
-    )
+    if keyless:
+        raise KeylessRecords(keyless)
+    return kept

@@ -10,7 +10,9 @@ records that a later one replaces, several small ones into one. Offsets stay wha
   ``delete.retention.ms`` longer, as a tombstone does. Nothing is cleaned from the first unstable offset on.
 - The last batch of an idempotent producer stays, if need be without records: its sequence number is in it. So does a marker that
   is all there is of a producer: its epoch is in it, which fences older ones.
-- A batch that keeps all its records is copied as it is. One that does not match its checksum takes the partition offline.
+- A batch that keeps all its records is copied as it is. So is one that matches its checksum and cannot be read, or is larger
+  inside than ``inspection.py`` allows: nothing is known of its keys. One that does not match its checksum takes the partition
+  offline.
 
 A new segment takes the place of the old ones in durable steps (``_swap``), each of which recovery can finish or forget:
 ``.cleaned`` files are forgotten, a ``.swap`` file is complete and finished.
@@ -19,13 +21,15 @@ Everything here is a generator, so that the background thread can stop between t
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import attrs
 
 from broker.errors import RequestError, StorageError
 from broker.log import get_logger
-from broker.storage import aborted_checkpoint
+from broker.runtime.threads import Lock
+from broker.storage import aborted_checkpoint, inspection
 from broker.storage.cleaned_transactions import CleanedTransactions
 from broker.storage.files import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
 from broker.storage.log import Log
@@ -33,9 +37,12 @@ from broker.storage.log_config import LONG_MAX
 from broker.storage.segment import MAX_RELATIVE, CorruptSegment, Segment
 from protocol.errors import ProtocolError
 from protocol.kafka.batch import DELETE_HORIZON, LOG_OVERHEAD, BatchHeader, check_crc, read_header
-from protocol.kafka.records import Record, build_batch, records
+from protocol.kafka.record_scan import check_records
+from protocol.kafka.records import Record, build_batch, read_records
 
 logger = get_logger("storage")
+
+T = TypeVar("T")
 
 PIECE_BYTES = 1024 * 1024
 # What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
@@ -116,6 +123,8 @@ class Cleaning:
         self._last_of_producers: set[int] = set()
         self._last_epochs: dict[int, int] = {}
         self._transactions = CleanedTransactions([])
+        self._unread: set[int] = set()  # base offsets of batches that cannot be read
+        self._large = Lock()  # of its own: there is one cleaning at a time, and no request is to wait for it
 
     def run(self) -> Iterator[None]:
         """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
@@ -130,9 +139,18 @@ class Cleaning:
             log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
                 with log.lock:
-                    self._last_of_producers = set(log.producers.last_offsets().values())
-                    self._last_epochs = log.producers.epochs_of_markers()
+                    producers = log.producers.freeze()
+                self._last_of_producers = set(producers.last_offsets().values())
+                self._last_epochs = producers.epochs_of_markers()
                 yield from self._clean(group)
+            if self._unread:
+                logger.warning(
+                    "batches that cannot be read are kept",
+                    topic=log.topic,
+                    partition=log.partition,
+                    batches=len(self._unread),
+                    first_offset=min(self._unread),
+                )
         except CorruptSegment as error:
             raise log.go_offline(str(error)) from error
         except OSError as error:
@@ -145,7 +163,7 @@ class Cleaning:
 
     def _read_keys(self) -> Iterator[None]:
         """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
-        latest, room = self._latest, self._key_bytes
+        room = self._key_bytes
         self._end_offset = self.log.first_dirty_offset
         for segment in self._plan.segments[self._plan.dirty :]:
             for batch, header in self._batches(segment):
@@ -154,18 +172,24 @@ class Cleaning:
                     continue
                 aborted = self._transactions.is_aborted(header)
                 if header.last_offset >= self._end_offset and not header.is_control and not aborted:
-                    for record in self._records(segment, batch):
-                        if record.key is not None and record.offset >= self._end_offset:
-                            key = _digest(record.key)
-                            if key not in latest:
-                                room -= len(key) + KEY_OVERHEAD_BYTES
-                            latest[key] = record.offset
+                    room -= self._inspect(batch, header, lambda data: self._add_keys(header, data), 0)  # noqa: B023 (called here)
                 self._end_offset = max(self._end_offset, header.next_offset)
                 if room <= 0:
                     return
         following = [base for base in self.log.view.bases if base >= self._end_offset]
         if following:  # over the gap that an earlier cleaning left
             self._end_offset = following[0]
+
+    def _add_keys(self, header: BatchHeader, data: bytes) -> int:
+        """How much memory the keys take that are new."""
+        latest, taken = self._latest, 0
+        for record in read_records(header, data):
+            if record.key is not None and record.offset >= self._end_offset:
+                key = _digest(record.key)
+                if key not in latest:
+                    taken += len(key) + KEY_OVERHEAD_BYTES
+                latest[key] = record.offset
+        return taken
 
     def _stays(self, record: Record, horizon_passed: bool) -> bool:
         if record.offset >= self._end_offset:
@@ -185,36 +209,50 @@ class Cleaning:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         passed = horizon is not None and horizon <= self._now_ms
-        inside = self._records(segment, batch)
-        if header.is_control:
-            kept = [] if passed else inside
-        elif self._transactions.is_aborted(header):
-            kept = []
-        else:
-            kept = [record for record in inside if self._stays(record, passed)]
+        if self._transactions.is_aborted(header) or (header.is_control and passed):
+            return self._rewritten(header, b"", [], horizon if header.is_control else None)
+
+        def look(data: bytes) -> memoryview | bytearray | None:
+            kept: list[int] = []
+            has_tombstone = False
+            for record in read_records(header, data):
+                if header.is_control or self._stays(record, passed):
+                    kept.append(record.offset)
+                    has_tombstone = has_tombstone or record.value is None
+            timed = header.is_control or has_tombstone
+            until = horizon
+            if until is None and timed:
+                until = self._now_ms + self._config.delete_retention_ms
+            elif len(kept) == header.record_count:
+                return batch
+            return self._rewritten(header, data, kept, until if timed else None)
+
+        unread: memoryview | bytearray | None = batch
+        return self._inspect(batch, header, look, unread)
+
+    def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
+        """The batch with only the records of these offsets; with ``horizon``, when it may go. None for nothing."""
         if not kept and header.last_offset not in self._last_of_producers:
             return None
-        timed = header.is_control or any(record.value is None for record in kept)
-        if horizon is None and timed:
-            horizon = self._now_ms + self._config.delete_retention_ms
-        elif len(kept) == len(inside):
-            return batch
-        attributes = header.attributes & _BITS_KEPT
+        attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
         base_timestamp = None if kept else -1
-        if horizon is not None and timed:
+        if horizon is not None:
             attributes |= DELETE_HORIZON
             base_timestamp = horizon
-        else:
-            attributes &= ~DELETE_HORIZON
+        stays = set(kept)
         return build_batch(
-            [(record.key, record.value, record.headers, record.timestamp) for record in kept],
+            (
+                (record.key, record.value, record.headers, record.timestamp)
+                for record in (read_records(header, data) if kept else ())
+                if record.offset in stays
+            ),
             base_offset=header.base_offset,
             compression=header.compression if kept else 0,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             attributes=attributes,
-            offsets=[record.offset for record in kept],
+            offsets=kept,
             last_offset_delta=header.last_offset_delta,
             base_timestamp=base_timestamp,
             max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
@@ -256,11 +294,19 @@ class Cleaning:
             elif want == PIECE_BYTES:
                 raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: it ends within a batch")
 
-    def _records(self, segment: Segment, batch: memoryview) -> list[Record]:
+    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
+        """What ``look`` returns for the bytes of its records, which are well formed; ``otherwise`` for a batch that cannot be
+        read."""
+
+        def check_and_look(data: bytes) -> T:
+            check_records(data, header.record_count, dense=False)
+            return look(data)
+
         try:
-            return list(records(batch))
-        except ProtocolError as error:
-            raise CorruptSegment(f"{segment.log.path} has a batch that cannot be read: {error}") from error
+            return inspection.inspect(batch, header, self._config, self._large, check_and_look)
+        except ProtocolError:
+            self._unread.add(header.base_offset)
+            return otherwise
 
     def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
         """Segments in a row that become one: together not larger than one may be."""

@@ -77,14 +77,14 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
             log.active.finish_indexes()
         except OSError as error:
             raise log.failed("an index could not be written", error) from error
-        snapshot = log.producers.to_snapshot()
+        producers = log.producers.freeze()
     log.flush_to(end)
     try:
         for segment in segments:
             if segment in log.view.segments:
                 segment.sync_indexes()
-        if len(log.producers) or not closing:  # written again if a roll wrote it: that was not durable
-            log.write_snapshot(end, snapshot, durable=True)
+        if producers.producers or not closing:
+            log.write_snapshot(end, producers.to_snapshot())
         aborted_checkpoint.save(log, aborted)
         log.around.disk.sync_dir(log.dir)
         _remove_snapshots(log, end)
@@ -96,24 +96,22 @@ def checkpoint(log: "Log", *, closing: bool = False) -> bool:
     return True
 
 
-def write_snapshot(log: "Log", offset: int, data: bytes, *, durable: bool) -> None:
-    """Raises OSError."""
+def write_snapshot(log: "Log", offset: int, data: bytes) -> None:
+    """Durably. Raises OSError."""
     file = log.around.disk.open(f"{log.dir}/{file_name(offset, SNAPSHOT)}", create=True)
     try:
         file.truncate(0)
         file.pwrite([data], 0)
-        if durable:
-            file.sync()
+        file.sync()
     finally:
         file.close()
     log.snapshots.add(offset)
 
 
 def _remove_snapshots(log: "Log", newest: int) -> None:
-    """Those before ``newest`` that do not belong to a segment: the ones of earlier checkpoints."""
+    """Those before ``newest`` but the one before it, in case that one gets damaged."""
     with log.lock:
-        keep = {newest, *log.view.bases}
-        old = [offset for offset in log.snapshots if offset < newest and offset not in keep]
+        old = sorted(offset for offset in log.snapshots if offset < newest)[:-1]
         log.snapshots.difference_update(old)
     for offset in old:
         log.around.disk.remove(f"{log.dir}/{file_name(offset, SNAPSHOT)}")

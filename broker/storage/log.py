@@ -23,9 +23,9 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
-from broker.storage import append_rules, durability, reading, transactions, trimming
+from broker.storage import append_rules, durability, reading, times, transactions, trimming
 from broker.storage.aborted_checkpoint import Sums
-from broker.storage.append_rules import LARGEST_CODEC, SMALLEST_RECORD, SPECIAL
+from broker.storage.append_rules import LARGEST_CODEC, SPECIAL
 from broker.storage.files import OpenFiles
 from broker.storage.log_config import LogConfig
 from broker.storage.producer_state import ProducerState
@@ -42,6 +42,7 @@ from broker.storage.segment import (
 from protocol.checksum import crc32c
 from protocol.kafka.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records import SMALLEST_RECORD
 
 logger = get_logger("storage")
 
@@ -100,6 +101,8 @@ class Surroundings:
     save_log_start: Callable[["Log"], None] = _start_is_saved
     # Make durable that compaction is about to make gaps in this log.
     save_cleaner_offset: Callable[["Log"], None] = _nothing
+    # Held while a batch is open that is large inside (``inspection.py``).
+    large: Lock = attrs.field(factory=Lock)
     # Remove these files (already renamed) after so many ms.
     delete_later: Callable[[list[str], int], None] = lambda paths, delay_ms: None
 
@@ -138,6 +141,7 @@ class Log:
         # What a reader needs of the end, published as one: high watermark, active segment, its size.
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
         self.read_ends: dict[int, tuple[Segment, int]] = {}
+        self.latest: dict[int, times.Latest] = {}  # see there; by the segment's base offset
         self.producers = ProducerState()
         # Where the oldest open transaction begins, None where none is open. Set before `tail` and cleared before it, too.
         self.first_unstable: int | None = None
@@ -158,8 +162,8 @@ class Log:
         self.config = config
 
     read = reading.read
-    offset_for_timestamp = reading.offset_for_timestamp
-    max_timestamp_offset = reading.max_timestamp_offset
+    offset_for_timestamp = times.offset_for_timestamp
+    max_timestamp_offset = times.max_timestamp_offset
     flush_to = durability.flush_to
     checkpoint = durability.checkpoint
     write_snapshot = durability.write_snapshot
@@ -253,16 +257,15 @@ class Log:
             and not attributes & SPECIAL
             and last_delta == count - 1
             and count > 0
-            and (
-                0 < attributes & 7 <= LARGEST_CODEC
-                or (not attributes & 7 and count * SMALLEST_RECORD <= size - HEADER_SIZE)
-            )
+            and attributes & 7 <= LARGEST_CODEC
+            # As many as would fit without a codec. A batch that claims more than that is looked at more closely.
+            and count * SMALLEST_RECORD <= size - HEADER_SIZE
             and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
             and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
             and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
             and crc32c(records[21:]) == crc
         ):
-            records, found = append_rules.examine(records, self._config, now_ms)
+            records, found = append_rules.examine(records, self._config, now_ms, self.around.large)
             size = len(records)
             last_delta = sum(header[LAST_DELTA] + 1 for _, header in found) - 1
             max_ts = max(header[MAX_TIMESTAMP] for _, header in found)
@@ -276,7 +279,9 @@ class Log:
             if producer_id >= 0:
                 seen = self.producers.check(producer_id, epoch, sequence, last_delta)
                 if seen is not None:
-                    return AppendInfo(seen.base_offset, seen.last_offset, -1, self.log_start_offset, True)
+                    if self._config.log_append_time:
+                        appended_ms = seen.timestamp
+                    return AppendInfo(seen.base_offset, seen.last_offset, appended_ms, self.log_start_offset, True)
                 if attributes & TRANSACTIONAL or self.first_unstable is not None:
                     transactions.check(self, producer_id, epoch, bool(attributes & TRANSACTIONAL))
             base_offset = self.log_end_offset
@@ -320,7 +325,7 @@ class Log:
                     self._index_interval,
                 )
             if producer_id >= 0:
-                self.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, now_ms)
+                self.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, max_ts, now_ms)
                 if attributes & TRANSACTIONAL:
                     self.producers.began(producer_id, base_offset)
                     self.first_unstable = self.producers.first_unstable()
@@ -372,7 +377,6 @@ class Log:
                 old.log.get().sync()
                 self.cut = False
             old.finish_indexes()
-            self.write_snapshot(offset, self.producers.to_snapshot(), durable=False)
             segment = new_segment(self.around.files, self.dir, offset, now_ms)
         except OSError as error:
             raise self.failed("a new segment could not be made", error) from error

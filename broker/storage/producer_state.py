@@ -6,13 +6,17 @@ five may come again and is then a duplicate, an old epoch is fenced, and a produ
 A transaction is open from its first batch to its marker. Nothing from the first offset of the oldest open one on is stable:
 readers that want only committed records stop there.
 
-A plain value under the lock of its log. Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That
-format has room for one batch of each producer, so a Kafka broker that restarts refuses the retry of any but the last one. Here
-the other four follow behind the part that Kafka reads (it takes a checksum over the whole file and then ignores what it does
-not know), so the window is whole after a restart.
+A plain value under the lock of its log, but for writing it down: ``freeze`` under the lock takes a moment whatever the number of
+producers, and what it returns is turned into bytes without. A producer that was frozen is replaced at its next change.
+
+Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That format has room for one batch of each
+producer, so a Kafka broker that restarts refuses the retry of any but the last one. Here the other four follow behind the part
+that Kafka reads (it takes a checksum over the whole file and then ignores what it does not know), so the window is whole after a
+restart.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -23,14 +27,23 @@ from protocol.kafka.errors import ErrorCode
 
 WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer
 
+# Producers of one partition that are remembered; about 30 MB. Kafka has no bound but producer.id.expiration.ms (a day), in which
+# anybody may ask for any number of ids. Beyond it those go first that were not seen again for the longest time: what they lose is
+# that a resend of theirs is known.
+MOST_PRODUCERS = 50_000
+# So many are looked at, at most, to find one that was not seen again.
+_LOOKS = 8
+
 _SEQUENCES = 2**31  # sequence numbers go on with 0 after 2^31 - 1
 
 _FILE = Struct(">hIi")  # version, checksum of all that follows it, number of producers
 _PRODUCER = Struct(
     ">qhiqiqiq"
 )  # id, epoch, last sequence, last offset, offset delta, time, coordinator epoch, first txn offset
-_WINDOW_MARK = b"5win"
-_BATCH = Struct(">iqiq")  # last sequence, last offset, offset delta, time
+_WINDOW_MARK = b"5wi2"  # of each producer: number of older batches, largest timestamp of the last one, older batches
+_OLDER_MARK = b"5win"  # without that timestamp
+_BATCH = Struct(">iqiq")  # last sequence, last offset, offset delta, largest timestamp
+_WINDOW = Struct(">Bq")
 _VERSION = 1
 _CRC_END = 6  # where the checksum ends and what it covers begins
 
@@ -40,10 +53,12 @@ class CorruptSnapshot(Exception):
 
 
 class SeenBatch(NamedTuple):
+    """``timestamp`` is the largest of the batch; with LogAppendTime, when it was appended."""
+
     last_sequence: int
     last_offset: int
     offset_delta: int
-    seen_ms: int
+    timestamp: int
 
     @property
     def base_offset(self) -> int:
@@ -51,23 +66,70 @@ class SeenBatch(NamedTuple):
 
 
 class Producer:
-    """``next_sequence`` continues the last batch; 0 where there is none."""
+    """``next_sequence`` continues the last batch; 0 where there is none. ``age`` is that of the state when it was made: an older
+    one is frozen."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "seen_ms")
+    __slots__ = ("age", "batches", "coordinator_epoch", "epoch", "known_ms", "next_sequence", "seen_ms")
 
-    def __init__(self, epoch: int, batches: list[SeenBatch], seen_ms: int, coordinator_epoch: int = -1) -> None:
+    def __init__(
+        self, epoch: int, batches: list[SeenBatch], seen_ms: int, coordinator_epoch: int = -1, age: int = 0
+    ) -> None:
+        self.age = age
         self.epoch = epoch
         self.coordinator_epoch = coordinator_epoch  # of the last marker
         self.batches = batches
         self.seen_ms = seen_ms
+        self.known_ms = seen_ms  # `seen_ms` when it was last looked at whether it may be forgotten
         self.next_sequence = (batches[-1].last_sequence + 1) % _SEQUENCES if batches else 0
 
 
-class ProducerState:
-    __slots__ = ("_producers", "open")
+class Frozen(NamedTuple):
+    """A state at one moment. Nothing in it changes any more."""
 
-    def __init__(self) -> None:
+    producers: Mapping[int, Producer]
+    open: Mapping[int, int]
+
+    def last_offsets(self) -> dict[int, int]:
+        """Producer id -> last offset. Compaction keeps the batch it is in, or at least its header: it is the sequence."""
+        return {key: producer.batches[-1].last_offset for key, producer in self.producers.items() if producer.batches}
+
+    def epochs_of_markers(self) -> dict[int, int]:
+        """Producer id -> epoch, of those that are known by a marker alone. Compaction keeps that marker."""
+        return {key: producer.epoch for key, producer in self.producers.items() if not producer.batches}
+
+    def to_snapshot(self) -> bytes:
+        """Takes about 2 us a producer, and no lock."""
+        entries = bytearray()
+        windows = bytearray(_WINDOW_MARK)
+        for key, producer in self.producers.items():
+            last = producer.batches[-1] if producer.batches else SeenBatch(-1, -1, 0, -1)
+            entries += _PRODUCER.pack(
+                key,
+                producer.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                producer.seen_ms,
+                producer.coordinator_epoch,
+                self.open.get(key, -1),
+            )
+            windows += _WINDOW.pack(max(0, len(producer.batches) - 1), last.timestamp)
+            for batch in producer.batches[:-1]:
+                windows += _BATCH.pack(*batch)
+        body = len(self.producers).to_bytes(4, "big") + entries + windows
+        return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
+
+
+class ProducerState:
+    """``most``: how many producers are remembered. Those with an open transaction are never forgotten."""
+
+    __slots__ = ("_age", "_most", "_order", "_producers", "open")
+
+    def __init__(self, most: int = MOST_PRODUCERS) -> None:
         self._producers: dict[int, Producer] = {}
+        self._order: deque[int] = deque()  # ids in the order in which they are looked at
+        self._most = most
+        self._age = 0
         # Producer id -> first offset of its open transaction; in the order of the offsets.
         self.open: dict[int, int] = {}
 
@@ -107,22 +169,74 @@ class ProducerState:
         )
 
     def appended(
-        self, producer_id: int, epoch: int, sequence: int, offset_delta: int, last_offset: int, seen_ms: int
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        offset_delta: int,
+        last_offset: int,
+        timestamp: int,
+        seen_ms: int,
     ) -> None:
         """The batch is in the log."""
         last_sequence = (sequence + offset_delta) % _SEQUENCES
-        batch = SeenBatch(last_sequence, last_offset, offset_delta, seen_ms)
+        batch = SeenBatch(last_sequence, last_offset, offset_delta, timestamp)
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
             coordinator_epoch = -1 if producer is None else producer.coordinator_epoch
-            self._producers[producer_id] = Producer(epoch, [batch], seen_ms, coordinator_epoch)
+            self._put(producer_id, Producer(epoch, [batch], seen_ms, coordinator_epoch, self._age))
             return
+        if producer.age != self._age:
+            producer = self._thawed(producer_id, producer)
         batches = producer.batches
         batches.append(batch)
         if len(batches) > WINDOW:
             del batches[0]
         producer.next_sequence = (last_sequence + 1) % _SEQUENCES
         producer.seen_ms = seen_ms
+
+    def _put(self, producer_id: int, producer: Producer) -> None:
+        """A producer that is new, or has a new epoch."""
+        if producer_id not in self._producers:
+            if len(self._producers) >= self._most:
+                self._forget_one()
+            self._order.append(producer_id)
+        self._producers[producer_id] = producer
+
+    def _forget_one(self) -> None:
+        """The first that was not seen since it was last looked at. If the first few were, or their transactions are open, the
+        last of these whose is not."""
+        producers, order = self._producers, self._order
+        victim: int | None = None
+        kept = []
+        for _ in range(min(_LOOKS, len(order))):
+            key = order.popleft()
+            if key in self.open:
+                kept.append(key)
+                continue
+            if victim is not None:
+                kept.append(victim)
+            victim = key
+            producer = producers[key]
+            if producer.seen_ms <= producer.known_ms:
+                break
+            producer.known_ms = producer.seen_ms  # also of a frozen one: it is not part of a snapshot
+        order.extend(kept)
+        if victim is not None:
+            del producers[victim]
+
+    def _thawed(self, producer_id: int, producer: Producer) -> Producer:
+        """The producer as one that may be changed."""
+        batches = list(producer.batches)
+        thawed = Producer(producer.epoch, batches, producer.seen_ms, producer.coordinator_epoch, self._age)
+        thawed.known_ms = producer.known_ms
+        self._producers[producer_id] = thawed
+        return thawed
+
+    def freeze(self) -> Frozen:
+        """The state as it is now, to be written down without the lock."""
+        self._age += 1
+        return Frozen(self._producers.copy(), self.open.copy())
 
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
@@ -138,8 +252,10 @@ class ProducerState:
         """
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch < epoch:
-            self._producers[producer_id] = Producer(epoch, [], seen_ms, coordinator_epoch)
+            self._put(producer_id, Producer(epoch, [], seen_ms, coordinator_epoch, self._age))
         else:
+            if producer.age != self._age:
+                producer = self._thawed(producer_id, producer)
             producer.seen_ms = seen_ms
             producer.coordinator_epoch = coordinator_epoch
         return self.open.pop(producer_id, None)
@@ -157,36 +273,9 @@ class ProducerState:
         ]
         for key in old:
             del self._producers[key]
+        if old:
+            self._order = deque(key for key in self._order if key in self._producers)
         return len(old)
-
-    def last_offsets(self) -> dict[int, int]:
-        """Producer id -> last offset. Compaction keeps the batch it is in, or at least its header: it is the sequence."""
-        return {key: producer.batches[-1].last_offset for key, producer in self._producers.items() if producer.batches}
-
-    def epochs_of_markers(self) -> dict[int, int]:
-        """Producer id -> epoch, of those that are known by a marker alone. Compaction keeps that marker."""
-        return {key: producer.epoch for key, producer in self._producers.items() if not producer.batches}
-
-    def to_snapshot(self) -> bytes:
-        entries = bytearray()
-        windows = bytearray(_WINDOW_MARK)
-        for key, producer in self._producers.items():
-            last = producer.batches[-1] if producer.batches else SeenBatch(-1, -1, 0, producer.seen_ms)
-            entries += _PRODUCER.pack(
-                key,
-                producer.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                producer.seen_ms,
-                producer.coordinator_epoch,
-                self.open.get(key, -1),
-            )
-            windows.append(max(0, len(producer.batches) - 1))
-            for batch in producer.batches[:-1]:
-                windows += _BATCH.pack(*batch)
-        body = len(self._producers).to_bytes(4, "big") + entries + windows
-        return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> "ProducerState":
@@ -209,20 +298,24 @@ class ProducerState:
         for _ in range(count):
             rows.append(_PRODUCER.unpack_from(data, at))
             at += _PRODUCER.size
-        has_windows = data[at : at + len(_WINDOW_MARK)] == _WINDOW_MARK  # a snapshot that Kafka wrote has none
+        mark = data[at : at + len(_WINDOW_MARK)]  # a snapshot that Kafka wrote has none
         at += len(_WINDOW_MARK)
         opened: list[tuple[int, int]] = []
         for key, epoch, sequence, offset, delta, seen_ms, coordinator_epoch, first_offset in rows:
             batches = []
-            if has_windows:
+            timestamp = seen_ms  # as Kafka's snapshots have it
+            if mark in (_WINDOW_MARK, _OLDER_MARK):
                 older = data[at]
-                at += 1
+                if mark == _WINDOW_MARK:
+                    _, timestamp = _WINDOW.unpack_from(data, at)
+                at += _WINDOW.size if mark == _WINDOW_MARK else 1
                 for _ in range(older):
                     batches.append(SeenBatch._make(_BATCH.unpack_from(data, at)))
                     at += _BATCH.size
             if offset >= 0:
-                batches.append(SeenBatch(sequence, offset, delta, seen_ms))
+                batches.append(SeenBatch(sequence, offset, delta, timestamp))
             state._producers[key] = Producer(epoch, batches, seen_ms, coordinator_epoch)
+            state._order.append(key)
             if first_offset >= 0:
                 opened.append((first_offset, key))
         state.open = {key: first_offset for first_offset, key in sorted(opened)}

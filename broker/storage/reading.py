@@ -1,4 +1,4 @@
-"""Reading a log: what ``Log.read`` and the look-ups by time do.
+"""Reading a log: what ``Log.read`` does, and what the look-ups by time (``times.py``) share with it.
 
 No lock is taken. ``Log.tail`` and ``Log.view`` are each replaced as a whole, the bytes and index entries behind them never
 change, and a segment that was deleted meanwhile shows as a missing file: then the look-up begins again with what is there now.
@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from broker.errors import RequestError
 from broker.runtime.disk import FileRegion
 from broker.storage.index_file import CorruptIndex
-from broker.storage.segment import BASE_OFFSET, LAST_DELTA, LENGTH, MAX_TIMESTAMP, CorruptSegment, Segment
-from protocol.errors import ProtocolError
-from protocol.kafka.batch import LOG_OVERHEAD
+from broker.storage.segment import CorruptSegment, Segment
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import records
 
 if TYPE_CHECKING:
     from broker.storage.log import Log, View
@@ -178,73 +175,3 @@ def search(log: "Log", attempt: Callable[[], T]) -> T:
         if log.offline is not None:
             raise log.gone()
     raise log.go_offline(f"it could not be read: {last}") from last
-
-
-def offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that is not older than ``timestamp`` (ms); None if there is none.
-
-    Reads the batches that may have it, and decompresses them. Raises StorageError.
-    """
-    if log.offline is not None:
-        raise log.gone()
-    return search(log, lambda: _offset_for_timestamp(log, timestamp))
-
-
-def _offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
-    _, active, active_end = log.tail
-    start = log.log_start_offset
-    for segment in log.view.segments:
-        if segment.largest()[0] < timestamp:
-            continue
-        end = active_end if segment is active else segment.size
-        entry = segment.times.at_or_before(timestamp)
-        position = 0
-        if entry is not None:
-            position = segment.locate(entry[1], end)
-            segment.check_time(entry[0], position)
-        for at, header in segment.walk(position, end):
-            if header[MAX_TIMESTAMP] < timestamp or header[BASE_OFFSET] + header[LAST_DELTA] < start:
-                continue
-            found = _first_record(segment, at, header[LENGTH] + LOG_OVERHEAD, timestamp, start)
-            if found is not None:
-                return found
-        if segment is active:
-            break
-    return None
-
-
-def _first_record(segment: Segment, position: int, size: int, timestamp: int, start: int) -> tuple[int, int] | None:
-    batch = segment.log.get().pread(size, position)
-    try:
-        for record in records(batch):
-            if record.timestamp >= timestamp and record.offset >= start:
-                return record.offset, record.timestamp
-    except ProtocolError as error:
-        raise CorruptSegment(f"{segment.log.path} has a batch at {position} that cannot be read: {error}") from error
-    return None
-
-
-def max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that has the largest timestamp; None if no record has one. Raises StorageError."""
-    if log.offline is not None:
-        raise log.gone()
-    return search(log, lambda: _max_timestamp_offset(log))
-
-
-def _max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
-    _, active, active_end = log.tail
-    best: Segment | None = None
-    for segment in log.view.segments:
-        if segment.largest()[0] >= 0 and (best is None or segment.largest()[0] > best.largest()[0]):
-            best = segment
-        if segment is active:
-            break
-    if best is None:
-        return None
-    timestamp, offset = best.largest()
-    end = active_end if best is active else best.size
-    position = best.locate(offset, end)
-    best.check_time(timestamp, position)
-    header = best.header(position, end)
-    assert header is not None
-    return _first_record(best, position, header[LENGTH] + LOG_OVERHEAD, timestamp, log.log_start_offset)

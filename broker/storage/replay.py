@@ -10,6 +10,7 @@ from broker.storage.segment import (
     BASE_SEQUENCE,
     LAST_DELTA,
     LENGTH,
+    MAX_TIMESTAMP,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     CorruptSegment,
@@ -40,6 +41,7 @@ def replay_batch(
             header[BASE_SEQUENCE],
             header[LAST_DELTA],
             header[BASE_OFFSET] + header[LAST_DELTA],
+            header[MAX_TIMESTAMP],
             now_ms,
         )
         if header[ATTRIBUTES] & TRANSACTIONAL:

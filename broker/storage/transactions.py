@@ -154,7 +154,8 @@ def describe_producers(log: "Log") -> list[ProducerDescription]:
     with log.lock:
         if log.offline is not None:
             raise log.gone()
-        return [_describe(key, producer, log.producers.open.get(key, -1)) for key, producer in log.producers.items()]
+        frozen = log.producers.freeze()
+    return [_describe(key, producer, frozen.open.get(key, -1)) for key, producer in frozen.producers.items()]
 
 
 def _describe(producer_id: int, producer: Producer, first_offset: int) -> ProducerDescription:

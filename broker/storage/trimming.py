@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.errors import RequestError
 from broker.log import get_logger
-from broker.storage.files import DELETED
+from broker.storage.files import DELETED, SNAPSHOT
 from broker.storage.index_file import CorruptIndex
 from broker.storage.segment import CorruptSegment
 from protocol.kafka.errors import ErrorCode
@@ -63,12 +63,13 @@ def drop_old_segments(log: "Log") -> int:
                 return 0
             log.set_segments(segments[count:])
             log.read_ends.clear()
-            log.snapshots.difference_update(bases[:count])
             dir_dirty, log.dir_dirty = log.dir_dirty, False
         try:
             if dir_dirty:  # the new segment must not be lost when the old ones already are
                 log.around.disk.sync_dir(log.dir)
-            log.discard([path for segment in segments[:count] for path in segment.paths()])
+            # Snapshots go with the checkpoints: the newest may well have the offset of one of these segments.
+            paths = [path for segment in segments[:count] for path in segment.paths()]
+            log.discard([path for path in paths if not path.endswith(SNAPSHOT)])
         except OSError as error:
             raise log.failed("old segments could not be deleted", error) from error
         return count

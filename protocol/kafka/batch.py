@@ -159,6 +159,16 @@ def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: i
     _CRC.pack_into(view, 17, crc32c(memoryview(view)[CRC_START:]))
 
 
+def recoded(view: BytesLike, pos: int, header: BatchHeader, codec: int, records: BytesLike) -> bytearray:
+    """The batch at ``pos`` with its records in another codec; ``records`` are they in that codec."""
+    batch = bytearray(view[pos : pos + HEADER_SIZE])
+    batch[8:12] = (HEADER_SIZE - LOG_OVERHEAD + len(records)).to_bytes(4, "big")
+    _ATTRIBUTES.pack_into(batch, CRC_START, header.attributes & ~COMPRESSION_MASK | codec)
+    batch += records
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
 def set_log_append_time(view: memoryview | bytearray, pos: int, header: BatchHeader, timestamp_ms: int) -> None:
     """Makes ``timestamp_ms`` the time of every record of the batch at ``pos``, and renews its checksum."""
     _ATTRIBUTES.pack_into(view, pos + CRC_START, header.attributes | LOG_APPEND_TIME)

@@ -30,6 +30,10 @@ _I32 = struct.Struct(">i")
 # A copy element of three bytes yields at most 64: snappy cannot do better.
 _SNAPPY_RATIO = 22
 
+# What a byte of a codec's data yields at most: in deflate two bits may stand for 258 bytes, in lz4 a byte of a length for 255,
+# and a zstd block of four bytes for 128 KiB.
+LARGEST_RATIO = {GZIP: 1032, SNAPPY: _SNAPPY_RATIO, LZ4: 255, ZSTD: 32 * 1024}
+
 _LZ4_PIECE = 64 * 1024
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -64,6 +68,15 @@ def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
     if codec == ZSTD:
         return _decompress_zstd(memoryview(data), max_size)
     raise ProtocolError(f"no codec has the id {codec}")
+
+
+def largest_size(codec: int, data: BytesLike) -> int:
+    """The most that codec 1 to 4 can decompress ``data`` to, without doing so. Raises ProtocolError if it is not that codec's."""
+    if codec == ZSTD:
+        return _zstd_bound(memoryview(data))
+    if codec not in LARGEST_RATIO:
+        raise ProtocolError(f"no codec has the id {codec}")
+    return len(data) * LARGEST_RATIO[codec]
 
 
 def _too_large(max_size: int) -> ProtocolError:
@@ -184,7 +197,7 @@ def _zstd_bound(data: memoryview) -> int:
             header = int.from_bytes(reader.take(3), "little")
             last, kind, size = header & 1, header >> 1 & 3, header >> 3
             if kind == 1:  # one byte, repeated
-                possible += size
+                possible += min(size, _ZSTD_BLOCK)
                 reader.skip(1)
             else:
                 possible += size if kind == 0 else _ZSTD_BLOCK

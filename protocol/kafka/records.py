@@ -48,6 +48,7 @@ __all__ = [
     "LOG_OVERHEAD",
     "MAGIC",
     "MAX_RECORDS_SIZE",
+    "SMALLEST_RECORD",
     "NO_PRODUCER_ID",
     "NO_TIMESTAMP",
     "TRANSACTIONAL",
@@ -60,9 +61,13 @@ __all__ = [
     "build_batch",
     "check_crc",
     "read_header",
+    "read_records",
     "records",
     "set_log_append_time",
     "stamp",
+    "unpack",
+    "varint",
+    "varlong",
 ]
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -71,7 +76,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 # this even in text that compresses two hundred times.
 MAX_RECORDS_SIZE = 256 << 20
 
-_SMALLEST_RECORD = 7  # seven one-byte fields
+# One byte each of length, attributes, timestamp, offset, key length, value length and number of headers.
+SMALLEST_RECORD = 7
 
 _MASK_32 = 0xFFFFFFFF
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
@@ -94,30 +100,37 @@ def records(view: BytesLike, pos: int = 0, *, max_size: int = MAX_RECORDS_SIZE) 
     is wrong.
     """
     header = read_header(view, pos)
+    return read_records(header, unpack(view, pos, header, max_size=max_size))
+
+
+def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MAX_RECORDS_SIZE) -> bytes:
+    """The bytes of the records of the batch at ``pos``, decompressed to at most ``max_size``. Raises ProtocolError, also if
+    there are too few of them for the records that the header claims."""
     body = view[pos + HEADER_SIZE : pos + header.size]
     codec = header.compression
     data = decompress(codec, body, max_size) if codec else bytes(body)
-    if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(data):
+    if header.record_count < 0 or header.record_count * SMALLEST_RECORD > len(data):
         raise ProtocolError(f"a batch of {header.record_count} records in {len(data)} bytes")
-    return _records(header, data)
+    return data
 
 
-def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
+def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    """The records in what ``unpack`` returned. Raises ProtocolError when it gets to what is wrong."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
     pos, end = 0, len(data)
     try:
         for _ in range(header.record_count):
-            size, pos = _varint(data, pos)
+            size, pos = varint(data, pos)
             record_end = pos + size
             if size < 0 or record_end > end:
                 raise ProtocolError(f"a record of {size} bytes where {end - pos} are left")
             pos += 1  # attributes: none are in use
-            timestamp_delta, pos = _varlong(data, pos)
-            offset_delta, pos = _varint(data, pos)
+            timestamp_delta, pos = varlong(data, pos)
+            offset_delta, pos = varint(data, pos)
             key, pos = _nullable(data, pos, record_end)
             value, pos = _nullable(data, pos, record_end)
-            count, pos = _varint(data, pos)
+            count, pos = varint(data, pos)
             headers: list[tuple[str, bytes | None]] = []
             if count:
                 if count < 0 or count * 2 > record_end - pos:
@@ -138,7 +151,8 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
         raise ProtocolError("a batch with more in it than its records")
 
 
-def _varint(data: bytes, pos: int) -> tuple[int, int]:
+def varint(data: BytesLike, pos: int) -> tuple[int, int]:
+    """The zig-zag varint at ``pos``, and where it ends. Raises ProtocolError, IndexError."""
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -158,7 +172,8 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
     return (value >> 1) ^ -(value & 1), pos
 
 
-def _varlong(data: bytes, pos: int) -> tuple[int, int]:
+def varlong(data: BytesLike, pos: int) -> tuple[int, int]:
+    """As ``varint``, of 64 bits."""
     value = shift = 0
     while True:
         byte = data[pos]
@@ -175,7 +190,7 @@ def _varlong(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    size, pos = _varint(data, pos)
+    size, pos = varint(data, pos)
     if size < 0:
         return None, pos
     after = pos + size

@@ -114,7 +114,7 @@ def main() -> None:
             for sequence in range(calls):
                 build = producer  # the same bytes under a new sequence number would need a new checksum: check and record only
                 log(3).producers.check(7, 0, sequence, 0)
-                log(3).producers.appended(7, 0, sequence, 0, sequence, NOW_MS)
+                log(3).producers.appended(7, 0, sequence, 0, sequence, NOW_MS, NOW_MS)
                 del build
 
         measure("idempotence: check and remember", calls, idempotent)

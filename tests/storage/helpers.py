@@ -13,7 +13,8 @@ from broker.storage.config import StorageConfig
 from broker.storage.log import AppendInfo, Log
 from broker.storage.log_config import LogConfig
 from broker.storage.log_manager import LogManager
-from protocol.kafka.records import Record, batches, build_batch, check_crc, records
+from protocol.checksum import crc32c
+from protocol.kafka.records import HEADER, Record, batches, build_batch, check_crc, read_header, records
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "t"
@@ -214,6 +215,15 @@ def batch(
     if producer is not None:
         options |= dict(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))
     return memoryview(build_batch(rows, **options))
+
+
+def lying(view: memoryview, body: Callable[[bytes], bytes] = bytes, **fields: int) -> memoryview:
+    """The batch with something else in it, or in its header, and the checksum of that."""
+    header = read_header(view)
+    data = bytearray(bytes(view[:61]) + body(bytes(view[61:])))
+    HEADER.pack_into(data, 0, *header._replace(batch_length=len(data) - 12, **fields))
+    HEADER.pack_into(data, 0, *read_header(data)._replace(crc=crc32c(memoryview(data)[21:])))
+    return memoryview(data)
 
 
 def append(log: Log, *values: bytes | None, **options: Any) -> AppendInfo:

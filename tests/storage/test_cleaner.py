@@ -13,7 +13,7 @@ from broker.storage import cleaner
 from broker.storage.cleaner import cleanable
 from broker.storage.log import Log
 from protocol.kafka.batch import DELETE_HORIZON, batches
-from tests.storage.helpers import NOW_MS, Storage, append, offsets, read_bytes, read_records, records_in
+from tests.storage.helpers import NOW_MS, Storage, append, batch, lying, offsets, read_bytes, read_records, records_in
 
 DAY_MS = 86_400_000
 
@@ -275,6 +275,32 @@ def test_compaction_survives_a_restart_and_a_crash(storage: Storage) -> None:
     assert len(pairs(log)) < 20
 
 
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_batch_that_its_producer_made_unreadable_is_kept_as_it_is(storage: Storage, codec: int) -> None:
+    """It came when the topic was not compacted yet, so that nobody looked inside."""
+    log = storage.create(segment_bytes=400, min_cleanable_dirty_ratio=0)
+    put(log, b"k", b"v" * 30)
+    garbage = lying(batch(b"w" * 30, keys=[b"k"], compression=codec), lambda data: b"\xff" * len(data))
+    log.append(memoryview(bytearray(garbage)), now_ms=NOW_MS)
+    for number in range(20):
+        put(log, b"k", b"v%d" % number * 10)
+    # Of this one the first record is well formed and the second is not: the key of the first does not count either.
+    put(log, b"other", b"older")
+    log.append(lying(batch(b"w", b"w", keys=[b"other", b"k"]), lambda data: data[:-1] + b"\x02"), now_ms=NOW_MS)
+    for number in range(20):
+        put(log, b"k", b"v%d" % number * 10)
+    storage.manager.alter_topic_configs("t", {"cleanup.policy": "compact"})
+    clean(storage)
+    assert log.offline is None
+    headers = [header for _, header in batches(read_bytes(log, 0))]
+    closed_ones = [header.base_offset for header in headers if header.base_offset < closed(log)]
+    assert [1, 22, 23] == closed_ones[:3]  # garbage, "other", garbage
+    assert len(closed_ones) == 4  # and the last one of "k"
+    assert bytes(garbage)[17:] == read_bytes(log, 1, 1)[17:]
+    storage.crash()
+    assert storage.log().offline is None
+
+
 def test_records_that_cannot_be_read_take_the_partition_offline(storage: Storage) -> None:
     log = compacted(storage)
     for _ in range(20):
@@ -452,7 +478,7 @@ def test_whoever_reads_it_all_knows_the_last_value_of_every_key(
     directory = tempfile.mkdtemp()
     storage = Storage(directory, log_cleaner_dedupe_buffer_size=key_bytes)
     try:
-        log = compacted(storage, index_interval_bytes=100)
+        log = compacted(storage, index_interval_bytes=100, segment_bytes=600)
         appended: dict[int, tuple[bytes, bytes | None]] = {}
         state: dict[bytes, bytes | None] = {}
         for rows, stop, passes in rounds:

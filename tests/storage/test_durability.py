@@ -91,13 +91,64 @@ def test_a_checkpoint_makes_data_indexes_and_producers_durable(storage: Storage)
     assert not log.checkpoint()
 
 
-def test_only_the_newest_checkpoint_s_snapshot_stays_beside_those_of_segments(storage: Storage) -> None:
+def test_the_snapshots_of_the_last_two_checkpoints_stay(storage: Storage) -> None:
     log = storage.create(segment_bytes=300)
     for _ in range(4):
         append_many(log, 4)
         log.checkpoint()
-    kept = {16, *log.view.bases[1:]}
-    assert storage.files(".snapshot") == [f"{offset:020d}.snapshot" for offset in sorted(kept)]
+    assert storage.files(".snapshot") == [f"{offset:020d}.snapshot" for offset in (12, 16)]
+
+
+def test_appends_go_on_while_the_producers_are_written_down(storage: Storage) -> None:
+    log = storage.create()
+    for number in range(3):
+        append(log, b"x", producer=(7, 0, number))
+    during: list[int] = []
+
+    def append_another(what: str, path: str) -> None:
+        if path.endswith(".snapshot") and not during:  # on the same thread: were the lock held, for ever
+            during.append(log.log_end_offset)
+            append(log, b"x", producer=(7, 0, 3))
+            append(log, b"x", producer=(8, 0, 0))
+
+    storage.disk.before = append_another
+    assert log.checkpoint()
+    assert during == [3]
+    storage.disk.before = lambda what, path: None
+    assert log.recovery_point == 3
+    storage.crash()
+    assert append(storage.log(), b"x", producer=(7, 0, 3)).duplicate
+    assert append(storage.log(), b"x", producer=(8, 0, 0)).duplicate
+
+
+def test_a_new_segment_costs_no_snapshot(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    for number in range(20):
+        append(log, b"x" * 50, producer=(7, 0, number))
+    assert len(log.view.segments) > 3
+    assert storage.files(".snapshot") == []
+    storage.crash()
+    assert append(storage.log(), b"x" * 50, producer=(7, 0, 16)).duplicate
+
+
+def test_the_newest_snapshot_stays_when_the_segment_with_its_offset_goes(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300, file_delete_delay_ms=0)
+    append(log, b"x", producer=(7, 0, 0))
+    while log.view.bases[-1] != log.log_end_offset - 1:
+        append(log, b"y" * 60)
+    base = log.view.bases[-1]
+    with log.lock:
+        log.roll(0)
+    log.checkpoint()
+    storage.manager.save_recovery_points()
+    end = log.log_end_offset
+    while len(log.view.segments) < 5:
+        append(log, b"y" * 60)
+    assert end in log.view.bases
+    assert base < end
+    log.delete_records(log.view.bases[-1])
+    storage.crash()
+    assert append(storage.log(), b"x", producer=(7, 0, 0)).duplicate
 
 
 def test_a_checkpoint_that_fails_moves_nothing(storage: Storage) -> None:

@@ -1,6 +1,7 @@
 """Appending to a log, what is refused, and what failures leave behind. Reading is in test_reading.py."""
 
 import errno
+import os
 import threading
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_number_of_records_that_does_not_fit_the_offsets_is_refused(storage: S
 def test_a_small_batch_that_claims_a_million_records_is_refused(storage: Storage) -> None:
     view = with_header(batch(b"a"), record_count=1_000_000, last_offset_delta=999_999)
     assert refused(storage, view) == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_batch_of_81_bytes_does_not_move_the_offset_by_2_31(storage: Storage, codec: int) -> None:
+    view = batch(b"a" * (13 if codec == 0 else 1), compression=codec)
+    for count in (2**31 - 1, 1_000_001):
+        lie = with_header(memoryview(bytearray(view)), record_count=count, last_offset_delta=count - 1)
+        assert refused(storage, lie, max_message_bytes=100_000_000) == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1000, 100_000, 1_000_000])
+def test_records_that_compress_well_are_accepted(storage: Storage, codec: int, count: int) -> None:
+    """The smallest there are, all alike: no honest batch has more of them for its size."""
+    log = storage.create(max_message_bytes=10_000_000)
+    view = batch(*[None] * count, compression=codec)
+    assert log.append(view, now_ms=NOW_MS).last_offset == count - 1
 
 
 @pytest.mark.parametrize(
@@ -259,12 +277,15 @@ def test_a_full_index_ends_a_segment(storage: Storage) -> None:
 def test_offsets_too_far_apart_for_the_index_end_a_segment(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
-    count = 2**31 - 1
-    view = with_header(batch(b"a", compression=1), record_count=count, last_offset_delta=count - 1)
-    assert log.append(view, now_ms=NOW_MS).base_offset == 1
+    count = 1_000_000
+    view = with_header(batch(os.urandom(300), compression=4), record_count=count, last_offset_delta=count - 1)
+    for _ in range(2**31 // count):
+        log.append(view, now_ms=NOW_MS)
+    assert log.view.bases == (0,)
+    base = log.append(view, now_ms=NOW_MS).base_offset
+    assert log.view.bases == (0, base)
     append(log, b"b")
-    assert log.view.bases == (0, 2**31)
-    assert read_records(log, start=2**31)[0].value == b"b"
+    assert read_records(log, start=base + count)[0].value == b"b"
 
 
 # -- idempotence -----------------------------------------------------------------------------------------------------------

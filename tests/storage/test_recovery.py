@@ -375,7 +375,7 @@ def test_snapshots_that_are_ahead_of_the_log_are_removed(storage: Storage) -> No
     log = storage.create()
     append(log, b"a", producer=(7, 0, 0))
     storage.kill()
-    (storage.path() / f"{99:020d}.snapshot").write_bytes(log.producers.to_snapshot())
+    (storage.path() / f"{99:020d}.snapshot").write_bytes(log.producers.freeze().to_snapshot())
     storage.open()
     assert storage.files(".snapshot") == []
     assert append(storage.log(), b"a", producer=(7, 0, 0)).duplicate

@@ -347,7 +347,7 @@ def test_open_transactions_are_in_the_snapshot(storage: Storage) -> None:
     transact(log, 7, b"a", epoch=3)
     transact(log, 5, b"b")
     end(log, 6, True, epoch=2)
-    state = ProducerState.from_snapshot(log.producers.to_snapshot())
+    state = ProducerState.from_snapshot(log.producers.freeze().to_snapshot())
     assert list(state.open.items()) == [(7, 0), (5, 1)]
     marked = state.get(6)
     assert marked is not None

@@ -14,6 +14,7 @@ from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
+from broker.storage.append_rules import KeylessRecords
 from broker.storage.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka import produce
@@ -89,7 +90,9 @@ def _append(
                 records
             )  # the log knows no more than that the producer may not; the coordinator knows why
             code = broker.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
-        return produce.PartitionResult(topic, partition, code, -1, -1, target.log_start_offset, error.message), None
+        return produce.PartitionResult(
+            topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
+        ), None
     except StorageError as error:
         broker.complain("append_failed", topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
@@ -101,6 +104,15 @@ def _append(
         ),
         target,
     )
+
+
+def _record_errors(target: Log, error: RequestError) -> Sequence[tuple[int, str]]:
+    """Which records of the batch were at fault (KIP-467), with Kafka's sentence for it."""
+    if not isinstance(error, KeylessRecords):
+        return ()
+    where = f"{target.topic}-{target.partition}"
+    message = f"Compacted topic cannot accept message without key in topic partition {where}."
+    return [(number, message) for number in error.numbers]
 
 
 def _refuse(broker: KafkaBroker, records: memoryview, transactional_id: str | None) -> ErrorCode:

@@ -1,0 +1,85 @@
+"""Produce: what is said of records that are refused, and of batches that come again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.kafka.handlers.produce import API
+from broker.storage.append_rules import MOST_NAMED
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records import build_batch
+from tests.kafka.handlers.kafka_client import Kafka, get, versions
+
+all_versions = pytest.mark.parametrize("version", versions(API))
+TIMESTAMP = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def produce(kafka: Kafka, topic: str, batch: bytes | bytearray, version: int = API.max_version, acks: int = 1) -> Any:
+    topics = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(batch)}]}]
+    (answered,) = kafka.ask(ApiKey.PRODUCE, version, acks=acks, timeout=30_000, topic_data=topics).responses
+    assert topic == answered.name
+    (result,) = answered.partition_responses
+    return result
+
+
+def rows(*keys: bytes | None) -> list[tuple[bytes | None, bytes, list[Any], int]]:
+    return [(key, b"value", [], TIMESTAMP) for key in keys]
+
+
+def append_time(result: Any) -> int:
+    time = result.log_append_time
+    return -1 if time is None else round(time.timestamp() * 1000)
+
+
+@all_versions
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_records_without_a_key_are_named_on_a_compacted_topic(kafka: Kafka, version: int, codec: int) -> None:
+    topic = kafka.topic(cleanup_policy="compact")
+    result = produce(kafka, topic, build_batch(rows(b"a", None, b"b", None), compression=codec), version)
+    assert ErrorCode.invalid_record == result.error_code
+    assert -1 == result.base_offset
+    message = f"Compacted topic cannot accept message without key in topic partition {topic}-0."
+    named = [(error.batch_index, error.batch_index_error_message) for error in get(result, "record_errors", ())]
+    if version >= 8:
+        assert [(1, message), (3, message)] == named
+        assert "without a key" in result.error_message
+    else:
+        assert [] == named
+    # Nothing of it is there, and the same producer's next batch is.
+    assert 0 == produce(kafka, topic, build_batch(rows(b"a", b"b")), version).base_offset
+
+
+def test_so_many_records_are_named_and_no_more(kafka: Kafka) -> None:
+    topic = kafka.topic(cleanup_policy="compact")
+    result = produce(kafka, topic, build_batch(rows(*[None] * (3 * MOST_NAMED)), compression=4))
+    assert list(range(MOST_NAMED)) == [error.batch_index for error in result.record_errors]
+
+
+@all_versions
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_batch_that_comes_again_is_answered_as_it_was(kafka: Kafka, version: int, acks: int) -> None:
+    topic = kafka.topic(message_timestamp_type="LogAppendTime")
+    batches = [
+        build_batch(rows(b"a", b"b"), producer_id=7, producer_epoch=0, base_sequence=2 * number) for number in range(3)
+    ]
+    first = [produce(kafka, topic, batch, version, acks) for batch in batches]
+    assert all(append_time(result) > TIMESTAMP for result in first)
+    again = [produce(kafka, topic, batch, version, acks) for batch in batches]
+    assert [(result.base_offset, append_time(result)) for result in first] == [
+        (result.base_offset, append_time(result)) for result in again
+    ]
+
+
+def test_records_that_a_broker_would_have_to_believe_are_refused(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    result = produce(kafka, topic, build_batch(rows(b"a"), compression=1, last_offset_delta=2**31 - 2))
+    assert ErrorCode.invalid_record == result.error_code
+    assert 0 == produce(kafka, topic, build_batch(rows(b"a"))).base_offset

@@ -1,0 +1,129 @@
+"""Batches of a few kilobytes that are gigabytes, or millions of records, inside."""
+
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.compression import compress
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records import build_batch, read_header
+from tests.compat.clients.librdkafka import settings
+from tests.process.broker_process import BrokerProcess
+from tests.storage.helpers import lying
+
+AT_ONCE = 8  # as many as there are handlers
+# Bytes of resident memory, of which an idle broker has about 60 MB.
+MOST_RESIDENT = 500_000_000
+
+
+def resident_peak(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+
+
+def ask(address: str, key: ApiKey, version: int, **fields: object) -> object:
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=300) as connection:
+        connection.sendall(control.encode_request(key, version, 1, "bomb", fields))
+        frame = b""
+        while len(frame) < 4 or len(frame) < 4 + struct.unpack_from(">i", frame)[0]:
+            piece = connection.recv(1 << 20)
+            assert piece, "the broker closed the connection"
+            frame += piece
+    return control.parse_response(key, version, frame)[1]
+
+
+def at_once(run: object) -> list[int]:
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda: codes.append(run())) for _ in range(AT_ONCE)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(codes) == AT_ONCE
+    return codes
+
+
+def produce(address: str, topic: str, batch: bytes) -> int:
+    topics = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    answer = ask(address, ApiKey.PRODUCE, 9, acks=1, timeout=30_000, topic_data=topics)
+    return answer.responses[0].partition_responses[0].error_code
+
+
+def bombs(codec: int) -> dict[str, bytes]:
+    """By what they have inside."""
+    one = batch_of(1, codec)
+    tiny = b"\x10\0\0\0\x02k\x01\0\0"  # a record with a key: too many of them, and all with the first one's offset
+    return {
+        "zeros": with_body(one, compress(codec, bytes(50 << 20)), 1_000_000),
+        "millions of records": with_body(one, compress(codec, tiny * 5_000_000), 1_000_000),
+        "records without keys": batch_of(100_000, codec),
+    }
+
+
+def batch_of(count: int, codec: int) -> bytes:
+    return bytes(build_batch([(None, b"", (), 1_000)] * count, compression=codec))
+
+
+def with_body(batch: bytes, body: bytes, count: int) -> bytes:
+    return bytes(lying(memoryview(batch), lambda _: body, record_count=count, last_offset_delta=count - 1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="takes Linux's /proc")
+@pytest.mark.parametrize("codec", [1, 4])
+def test_what_a_batch_is_inside_does_not_cost_more_than_the_bounds(codec: int, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        admin = AdminClient(settings(broker.address))
+        configs = {"max.message.bytes": "10000000"}
+        made = admin.create_topics(
+            [
+                NewTopic("compacted", 1, 1, config={**configs, "cleanup.policy": "compact"}),
+                NewTopic("recoded", 1, 1, config={**configs, "compression.type": "snappy"}),
+                NewTopic("plain", 1, 1, config=configs),
+            ]
+        )
+        for future in made.values():
+            future.result(30)
+        for batch in bombs(codec).values():
+            assert len(batch) < 2_000_000
+            refused = at_once(lambda batch=batch: produce(broker.address, "compacted", batch))
+            assert [ErrorCode.invalid_record] * AT_ONCE == refused
+            at_once(lambda batch=batch: produce(broker.address, "recoded", batch))
+            # Here nobody looks inside, until somebody asks for a time.
+            assert [0] * AT_ONCE == at_once(lambda batch=batch: produce(broker.address, "plain", batch))
+            at_once(lambda: list_offsets(broker.address, "plain", 500))
+            at_once(lambda: list_offsets(broker.address, "plain", -3))
+        assert resident_peak(broker.process.pid) < MOST_RESIDENT
+        producer = Producer(settings(broker.address))
+        for topic in ("compacted", "recoded", "plain"):
+            producer.produce(topic, b"value", b"key")
+        assert 0 == producer.flush(60)
+        assert 0 == broker.stop()
+        assert not any("offline" in event["event"] for event in broker.events)
+
+
+def list_offsets(address: str, topic: str, timestamp: int) -> int:
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
+    answer = ask(address, ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+    partition = answer.topics[0].partitions[0]
+    assert 0 == partition.error_code
+    return partition.offset
+
+
+def test_a_batch_that_cannot_hold_what_it_claims_is_refused_at_once(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        admin = AdminClient(settings(broker.address))
+        admin.create_topics([NewTopic("topic", 1, 1)])["topic"].result(30)
+        small = batch_of(1, 1)
+        lie = with_body(small, small[61:], 2**31 - 1)
+        assert len(lie) < 100
+        assert read_header(lie).record_count == 2**31 - 1
+        assert ErrorCode.invalid_record == produce(broker.address, "topic", lie)
+        assert 0 == broker.stop()
