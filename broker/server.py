@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 log = get_logger("server")
 
 _INT_MAX = 2**31 - 1
+# The share of the time to stop that requests in flight have. The rest is for fsync and for letting go.
+_DRAIN_SHARE = 0.75
+# How long (s) to wait at most, and at least, for a thread to end its step.
+_PATIENCE_S = 5.0
+_LEAST_PATIENCE_S = 0.05
 _SCHEMES = ("kafka", "shuffle")
 # Spill files that a broker with shuffle:// listeners keeps open at most.
 _SPILL_FILES = 256
@@ -57,6 +62,7 @@ class BrokerServer:
         self.runtime = runtime if runtime is not None else system_runtime()
         self.started_ms = 0
         self.crash: BaseException | None = None
+        self.left_behind = 0  # threads that did not end in time when the broker stopped
         self._open_catalogue = open_catalogue
         self._ended = Event()
         self._threads: list[ThreadHandle] = []
@@ -77,24 +83,31 @@ class BrokerServer:
             self._release()
             raise
 
-    def stop(self, timeout: float | None = None) -> bool:
-        """Stop accepting, finish what is in flight (for ``timeout`` s at most, by default the setting's), fsync, let go.
+    def stop(self, timeout: float | None = None, *, drain: float | None = None) -> bool:
+        """Stop accepting, finish what is in flight, fsync, let go: all of it in ``timeout`` s, by default the setting's.
 
-        True if everything in flight was finished.
+        ``drain``: the part of it for what is in flight, by default three quarters. True if everything in flight was finished.
+        A thread that does not end in time is left behind (``left_behind``), and so is what it uses.
         """
         if timeout is None:
             timeout = self.config.shutdown_timeout_ms / 1000
+        clock = self.runtime.clock
+        began = clock.monotonic()
+        deadline = began + timeout
+        drained_by = began + min(timeout, _DRAIN_SHARE * timeout if drain is None else drain)
         finished = True
         if self._sockets is not None and self.started_ms:
-            self._sockets.stop_accepting()
             if self.crash is None:
-                self.kafka.stopping = True
+                self.kafka.stopping = True  # work that takes long looks at it
+            self._sockets.stop_accepting(timeout / 4)
+            if self.crash is None:
                 self.kafka.transactions.shut_down()
                 self.kafka.groups.shut_down()
-                finished = self._sockets.drain(timeout)
+                left = max(0.0, drained_by - clock.monotonic())
+                finished = self._sockets.drain(left)
                 if not finished:
-                    log.warning("requests_unfinished", timeout_s=timeout)
-        self._release()
+                    log.warning("requests_unfinished", timeout_s=left)
+        self._release(deadline)
         self._ended.set()
         return finished
 
@@ -195,16 +208,28 @@ class BrokerServer:
             else:
                 services[listener.name] = self._shuffle_service(listener)
         self._sockets.start(services)
+        self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
 
-    def _release(self) -> None:
-        """Let go of everything that was taken, in the reverse order."""
+    def _release(self, deadline: float | None = None) -> None:
+        """Let go of everything that was taken, in the reverse order; by ``deadline``, a time of the clock, if there is one."""
+        clock = self.runtime.clock
+
+        def patience() -> float:
+            """For the next to end (s): most of what is left is the log's, which makes things durable."""
+            if deadline is None:
+                return _PATIENCE_S
+            return min(_PATIENCE_S, max(_LEAST_PATIENCE_S, (deadline - clock.monotonic()) / 4))
+
         sockets = self._sockets
         if sockets is not None:
             sockets.unbind()
-            sockets.stop()
+            sockets.stop(patience())
+            self.left_behind = sockets.left_behind
         for thread in reversed(self._threads):
-            thread.stop(5.0)
+            if not thread.stop(patience()):
+                log.warning("thread_left_behind", body=thread.name)
+                self.left_behind += 1
         self._threads = []
         if self._shuffle is not None:
             self._shuffle.close()
@@ -214,7 +239,8 @@ class BrokerServer:
         logs, self._logs = self._logs, None
         if logs is not None:
             try:
-                logs.close()
+                # Who was left behind may be in the middle of an append: then it is no clean stop.
+                logs.close(deadline, clean=not self.left_behind)
             except (OSError, BrokerError) as error:
                 log.error("close_failed", error=str(error))
         catalogue, self._catalogue = self._catalogue, None
@@ -272,9 +298,8 @@ class BrokerServer:
 
     def _share_out_descriptors(self) -> Descriptors:
         config = self.config
-        limit = self.runtime.descriptor_limit()
-        shared = share_out(
-            limit,
+        return share_out(
+            self.runtime.descriptor_limit(),
             open_files=config.max_open_files,
             spill_files=_SPILL_FILES if any(each.scheme == "shuffle" for each in self._all_listeners()) else 0,
             connections=config.max_connections,
@@ -282,14 +307,18 @@ class BrokerServer:
             processors=config.network_threads,
             handlers=config.io_threads,
         )
-        if shared.open_files < config.max_open_files or shared.connections < min(config.max_connections, _INT_MAX):
+
+    def _report_descriptors(self) -> None:
+        """Where it is less than somebody has asked for. The default of max_connections asks for nothing."""
+        config, shared = self.config, self._descriptors
+        fewer = shared.connections < config.max_connections < _INT_MAX
+        if fewer or shared.open_files < config.max_open_files:
             log.warning(
                 "descriptors_short",
-                limit=limit,
+                limit=self.runtime.descriptor_limit(),
                 max_open_files=shared.open_files,
                 max_connections=shared.connections,
             )
-        return shared
 
     def _quotas(self) -> ConnectionQuotas:
         config = self.config

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from broker.server import BrokerServer
 
-
 _NOTICE_SIGNALS_S = 1.0
+# After the time to stop, how much longer (s) until the process ends whatever its threads do: for writing that down.
+_GRACE_S = 0.5
 
 
 class _StopRequested(Exception):
@@ -57,6 +58,7 @@ def command(
 
     from broker import log
     from broker.runtime.descriptors import raise_descriptor_limit
+    from broker.runtime.process import exit_now
     from broker.server import BrokerServer
 
     log.configure(config.logging_level, config.logging_format)
@@ -67,7 +69,7 @@ def command(
 
     events = log.get_logger("serve")
     server = BrokerServer(config)
-    with _stop_signals() as signals:
+    with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
         server.start()
         try:
             if ready_file:
@@ -83,7 +85,15 @@ def command(
             signals.end()
             if ready_file:
                 _remove(ready_file)
-            server.stop()
+            server.stop(signals.time_left())
+    if not server.left_behind:
+        signals.stopped()
+    else:
+        # The interpreter's own end would come between these threads and what they use.
+        events.warning("stopped", left_behind=server.left_behind)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        exit_now(0 if server.crash is None else 1)
     if server.crash is not None:
         raise BrokerError("A thread ended by a bug, so the broker has stopped; the event before this one says where.")
     events.info("stopped")
@@ -113,21 +123,49 @@ def read_config(
 
 
 class _Signals:
-    """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves, ignored while it stops.
+    """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves.
 
-    A second SIGINT ends the process on the spot: whoever presses Ctrl-C twice means it, and the log survives it.
+    With the first one the time to stop begins, in whatever state the broker is; when it is over the process ends, however far it
+    has come. A second one ends it on the spot: whoever asks twice means it. The log survives both, as it survives a kill -9.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, time_to_stop_s: float) -> None:
+        from broker.runtime.clock import SystemClock
+        from broker.runtime.process import LastResort, exit_now
+
+        self._now = SystemClock.monotonic
+        self._exit_now = exit_now
+        self._last_resort = LastResort
+        self._armed: LastResort | None = None
+        self._time_to_stop_s = time_to_stop_s
+        self._deadline: float | None = None
         self._received = False
         self._serving = False
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._received and number == signal.SIGINT:
-            os._exit(130)
-        again, self._received = self._received, True
-        if self._serving and not again:
+        if self._received:
+            self._exit_now(128 + number)
+        self._received = True
+        self._begin_to_stop()
+        if self._serving:
             raise _StopRequested
+
+    def time_left(self) -> float:
+        """Seconds until the broker must have stopped."""
+        if self._deadline is None:  # it stops by itself, after a crash
+            self._begin_to_stop()
+        assert self._deadline is not None
+        return max(0.0, self._deadline - self._now())
+
+    def stopped(self) -> None:
+        """In good order and in time."""
+        if self._armed is not None:
+            self._armed.call_off()
+
+    def _begin_to_stop(self) -> None:
+        self._deadline = self._now() + self._time_to_stop_s
+        why = f"broker: not stopped within {self._time_to_stop_s:g} s; the process ends as it is"
+        self._armed = self._last_resort(self._time_to_stop_s + _GRACE_S, 1, why)
 
     def begin(self) -> None:
         self._serving = True
@@ -139,8 +177,8 @@ class _Signals:
 
 
 @contextmanager
-def _stop_signals() -> "Iterator[_Signals]":
-    signals = _Signals()
+def _stop_signals(time_to_stop_s: float) -> "Iterator[_Signals]":
+    signals = _Signals(time_to_stop_s)
     before = {number: signal.signal(number, signals.handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield signals

@@ -9,6 +9,8 @@ from broker.errors import ConfigError
 from broker.runtime.temporary import TemporaryDirectory
 from broker.server import BrokerServer
 
+# Time (s) for requests in flight when the broker stops.
+_DRAIN_S = 1.0
 _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
 
@@ -35,7 +37,7 @@ class Broker:
         assert self._server is None, "already started"
         if self._given_dir is None:
             self._temporary = TemporaryDirectory(before_exit=self.stop)
-        settings = {"listeners": _LISTENERS, "shutdown_timeout_ms": 1000, **self._settings}
+        settings = {"listeners": _LISTENERS, **self._settings}
         try:
             server = BrokerServer(load(data_dir=self.data_dir, **settings))
             server.start()
@@ -54,7 +56,8 @@ class Broker:
         if server is None:
             return
         try:
-            server.stop()
+            # Its clients are in the same process and will not finish: nobody waits long for them, unless it was asked for.
+            server.stop(drain=None if "shutdown_timeout_ms" in self._settings else _DRAIN_S)
         finally:
             self._remove_directory()
 

@@ -191,7 +191,8 @@ class LogSettings:
         kafka=None,
         unit="files",
         least=16,
-        doc="Log and index files open at a time; the least recently used ones are closed.",
+        doc="Log and index files open at a time; the least recently used ones are closed. Fewer where the limit of "
+        "descriptors is low.",
         reason="Leaves 600 of the usual 1,024 descriptors to connections; reopening a file costs some µs.",
     )
     scrub_bytes_per_second: int = setting(

@@ -51,8 +51,9 @@ class ServerSettings:
         8000,
         kafka=None,
         least=0,
-        doc="How long a stopping broker waits for requests in flight before it closes their connections.",
-        reason="Leaves 2 s for the final fsync within the 10 s after which Docker kills.",
+        doc="How long a broker takes to stop, at most. Requests in flight have three quarters of it; the rest is for the "
+        "final fsync. When it is over, `broker serve` ends as it is.",
+        reason="Stays below the 10 s after which Docker kills.",
     )
     switch_interval_us: int = setting(
         100,
@@ -176,7 +177,8 @@ class NetworkSettings:
         INT_MAX,
         unit="connections",
         least=0,
-        doc="Connections at a time on all listeners. Past it, accepting waits until one closes.",
+        doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. Past "
+        "it, accepting waits until one closes.",
         reason=KAFKA,
     )
     max_connections_per_ip: int = setting(

@@ -31,8 +31,10 @@ _CONTROL_QUEUE = 20
 # Bytes of requests, and connections: far more than people and health checks need, and bounded.
 _CONTROL_MEMORY = 16 * 1024 * 1024
 CONTROL_CONNECTIONS = 100
-# How long (s) to wait for a thread to end its step when everything stops.
+# How long (s) to wait at most for a thread to end its step when everything stops.
 _PATIENCE_S = 2.0
+# Where several are waited for one after the other, none of the later ones is left without any time (s).
+_LEAST_PATIENCE_S = 0.05
 
 
 @attrs.frozen
@@ -113,23 +115,27 @@ class _Plane:
             if self._end(processor):
                 processor.close()
 
-    def stop_accepting(self) -> None:
+    def stop_accepting(self, patience_s: float) -> None:
         acceptor, self.acceptor = self.acceptor, None
-        if acceptor is not None and self._end(acceptor):
+        if acceptor is not None and self._end(acceptor, patience_s):
             acceptor.close()
 
-    def stop(self) -> None:
-        for handler in self.handlers:  # all are asked first: a wake-up reaches whichever of them takes it
-            if id(handler) in self._threads:
-                self._threads[id(handler)].ask_to_stop()
-        # All share one patience: the disk that one of them hangs on is the others' too.
+    def stop(self, deadline: float) -> None:
+        # They share the time: the disk that one of them hangs on is the others' too. The processors come after the handlers, so
+        # that what these answer leaves.
         clock = self._server.runtime.clock
-        deadline = clock.monotonic() + _PATIENCE_S
-        for handler in self.handlers:
-            self._end(handler, max(0.0, deadline - clock.monotonic()))
-        for processor in self.processors:
-            if self._end(processor):
-                processor.close()
+        for bodies in (self.handlers, self.processors):
+            threads = [self._threads[id(body)] for body in bodies if id(body) in self._threads]
+            for thread in [
+                *threads,
+                *threads,
+            ]:  # twice: a wake-up reaches whichever handler takes it, asked to stop or not
+                thread.ask_to_stop()
+            left = max(_LEAST_PATIENCE_S, deadline - clock.monotonic())
+            self._server.wait_until(lambda running=threads: not any(each.alive() for each in running), left)  # type: ignore[misc]
+            for body in bodies:
+                if self._end(body, _LEAST_PATIENCE_S) and isinstance(body, Processor):
+                    body.close()
         self.processors = []
 
     def _new_processor(self, on_room: Callable[[], None]) -> Processor:
@@ -158,6 +164,7 @@ class _Plane:
         if thread is None or thread.stop(timeout):
             return True
         log.warning("thread_left_behind", body=type(body).__name__)
+        self._server.left_behind += 1
         return False
 
 
@@ -188,6 +195,7 @@ class SocketServer:
         )
         self._control: _Plane | None = None
         self._timer_thread: ThreadHandle | None = None
+        self.left_behind = 0  # threads that did not end when they were asked to: what they use is still in use
         self._addresses: dict[str, tuple[str, int]] = {}
         self._bound: list[tuple[Binding, Listener]] = []
 
@@ -246,9 +254,9 @@ class SocketServer:
         """Change the data plane's number of processors while running."""
         self._data.resize(count)
 
-    def stop_accepting(self) -> None:
+    def stop_accepting(self, patience_s: float = _PATIENCE_S) -> None:
         for plane in self.planes:
-            plane.stop_accepting()
+            plane.stop_accepting(min(patience_s, _PATIENCE_S))
 
     def drain(self, timeout: float) -> bool:
         """Finish what is in flight, start nothing new. True if all was finished in time."""
@@ -259,13 +267,16 @@ class SocketServer:
                 self.outbox.call(connection, partial(connection.service.stopping, connection))
         return self.wait_until(lambda: all(p.drained for p in self.processors), timeout)
 
-    def stop(self) -> None:
-        """End all threads and close all connections. Stopping twice is no error."""
-        self.stop_accepting()
+    def stop(self, patience_s: float = _PATIENCE_S) -> None:
+        """End all threads and close all connections, in about ``patience_s``. Stopping twice is no error."""
+        self.stop_accepting(patience_s)
+        deadline = self.runtime.clock.monotonic() + min(patience_s, _PATIENCE_S)
         for plane in self.planes:
-            plane.stop()
-        if self._timer_thread is not None:
-            self._timer_thread.stop(_PATIENCE_S)
+            plane.stop(deadline)
+        timer, self._timer_thread = self._timer_thread, None
+        if timer is not None and not timer.stop(max(_LEAST_PATIENCE_S, deadline - self.runtime.clock.monotonic())):
+            log.warning("thread_left_behind", body=type(self.timer).__name__)
+            self.left_behind += 1
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Look every few ms, for at most ``timeout`` s."""

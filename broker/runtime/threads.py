@@ -45,6 +45,8 @@ class Body(Protocol):
 
 
 class ThreadHandle(Protocol):
+    name: str
+
     def ask_to_stop(self) -> None:
         """Have the body end after its current step, and wake it. Does not wait."""
 
@@ -67,6 +69,7 @@ class Threads(Protocol):
 
 class _Thread:
     def __init__(self, name: str, body: Body, on_crash: Callable[[BaseException], None]) -> None:
+        self.name = name
         self._body = body
         self._stopping = False
         self._on_crash = on_crash

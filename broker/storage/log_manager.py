@@ -122,13 +122,17 @@ class LogManager:
         if directory is not None:
             directory.close()
 
-    def close(self) -> None:
-        """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended."""
+    def close(self, deadline: float | None = None, *, clean: bool = True) -> None:
+        """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended.
+
+        At ``deadline`` (of the clock, s), what is not durable yet stays as it is. Then, and without ``clean`` (somebody may still
+        be writing), there is no mark, and the next start looks at the ends of the logs.
+        """
         if not self._opened:
             return
         self._opened = False
         try:
-            startup.close(self)
+            startup.close(self, deadline, clean)
         finally:
             self.files.close_all()
             self._let_go()

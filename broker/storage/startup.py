@@ -192,10 +192,12 @@ def _read_epochs(manager: "LogManager", log: Log) -> None:
         log.leader_epoch = epochs[-1][0]
 
 
-def close(manager: "LogManager") -> None:
+def close(manager: "LogManager", deadline: float | None = None, clean: bool = True) -> None:
     """Make everything durable; where nothing is wrong with any log, say so for the next start. Raises StorageError."""
-    clean = True
     for log in list(manager.partitions.values()):
+        if deadline is not None and manager.clock.monotonic() >= deadline:
+            clean = False
+            break
         try:
             log.checkpoint(closing=True)
         except (StorageError, RequestError) as error:

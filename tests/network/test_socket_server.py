@@ -442,12 +442,15 @@ def test_a_handler_that_never_returns_does_not_keep_the_server_from_ending() -> 
 
 def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other() -> None:
     clock = ManualClock()
-    waited: list[tuple[str, float]] = []
+    handlers: list[str] = []
 
     class Hanging:
-        """Threads that never end; waiting for them takes the clock's time."""
+        """Handlers that never end; waiting for them takes the clock's time."""
 
         get_ident = staticmethod(threading.get_ident)
+
+        def pause(self, seconds: float) -> None:
+            clock.now += seconds
 
         def spawn(self, name: str, body: Any, on_crash: Any) -> Any:
             class Handle:
@@ -455,12 +458,13 @@ def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other()
 
                 def stop(self, timeout: float | None = None) -> bool:
                     assert timeout is not None
-                    waited.append((name, timeout))
-                    clock.now += timeout
-                    return not name.startswith("handler")
+                    if self.alive():
+                        handlers.append(name)
+                        clock.now += timeout
+                    return not self.alive()
 
                 def alive(self) -> bool:
-                    return True
+                    return name.startswith("handler")
 
             return Handle()
 
@@ -468,10 +472,11 @@ def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other()
     server = SocketServer(runtime, settings(io_threads=8), unlimited(), lambda _: None)
     server.bind([binding(0)])
     server.start({"echo": EchoService()})
+    before = clock.now
     server.stop()
-    handlers = [timeout for name, timeout in waited if name.startswith("handler")]
     assert len(handlers) == 8
-    assert sum(handlers) <= 2.0
+    assert server.left_behind == 8
+    assert 2.0 <= clock.now - before < 2.5
 
 
 def test_a_stopping_server_says_so_to_the_service_of_each_connection_on_its_own_thread() -> None:

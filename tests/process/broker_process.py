@@ -29,8 +29,12 @@ class BrokerProcess:
         listener: str = "kafka://127.0.0.1:0",
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        module: str = "broker",
     ) -> None:
-        """``settings``: ``key=value`` each. ``prefix``: a command that runs the broker's, such as ``prlimit --fsize=...``."""
+        """``settings``: ``key=value`` each. ``prefix``: a command that runs the broker's, such as ``prlimit --fsize=...``.
+
+        ``module``: what is run in the broker's place, with its arguments.
+        """
         self.directory = directory
         self.data_dir = data_dir if data_dir is not None else directory / "data"
         self.ready_file = directory / "ready.json"
@@ -38,6 +42,7 @@ class BrokerProcess:
         self.listener = listener
         self._environment = environment
         self._prefix = list(prefix)
+        self._module = module
         self._events = directory / "events"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,7 +65,7 @@ class BrokerProcess:
         """Start it, wait for nothing."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.ready_file.unlink(missing_ok=True)
-        command = [*self._prefix, sys.executable, "-m", "broker", "serve", "--data-dir", str(self.data_dir)]
+        command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
         for setting in self.settings:
             command += ["--set", setting]

@@ -6,6 +6,7 @@ import platform
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from tests.compat.clients.librdkafka import Librdkafka, settings
-from tests.process.broker_process import BrokerProcess
+from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 # Docker kills after 10 s; `shutdown_timeout_ms` stays well below by default.
 IN_TIME_S = 10
@@ -128,13 +129,98 @@ def test_a_frame_that_never_comes_whole_does_not_hold_it_up(broker: BrokerProces
         ends_in_time(broker)
 
 
-def test_a_second_signal_changes_nothing(broker: BrokerProcess) -> None:
-    write(broker.address, "topic", 1)
-    broker.process.terminate()
-    broker.process.terminate()
-    assert 0 == broker.process.wait(IN_TIME_S)
-    broker.start()
-    assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+def stuck(tmp_path: Path, how: str, *settings: str) -> BrokerProcess:
+    return BrokerProcess(tmp_path, *settings, module="tests.process.stuck_broker", environment={"STUCK": how})
+
+
+def get_stuck(broker: BrokerProcess, times: int = 1) -> list[socket.socket]:
+    host, port = broker.address.split(":")
+    connections = [socket.create_connection((host, int(port))) for _ in range(times)]
+    for connection in connections:
+        connection.sendall(control.encode_request(ApiKey.LIST_GROUPS, 0, 1, "stuck", {}))
+    deadline = time.monotonic() + PATIENCE_S
+    while [event["event"] for event in broker.events].count("stuck") < times:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return connections
+
+
+@pytest.mark.parametrize("client", ["waits", "has gone"])
+@pytest.mark.parametrize("how", ["computes", "waits"])
+def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, client: str) -> None:
+    with stuck(tmp_path, how, "shutdown_timeout_ms=3000") as broker:
+        write(broker.address, "topic", 1)
+        connections = get_stuck(broker, 3)
+        if client == "has gone":
+            for connection in connections:
+                connection.close()
+        broker.process.terminate()
+        assert 0 == broker.process.wait(PATIENCE_S)
+        assert [] == broker.errors
+        assert "not stopped within" not in broker.output
+        left_behind = [event["left_behind"] for event in broker.events if event["event"] == "stopped"]
+        assert left_behind[0] >= 3  # on a busy machine one more does not make it
+        for connection in connections:
+            connection.close()
+        broker.start()
+        assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    # An hour is what it may take: without the second signal it would take it.
+    with stuck(tmp_path, "waits", "shutdown_timeout_ms=3600000") as broker:
+        write(broker.address, "topic", 1)
+        (connection,) = get_stuck(broker)
+        broker.process.terminate()
+        while "stopping" not in [event["event"] for event in broker.events]:
+            time.sleep(0.01)
+        assert broker.process.poll() is None
+        broker.process.terminate()
+        assert 128 + signal.SIGTERM == broker.process.wait(PATIENCE_S)
+        connection.close()
+        broker.start()
+        assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+
+
+def test_it_ends_in_time_even_if_its_own_end_is_stuck(tmp_path: Path) -> None:
+    with stuck(tmp_path, "waits for ever at the end", "shutdown_timeout_ms=1000") as broker:
+        write(broker.address, "topic", 1)
+        broker.process.terminate()
+        assert 1 == broker.process.wait(PATIENCE_S)
+        assert "broker: not stopped within 1 s" in broker.output
+        broker.start()
+        assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+
+
+def test_a_storm_of_connections_and_requests_does_not_hold_it_up(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "shutdown_timeout_ms=4000") as broker:
+        write(broker.address, "topic", 1)
+        host, port = broker.address.split(":")
+        stop = threading.Event()
+        requests = control.encode_request(ApiKey.LIST_GROUPS, 0, 1, "storm", {}) * 200
+
+        def storm() -> None:
+            while not stop.is_set():
+                try:
+                    with socket.create_connection((host, int(port)), timeout=1) as connection:
+                        connection.sendall(requests)
+                        connection.recv(100)
+                except OSError:
+                    pass
+
+        threads = [threading.Thread(target=storm) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            time.sleep(0.5)
+            broker.process.terminate()
+            assert 0 == broker.process.wait(PATIENCE_S)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert [] == broker.errors
+        assert "stopped" in [event["event"] for event in broker.events]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="takes Linux's /proc")

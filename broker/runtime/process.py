@@ -1,0 +1,34 @@
+"""The end of the process, when it must not depend on anything that may be stuck."""
+
+import _thread
+import os
+import time
+
+
+class LastResort:
+    """Ends the process after so long, whatever its threads do then, unless it is called off.
+
+    May be made in a signal handler: it takes no lock, which ``threading.Thread`` does.
+    """
+
+    def __init__(self, seconds: float, status: int, why: str) -> None:
+        """``why`` is written to standard error."""
+        self._called_off = False
+        self._end = (seconds, status, why)
+        _thread.start_new_thread(self._wait, ())
+
+    def call_off(self) -> None:
+        self._called_off = True
+
+    def _wait(self) -> None:
+        seconds, status, why = self._end
+        time.sleep(seconds)
+        if not self._called_off:
+            exit_now(status, why)
+
+
+def exit_now(status: int, why: str = "") -> None:
+    """Without the interpreter's own end, which waits for what other threads hold."""
+    if why:
+        os.write(2, f"{why}\n".encode())
+    os._exit(status)
