@@ -45,6 +45,8 @@ _NAP_S = 1.0
 _COPY_BYTES = 16 * 1024
 # Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones.
 _TURN_REQUESTS = range(128)
+# ... and for how long (s), where they are not the cheapest. One request always has its turn, whatever it takes.
+_TURN_S = 0.002
 # While request memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it
 # holds within 30 s (the request.timeout.ms of Kafka's clients: who is slower has given up by then). Else it is dropped.
 _SLOWEST_BYTES_S = 16 * 1024
@@ -579,6 +581,7 @@ class Processor:
         sequential = session.in_flight_max == 1
         high_water = self._settings.high_water_bytes
         taken = 0  # size of the last frame
+        turn_ends = 0.0
         self._dispatching = connection
         try:
             for _ in _TURN_REQUESTS:
@@ -612,6 +615,13 @@ class Processor:
                 if service.inline(request):
                     self.stats.inline += 1
                     service.handle(request, outbox)
+                    if start < end:  # only who has sent more at once can take more than his turn
+                        now = self._clock.monotonic()
+                        if not turn_ends:
+                            turn_ends = now + _TURN_S
+                        elif now >= turn_ends:
+                            self._run_later(connection)
+                            break
                 else:
                     if shared and sequential and size >= _COPY_BYTES:
                         own = connection.received

@@ -176,6 +176,23 @@ def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_thei
     b.until(lambda: len(b.service.order) == 40_003)
 
 
+def test_a_turn_is_over_after_some_time_when_the_requests_are_not_cheap(bench: MakeBench) -> None:
+    class Slow(EchoService):
+        def handle(self, request: Any, outbox: Outbox) -> None:
+            super().handle(request, outbox)
+            b.clock.now += 0.001
+
+    b = bench(Slow())
+    greedy, modest = b.connect(), b.connect()
+    greedy.send(b"".join(frame(b"e", bytes([number])) for number in range(20)))
+    modest.send(frame(b"e", b"mine"))
+    b.step(timeout=0.1)
+    assert len(greedy.frames) <= 4
+    b.settle()
+    assert modest.frames == [(b"e", b"mine")]
+    assert greedy.frames == [(b"e", bytes([number])) for number in range(20)]
+
+
 def test_a_reader_that_never_reads_stalls_nobody_and_is_expired(bench: MakeBench) -> None:
     b = bench(high=64 * 1024, low=16 * 1024, idle=60.0)
     deaf, other = b.connect(receive_buffer=4096), b.connect()
