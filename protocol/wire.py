@@ -170,6 +170,8 @@ class Reader:
     # -- strings and bytes --------------------------------------------------------------------------------------
 
     def _text(self, size: int) -> str:
+        if size > STRING_MAX_BYTES:
+            raise ProtocolError(f"a string of {size} bytes")
         try:
             return str(self.take(size, "a string"), "utf-8")
         except UnicodeDecodeError:
@@ -189,16 +191,11 @@ class Reader:
         size = self.uvarint() - 1
         if size < 0:
             raise ProtocolError("null where a string must be")
-        return self._compact_text(size)
+        return self._text(size)
 
     def compact_nullable_string(self) -> str | None:
         size = self.uvarint() - 1
-        return None if size < 0 else self._compact_text(size)
-
-    def _compact_text(self, size: int) -> str:
-        if size > STRING_MAX_BYTES:
-            raise ProtocolError(f"a string of {size} bytes")
-        return self._text(size)
+        return None if size < 0 else self._text(size)
 
     def bytes(self) -> memoryview:
         size = self.i32()

@@ -55,14 +55,19 @@ class KafkaRequest(Request):
 class Call:
     """A control request: the parsed body, the work on it, and the one reply it is owed."""
 
-    __slots__ = ("_outbox", "_replied", "_request", "body", "work")
+    __slots__ = ("_broker", "_outbox", "_replied", "_request", "body")
 
-    def __init__(self, request: KafkaRequest, outbox: Outbox, body: Any, work: Work) -> None:
+    def __init__(self, broker: "KafkaBroker", request: KafkaRequest, outbox: Outbox, body: Any) -> None:
+        self._broker = broker
         self._request = request
         self._outbox = outbox
         self._replied = False
         self.body = body
-        self.work = work
+
+    @property
+    def work(self) -> Work:
+        """The work on this request. Most have so little that they never ask."""
+        return self._request.work(self._broker)
 
     @property
     def api_version(self) -> int:

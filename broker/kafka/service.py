@@ -103,11 +103,10 @@ class KafkaService:
     def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
         api = request.api
         assert api.handle is not None
-        work = request.work(self._broker)
         if api.lane is not None:
-            work.checkpoint()  # it may have waited for its turn
+            request.work(self._broker).checkpoint()  # it may have waited for its turn
         body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
-        call = Call(request, outbox, body, work)
+        call = Call(self._broker, request, outbox, body)
         try:
             fields = api.handle(self._broker, call)
         except RequestError as error:

@@ -18,7 +18,7 @@ from protocol.kafka.api_keys import response_header_version
 from protocol.kafka.headers import request_header, response_header
 from protocol.kafka.schema import Message, field_specs, milliseconds
 from protocol.kafka.schema_reader import Read, reader_of
-from protocol.kafka.schema_writer import Counted, Output, Write, writer_of
+from protocol.kafka.schema_writer import Counted, Write, output, writer_of
 from protocol.wire import UNLIMITED, BytesLike, Reader
 
 __all__ = ["Counted", "encode_request", "encode_response", "milliseconds", "parse_request", "parse_response"]
@@ -68,7 +68,7 @@ _COPY_MAX_BYTES = 64 * 1024
 
 
 def _frame(header: bytes, write: Write, fields: Mapping[str, Any], max_bytes: int) -> bytes | bytearray:
-    out = Output(max_bytes)
+    out = output(max_bytes)
     out += b"\0\0\0\0"
     out += header
     write(out, fields)

@@ -28,10 +28,14 @@ class Output(bytearray):
     """What a message is written to. Arrays stop with MessageTooLarge as soon as it is longer than ``max_bytes``."""
 
     __slots__ = ("max_bytes",)
+    max_bytes: int
 
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__()
-        self.max_bytes = max_bytes
+
+def output(max_bytes: int) -> Output:
+    """An empty one. A constructor of its own would cost each response 0.3 us."""
+    out = Output()
+    out.max_bytes = max_bytes
+    return out
 
 
 @attrs.frozen
@@ -61,7 +65,7 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
     names = {spec.name for spec in field_specs(cls)}
     for spec in field_specs(cls):
         write_field = _field_writer(spec, flexible, unknown, path)
-        absent = Output(UNLIMITED)
+        absent = output(UNLIMITED)
         if spec.tag is None:
             write_field(absent, zero_of(spec, mapping=True))
             plain.append((spec.name, write_field, bytes(absent)))
@@ -96,12 +100,12 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
 
     def _write_tags(out: Output, values: Mapping[str, Any]) -> None:
         count = 0
-        section = Output(out.max_bytes)
+        section = output(out.max_bytes)
         for name, write_field, tag, absent in tagged:
             value = values.get(name)
             if value is None:
                 continue
-            body = Output(out.max_bytes)
+            body = output(out.max_bytes)
             write_field(body, value)
             if bytes(body) != absent:
                 count += 1

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     topics = []
-    for name, partitions in _wanted(broker, call.body):
-        sizes = [size for size in (_size(broker, name, partition) for partition in call.work.each(partitions)) if size]
+    work = call.work
+    for name, partitions in work.each(_wanted(broker, call.body)):
+        sizes = [size for size in (_size(broker, name, partition) for partition in work.each(partitions)) if size]
         if sizes:
             topics.append({"name": name, "partitions": sizes})
     directory = {"log_dir": broker.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}

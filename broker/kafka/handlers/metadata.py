@@ -21,6 +21,7 @@ from broker.network.timers import TimerHandle
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.storage.log_manager import TopicInfo
 from protocol.errors import ProtocolError
+from protocol.frames import with_correlation_id
 from protocol.kafka import metadata
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -31,7 +32,7 @@ _INLINE_TOPICS_MAX = 20
 _INLINE_PARTITIONS_MAX = 500
 # How long a request waits for its topics to be made (s), before the client is told to ask again. They are made all the same.
 _WAIT_S = 2.0
-# A longer frame is not copied for its correlation id.
+# A longer frame is not copied, neither to be kept nor for its correlation id.
 _COPY_MAX_BYTES = 16 * 1024
 
 
@@ -58,11 +59,14 @@ def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
     prepared = request.prepared
-    if isinstance(prepared, _Waiting):
-        prepared.answer()
+    if type(prepared) is bytes:  # the usual answer
+        outbox.send(request, [with_correlation_id(prepared, request.correlation_id)])
         return
     if prepared is not None:
-        outbox.send(request, _parts(prepared, request))
+        if isinstance(prepared, _Waiting):
+            prepared.answer()
+        else:
+            outbox.send(request, _parts(prepared, request))
         return
     # Read before the topics: a change in between makes the answer count as old at once.
     generation = broker.logs.generation
@@ -81,10 +85,11 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
 
 
 def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
-    """The frame with the request's correlation id. What many connections are sent at once is there once."""
+    """The frame with the request's correlation id. What many connections are sent at once is in memory once."""
+    if type(frame) is bytes:
+        return [with_correlation_id(frame, request.correlation_id)]
     view = memoryview(frame)
-    head = bytes(view[:4]) + request.correlation_id.to_bytes(4, "big", signed=True)
-    return [head + view[8:]] if len(frame) <= _COPY_MAX_BYTES else [head, view[8:]]
+    return [bytes(view[:4]) + request.correlation_id.to_bytes(4, "big", signed=True), view[8:]]
 
 
 def _refusal(broker: KafkaBroker, name: str) -> int | None:
@@ -206,7 +211,7 @@ def _answer(
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else metadata.OPERATIONS_NOT_ASKED,
     )
-    return frame, complete
+    return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 
 
 def _topic(broker: KafkaBroker, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
