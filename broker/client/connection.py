@@ -242,7 +242,17 @@ class Connection:
             self._handler.closed(error)
 
     def abandon(self, error: Exception) -> None:
-        self.close(error if isinstance(error, TransportError) else LocalTransportError(str(error), self.name))
+        if not isinstance(error, TransportError):
+            failed = LocalTransportError(f"the connection to {self.name} failed here: {error!r}", self.name)
+            failed.__cause__ = error
+            error = failed
+        self.close(error)
+
+    def forget(self) -> None:
+        self.is_closed = True
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
 
     def _forget_socket(self) -> None:
         if self._socket is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "TransportError",
     "WriterFencedError",
     "WriterRefusedError",
+    "of_another_process",
     "writer_refused",
 ]
 
@@ -38,6 +39,13 @@ class ShuffleError(BrokerError):
 
 class ShuffleClosedError(ShuffleError):
     """The writer or gate was closed before, or while, it was asked for something."""
+
+
+def of_another_process() -> ShuffleClosedError:
+    """For what a forked child does with an object of its parent."""
+    return ShuffleClosedError(
+        "it belongs to the process that this one was forked from, which goes on with it: make another one here"
+    )
 
 
 class ShuffleTimeoutError(ShuffleError):

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 
 from broker.client.errors import LocalTransportError
+from broker.runtime import forks
 from broker.runtime.clock import Clock, SystemClock
 from broker.runtime.threads import Event, Lock, SystemThreads, ThreadHandle
 
@@ -103,12 +104,20 @@ _shared = _Shared()
 def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
     """On the process's flusher, whose thread is started for the first one. ``failed`` is called on that thread."""
     with _shared.lock:
-        # After a fork the child has the flusher but not its thread.
         if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
             _shared.flusher, _shared.users = Flusher(SystemClock()), 0
             _shared.thread = SystemThreads().spawn("shuffle-flusher", _shared.flusher, _shared.flusher.crashed)
         _shared.users += 1
         return _shared.flusher.add(flush, interval_s, failed)
+
+
+def _forked() -> None:
+    """In a forked child, which has no such thread: the first to register makes one. The lock may have been held in the parent."""
+    global _shared
+    _shared = _Shared()
+
+
+forks.call_in_child(_forked)
 
 
 def unregister(registration: Registration) -> None:

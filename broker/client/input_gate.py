@@ -18,12 +18,13 @@ from broker.client.buffer_or_event import BufferOrEvent
 from broker.client.checkpointed_input_gate import CheckpointedInputGate
 from broker.client.connection import CONNECT_TIMEOUT_S, Address, parse_address
 from broker.client.credit import FloatingPool
-from broker.client.errors import LocalTransportError, ShuffleClosedError
+from broker.client.errors import LocalTransportError, ShuffleClosedError, of_another_process
 from broker.client.input_channel import InputChannel
 from broker.client.io_loop import IoLoop
 from broker.client.local_channel import LocalExchange, LocalInputChannel
 from broker.client.reader import Reader, Signal
 from broker.client.remote_input_channel import RemoteInputChannel
+from broker.runtime import forks
 from broker.runtime.threads import Event as ThreadEvent
 from broker.runtime.threads import RLock
 from protocol.errors import ProtocolError
@@ -96,6 +97,7 @@ class InputGate(Reader):
         self._ends_of_data = 0
         self._acknowledge = False  # with the next poll
         self._closed = False
+        self._why_closed = ShuffleClosedError("the gate is closed")
         self._aligned: CheckpointedInputGate | None = None
         self._owns_loop = loop is None
         self.loop = loop or io_loop.acquire()
@@ -108,6 +110,7 @@ class InputGate(Reader):
                 channel = RemoteInputChannel(self, index, partition, indices, place)
             self._channels.append(channel)
         self._unfinished = len(self._channels)
+        forks.tell(self)
         for channel in self._channels:
             channel.request()
 
@@ -184,7 +187,7 @@ class InputGate(Reader):
         """``poll`` without waiting."""
         with self.lock:
             if self._closed:
-                raise ShuffleClosedError("the gate is closed")
+                raise self._why_closed
             out = self._out
             if out is not None:
                 self._out = None
@@ -329,6 +332,13 @@ class InputGate(Reader):
             io_loop.release(self.loop)
         else:
             self.loop.call(self._disconnect)
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on with the gate, and this copy of it is closed."""
+        self.lock = RLock()
+        self.signal = Signal(ThreadEvent())
+        self._closed = True
+        self._why_closed = of_another_process()
 
     def _disconnect(self) -> None:
         for channel in self._channels:

@@ -2,20 +2,30 @@
 
 It owns the poller and all connections; nobody else touches a socket. Others reach it by ``call``. ``step`` is the whole
 of it, so a simulator can be the thread. The thread runs while anybody holds a lease: the last ``release`` ends it.
+
+What goes wrong on it belongs to somebody: to the connection that was ready, or to the object whose method was called. That one
+is told by ``abandon``, and the others go on. Only what belongs to nobody ends the loop.
+
+A forked child has no such thread, and its copies of the sockets and of the poller still mean the parent's connections. So they
+are closed in it at once, without a word to anybody, and who uses an object of the parent's there gets a LocalTransportError or
+ShuffleClosedError. What the child makes itself has a loop of its own.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import NoReturn, Protocol, runtime_checkable
 
-from broker.client.errors import LocalTransportError
-from broker.runtime import Runtime, system_runtime
+from broker.client.errors import LocalTransportError, of_another_process
+from broker.runtime import Runtime, forks, system_runtime
 from broker.runtime.poller import Poller
 from broker.runtime.threads import Event, Lock, ThreadHandle
 
 # Eight buffers of 32 KiB a read: as many as stay in a processor's second-level cache.
 RECEIVE_BYTES = 256 * 1024
+# How long the last one who needs the thread waits for it to end.
+_STOP_S = 10.0
 
 Callback = Callable[[], None]
 
@@ -26,13 +36,36 @@ class Dirty(Protocol):
     def flush(self) -> None: ...
 
 
-class Watched(Protocol):
+@runtime_checkable
+class Abandonable(Protocol):
+    """Who can be told that something of theirs has gone wrong on the loop's thread."""
+
+    def abandon(self, error: Exception) -> None:
+        """It has failed, or the loop is no more. On the loop's thread."""
+
+
+class Watched(Abandonable, Protocol):
     """Something that owns a registered socket."""
 
     def ready(self, events: int) -> None: ...
 
-    def abandon(self, error: Exception) -> None:
-        """The loop is no more."""
+    def forget(self) -> None:
+        """In a forked child: close this process's copy of the socket, and nothing else."""
+
+
+class _NoPoller:
+    """A forked child's in place of its parent's."""
+
+    def wakeup(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LocalTransportError("a forked child has no connections")
+
+    register = modify = unregister = arm = poll = _refuse
 
 
 class Timer:
@@ -66,10 +99,14 @@ class IoLoop:
         self._calls: deque[Callback] = deque()
         self._timers: list[Timer] = []
         self._dirty: list[Dirty] = []
-        self.wakeup = self.poller.wakeup
+        forks.tell(self)
 
     def now(self) -> float:
         return self._now()
+
+    def wakeup(self) -> None:
+        """From any thread: end the wait of the step that runs now."""
+        self.poller.wakeup()
 
     def call(self, callback: Callback) -> None:
         """From any thread: have the loop run this soon, in the order of the calls."""
@@ -91,23 +128,49 @@ class IoLoop:
         self.poller.arm()
         done = False
         for key, events in self.poller.poll(self._patience(timeout)):
-            key.data.ready(events)
+            try:
+                key.data.ready(events)
+            except Exception as error:  # the seam: it is of one connection, and here is the others' thread
+                key.data.abandon(error)
             done = True
         calls = self._calls
         for _ in range(len(calls)):  # not those that these add
-            calls.popleft()()
+            self._run(calls.popleft())
             done = True
         timers = self._timers
         while timers and (timers[0].callback is None or timers[0].deadline <= self._now()):
             callback = heapq.heappop(timers).callback
             if callback is not None:
-                callback()
+                self._run(callback)
                 done = True
         while self._dirty:
             dirty, self._dirty = self._dirty, []
             for one in dirty:
-                one.flush()
+                self._run(one.flush)
         return done
+
+    def _run(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception as error:  # the seam, as above
+            of = callback.func if isinstance(callback, partial) else callback
+            owner = getattr(of, "__self__", None)
+            if not isinstance(owner, Abandonable):
+                raise
+            owner.abandon(error)
+
+    def forked(self) -> None:
+        """In a forked child, before anything else."""
+        self.crashed = of_another_process()
+        self._calls = deque()
+        self._timers, self._dirty = [], []
+        watched, self.watched = self.watched, set()
+        self.clients = {}
+        # Closed, and not unregistered: that would be done to the poller of the parent.
+        for one in watched:
+            one.forget()
+        poller, self.poller = self.poller, _NoPoller()
+        poller.close()
 
     def _patience(self, timeout: float | None) -> float | None:
         if self._calls:
@@ -143,7 +206,6 @@ def acquire() -> IoLoop:
     """A lease on the process's loop, whose thread is started for the first one. To be given back by ``release``."""
     with _shared.lock:
         loop = _shared.loop
-        # After a fork the child has the loop but not the thread.
         if loop is None or loop.crashed is not None or _shared.thread is None or not _shared.thread.alive():
             loop = IoLoop(system_runtime())
             _shared.loop, _shared.leases = loop, 0
@@ -156,35 +218,48 @@ def release(loop: IoLoop) -> None:
     """Give a lease back; the last one waits for the thread to end. Not from the loop's own thread."""
     with _shared.lock:
         if _shared.loop is not loop:
-            return  # it has crashed, or belongs to the process that we were forked from
+            return  # it has crashed, or belongs to the process that this one was forked from
         _shared.leases -= 1
         if _shared.leases:
             return
         thread, _shared.loop, _shared.thread = _shared.thread, None, None
         assert thread is not None
-        thread.stop()
-        if loop.crashed is None:
+        # Not for ever: a callback of the user's that waits holds up the thread, and nothing but that.
+        if thread.stop(_STOP_S) and loop.crashed is None:
             loop.close()
 
 
 def run(loop: IoLoop, callback: Callback, timeout: float = 5.0) -> None:
-    """``call`` from another thread, and wait until it has run (or the loop is no more)."""
+    """``call`` from another thread, and wait until it has run (or the loop is no more). Raises what it raises."""
     done = Event()
+    failures: list[Exception] = []
 
     def tell() -> None:
         try:
             callback()
+        except Exception as error:
+            failures.append(error)
         finally:
             done.set()
 
     loop.call(tell)
     if loop.crashed is None:
         done.wait(timeout)
+    if failures:
+        raise failures[0]
 
 
 def _crashed(loop: IoLoop | None, error: BaseException) -> None:
     assert loop is not None
-    if isinstance(error, Exception):
-        wrapped = LocalTransportError(f"the I/O thread has failed: {error!r}")
-        wrapped.__cause__ = error
-        loop.close(wrapped)
+    wrapped = LocalTransportError(f"the I/O thread has failed: {error!r}")
+    wrapped.__cause__ = error
+    loop.close(wrapped)
+
+
+def _forked() -> None:
+    """In a forked child: its first ``acquire`` makes another loop. The lock may have been held in the parent."""
+    global _shared
+    _shared = _Shared()
+
+
+forks.call_in_child(_forked)

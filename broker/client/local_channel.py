@@ -9,7 +9,7 @@ after it was let go.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.client.buffer_or_event import BufferOrEvent
@@ -155,6 +155,7 @@ class LocalWriter(PartitionWriter):
         self._partition = _Partition(partition, subpartitions, kind, exchange._buffers)
         self._opened = False
         self._closed = False
+        self._error: Exception | None = None  # what a callback has raised
 
     def open(self, timeout: float | None = None) -> None:
         if not self._opened:
@@ -212,6 +213,8 @@ class LocalWriter(PartitionWriter):
 
     def _check(self) -> None:
         partition = self._partition
+        if self._error is not None:
+            raise self._error
         if self._closed or not self._opened:
             raise ShuffleClosedError("the writer is not open")
         if partition.released:
@@ -242,6 +245,17 @@ class LocalWriter(PartitionWriter):
             partition.changed.notify_all()
         for reader in readers:
             reader.news()
+
+    def tell_user(self, callback: Callable[..., None] | None, *news: object) -> None:
+        """On a reader's thread: what the callback raises is the writer's error, not the reader's."""
+        if callback is None:
+            return
+        try:
+            callback(*news)
+        except Exception as error:
+            if self._error is None:
+                self._error = error
+            self.fail(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Unlike on a broker nobody can go on with an unfinished partition: it has failed then."""
@@ -401,20 +415,21 @@ class LocalInputChannel(InputChannel):
 
     def send_event(self, event: bytes) -> None:
         writer = self._writer()
-        if writer is not None and writer.on_task_event is not None:
-            writer.on_task_event(events.parse(event), self.subpartitions.start if self.subpartitions.size == 1 else -1)
+        if writer is not None:
+            index = self.subpartitions.start if self.subpartitions.size == 1 else -1
+            writer.tell_user(writer.on_task_event, events.parse_or_keep(event), index)
 
     def acknowledge_all(self) -> None:
         writer = self._writer()
-        if writer is not None and writer.on_all_processed is not None:
+        if writer is not None:
             for index in self.subpartitions.indices:
-                writer.on_all_processed(index)
+                writer.tell_user(writer.on_all_processed, index)
 
     def announce_buffer_size(self, size: int) -> None:
         writer = self._writer()
-        if writer is not None and writer.on_buffer_size is not None:
+        if writer is not None:
             for index in self.subpartitions.indices:
-                writer.on_buffer_size(index, size)
+                writer.tell_user(writer.on_buffer_size, index, size)
 
     def _writer(self) -> LocalWriter | None:
         return None if self._found is None else self._found.writer

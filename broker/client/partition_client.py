@@ -127,6 +127,10 @@ class PartitionClient:
         if frames:
             self._connection.send(frames if len(frames) == 1 else [b"".join(frames)])
 
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this client has failed on its thread, and with it all its channels."""
+        self._connection.abandon(error)
+
     # -- from the connection --------------------------------------------------------------------------------------
 
     def connected(self) -> None:

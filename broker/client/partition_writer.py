@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, data_type_of, encode
+from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, UnknownEvent, data_type_of, encode
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import MAX_SUBPARTITIONS, PartitionType
@@ -52,8 +52,10 @@ class PartitionWriter:
         self.type = partition_type(kind)
         self.generation = Generation(generation)
         self._gave_up = False  # ``fail`` was called
-        # Set them before ``open``. They are called on a thread that must not wait.
-        self.on_task_event: Callable[[Event, int], None] | None = None  # (event from a reader, subpartition or -1)
+        # Set them before ``open``. They are called on a thread that must not wait. What one of them raises fails this writer,
+        # and no other: the next push or commit raises it.
+        # (event from a reader, subpartition or -1). An UnknownEvent is one that this side cannot read.
+        self.on_task_event: Callable[[Event | UnknownEvent, int], None] | None = None
         self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
         # (subpartition): its reader has worked on all records. Flink's tasks end only then: they push EndOfData, wait for
         # this, and finish; who finishes at once does not hear of it any more.

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from broker.client import flusher
 from broker.client.channel_selector import ChannelSelector, round_robin
-from broker.client.errors import ShuffleClosedError, ShuffleError
+from broker.client.errors import ShuffleClosedError, ShuffleError, of_another_process
 from broker.client.partition_writer import Bytes, PartitionWriter
+from broker.runtime import forks
 from broker.runtime.threads import Lock
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, compress
@@ -73,6 +74,7 @@ class RecordWriter(Generic[T]):
         self._clear_end = clear_end if clear_end <= writer.generation.last_data_type else DataType.DATA_BUFFER
         self._failed: Exception | None = None  # on the flusher's thread, and nobody has been told yet
         self._registration: flusher.Registration | None = None
+        forks.tell(self)
         if writer.on_buffer_size is None:
             writer.on_buffer_size = self._resize
         if flush_interval_ms:
@@ -214,6 +216,12 @@ class RecordWriter(Generic[T]):
     def _flusher_failed(self, error: Exception) -> None:
         """On the flusher's thread, for the last time. Whoever writes, flushes or closes next is told."""
         self._failed = error
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on, and flushes what waits here."""
+        self._lock = Lock()
+        self._registration = None
+        self._failed = of_another_process()
 
     def _resize(self, subpartition: int, size: int) -> None:
         """A reader asks for other buffers; on the I/O thread. Takes effect with the next record."""

@@ -14,6 +14,7 @@ What comes in comes on the I/O loop's thread, what is taken is taken on the read
 What had come before a failure is still given out; then the failure is.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.client.buffer_or_event import BufferOrEvent
@@ -165,6 +166,10 @@ class RemoteInputChannel(InputChannel):
         gate.loop.at(now + self._backoff, self._ask)
         self._backoff = min(2 * self._backoff, _BACKOFF_MAX_S)
 
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this channel has failed on its thread."""
+        self.failed(error)
+
     def failed(self, error: Exception) -> None:
         with self.gate.lock:
             self._fail(error)
@@ -187,7 +192,7 @@ class RemoteInputChannel(InputChannel):
             self.gate.tell_credit()
         if self._client is not None:
             client = self._client
-            client.post(lambda: client.remove(self))
+            client.post(partial(client.remove, self))
 
     def next(self) -> BufferOrEvent | Exception | None:
         return self._queue.pop() if self._queue else None
@@ -227,7 +232,7 @@ class RemoteInputChannel(InputChannel):
     def _send(self, frame: bytes) -> None:
         client = self._client
         if client is not None and not (self._released or self._failed):
-            client.post(lambda: client.send(frame))
+            client.post(partial(client.send, frame))
 
     def request(self) -> None:
         self.gate.loop.call(self.connect)
@@ -242,4 +247,4 @@ class RemoteInputChannel(InputChannel):
         self.buffers.release()
         client = self._client
         if client is not None:
-            client.post(lambda: client.remove(self))
+            client.post(partial(client.remove, self))

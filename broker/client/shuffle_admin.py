@@ -1,12 +1,20 @@
 """Questions to a broker about its partitions: which there are, and to forget one."""
 
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 from broker.client import io_loop
 from broker.client.connection import CONNECT_TIMEOUT_S, Address, Connection, parse_address
-from broker.client.errors import RemoteTransportError, ShuffleClosedError, ShuffleTimeoutError, writer_refused
+from broker.client.errors import (
+    RemoteTransportError,
+    ShuffleClosedError,
+    ShuffleTimeoutError,
+    of_another_process,
+    writer_refused,
+)
 from broker.client.input_gate import PartitionLike, partition_id
+from broker.runtime import forks
 from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
 from protocol.shuffle.generation import Generation
@@ -51,6 +59,7 @@ class ShuffleAdmin:
             self._loop, parsed, Generation(generation), DEFAULT_BUFFER_SIZE, self, connect_timeout
         )
         self._loop.call(self._connection.open)
+        forks.tell(self)
 
     def partitions(self, prefix: str = "") -> tuple[PartitionInfo, ...]:
         """All partitions whose 120 hex digits begin with ``prefix``."""
@@ -93,7 +102,7 @@ class ShuffleAdmin:
 
     def _ask(self, number: int, frame: bytes, kind: type[A]) -> A:
         loop = self._loop
-        loop.call(lambda: self._connection.send([frame]))
+        loop.call(partial(self._connection.send, [frame]))
         deadline = loop.now() + self._timeout
         with self._changed:
             while number not in self._answers:
@@ -144,6 +153,16 @@ class ShuffleAdmin:
             self._changed.notify_all()
         io_loop.run(self._loop, self._connection.close)
         io_loop.release(self._loop)
+
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this connection has failed on its thread."""
+        self.closed(error)
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on with the connection, and this copy of it is closed."""
+        self._changed = Condition()
+        self._closed = True
+        self._error = of_another_process()
 
     def __enter__(self) -> "ShuffleAdmin":
         return self

@@ -41,6 +41,7 @@ from broker.client.errors import (
     ShuffleError,
     ShuffleTimeoutError,
     TransportError,
+    of_another_process,
     writer_refused,
 )
 from broker.client.input_gate import PartitionLike, partition_id
@@ -48,6 +49,7 @@ from broker.client.io_loop import IoLoop, Timer
 from broker.client.liveness import Liveness, Verdict
 from broker.client.partition_writer import Bytes, PartitionWriter
 from broker.client.resend_window import Lack, ResendWindow
+from broker.runtime import forks
 from broker.runtime.disk import Buffer
 from broker.runtime.threads import Condition
 from protocol.errors import ProtocolError
@@ -140,6 +142,7 @@ class ShuffleWriter(PartitionWriter):
         self._started = False
         self._opened = False  # at least once
         self._closed = False
+        self._why_closed = ShuffleClosedError("the writer is closed")
         self._finishing = False
         self._finish_sent = False  # on this connection
         self._finish_ever_sent = False
@@ -200,10 +203,11 @@ class ShuffleWriter(PartitionWriter):
         """``open`` without waiting."""
         with self._changed:
             if self._closed:
-                raise ShuffleClosedError("the writer is closed")
+                raise self._why_closed
             if self._started:
                 return
             self._started = True
+            forks.tell(self)
             if self._loop is None:
                 self._loop = io_loop.acquire()
             if self._writer_id is None:
@@ -249,7 +253,7 @@ class ShuffleWriter(PartitionWriter):
             if self._finished:
                 return
             if self._closed:
-                raise ShuffleClosedError("the writer is closed")
+                raise self._why_closed
             self._finishing = True
             self._schedule_pump()
             self._wait(
@@ -284,11 +288,17 @@ class ShuffleWriter(PartitionWriter):
         else:
             loop.call(self._disconnect)
 
+    def forked(self) -> None:
+        """In a forked child: the parent goes on with the writer, and this copy of it is closed."""
+        self._changed = Condition()
+        self._closed = True
+        self._why_closed = of_another_process()
+
     # -- with the lock held ---------------------------------------------------------------------------------------
 
     def _check_open(self, subpartition: int, data_type: DataType, size: int) -> None:
         if self._closed:
-            raise ShuffleClosedError("the writer is closed")
+            raise self._why_closed
         if self._error is not None:
             raise self._error  # why it is not finished, if finishing was tried
         if self._finishing:
@@ -377,6 +387,11 @@ class ShuffleWriter(PartitionWriter):
     def _tell(self) -> None:
         if self._waiting or self._parting is not None:
             self._changed.notify_all()
+
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this writer has failed on its thread."""
+        with self._changed:
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if self._error is None and not self._finished:
@@ -527,20 +542,39 @@ class ShuffleWriter(PartitionWriter):
                 if writer == self._writer_id or handle == self._handle:
                     self._on_refused(code, text)
             case WriterTaskEvent(handle, subpartition, event):
-                if self.on_task_event is not None:
-                    self.on_task_event(events.parse(event, self.generation), subpartition)
+                self._tell_user(self.on_task_event, events.parse_or_keep(event, self.generation), subpartition)
             case BufferSizeHint(handle, subpartition, size):
-                if self.on_buffer_size is not None:
-                    self.on_buffer_size(subpartition, size)
+                self._tell_user(self.on_buffer_size, subpartition, size)
             case AllRecordsProcessed(handle, subpartition):
-                if self.on_all_processed is not None:
-                    self.on_all_processed(subpartition)
+                self._tell_user(self.on_all_processed, subpartition)
             case ErrorResponse(class_name, text, _):
                 self._fail(ShuffleError(f"error at {self._name}: {class_name}: {text}"))
             case PartitionList():
                 pass  # the answer to whether it still answers
             case _:
                 raise ProtocolError(f"a {type(message).__name__} for a writer")
+
+    def _tell_user(self, callback: Callable[..., None] | None, *news: object) -> None:
+        if callback is None:
+            return
+        try:
+            callback(*news)
+        except BaseException as error:  # the seam: it is of this writer, and the thread has others
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """With the lock held: fail with what a callback has raised, and have the readers told."""
+        if self._error is not None or self._finished or self._closed:
+            return
+        if isinstance(error, Exception):
+            self._fail(error)
+        else:  # SystemExit, of a script that thinks it is alone
+            failed = ShuffleError(f"a callback has raised {error!r}")
+            failed.__cause__ = error
+            self._fail(failed)
+        if self._handle >= 0 and self._parting is None:
+            self._gave_up = True
+            self._parting = encode_fail_partition(self._handle, f"{type(error).__name__}: {error}")
 
     def _on_opened(self, handle: int, credit: int, next_sequences: tuple[int, ...]) -> None:
         try:

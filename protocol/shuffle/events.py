@@ -170,6 +170,14 @@ class EndOfInputChannelState:
     pass
 
 
+@attrs.frozen
+class UnknownEvent:
+    """What cannot be read as any event of this generation: all of its bytes, and why. It is never written."""
+
+    data: bytes
+    error: str
+
+
 Event = (
     EndOfPartition
     | CheckpointBarrier
@@ -295,6 +303,14 @@ def exists_in(event: Event, generation: Generation) -> bool:
 def parse(data: BytesLike, generation: Generation = Generation.V2_0) -> Event:
     """The event that ``data`` begins with. Raises ProtocolError."""
     return _read(Reader(data), generation.last_event_tag, 0)
+
+
+def parse_or_keep(data: BytesLike, generation: Generation = Generation.V2_0) -> Event | UnknownEvent:
+    """``parse``, for a receiver that can go on without the event."""
+    try:
+        return parse(data, generation)
+    except ProtocolError as error:
+        return UnknownEvent(bytes(data), str(error))
 
 
 def _read(reader: Reader, last_tag: int, depth: int) -> Event:

@@ -19,8 +19,9 @@ from broker.client.errors import (
 )
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
+from protocol.shuffle.errors import IO_EXCEPTION, encode_error
 from protocol.shuffle.ids import ResultPartitionID
-from protocol.shuffle.writer_frames import WriterErrorCode
+from protocol.shuffle.writer_frames import WriterErrorCode, encode_writer_error
 from tests.client.conftest import InThread
 from tests.client.reference_server import ReferenceServer
 
@@ -240,7 +241,7 @@ def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_
     server: ReferenceServer, partition: ResultPartitionID
 ) -> None:
     copied, kept = bytearray(b"first" * 1000), bytearray(b"first" * 1000)
-    server.credit, server.give_credit = 2, False
+    server.credit, server.give_credit, server.acknowledge = 2, False, False  # what is acknowledged is not kept
     with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
         window = writer._window
         writer.push(0, copied)
@@ -250,3 +251,33 @@ def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_
     copied[:5] = kept[:5] = b"later"
     assert [b"first" * 1000] * 2 == stored(server, partition)
     assert [b"first", b"later"] == [bytes(payload[:5]) for payload in payloads]
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_what_the_broker_says_at_last_is_the_end_and_no_reason_to_connect_again(
+    server: ReferenceServer, partition: ResultPartitionID, fatal: bool
+) -> None:
+    """The error of one writer, or of its whole connection; the connection may be closed right after it."""
+    writer = ShuffleWriter(server.address, partition, 1, "blocking", reconnect_timeout=60.0)
+    writer.open()
+    writer.push(0, b"data")
+
+    def end() -> None:
+        connection = server.partitions[partition].connection
+        (handle,) = connection.handles
+        if fatal:
+            connection.send(encode_error(IO_EXCEPTION, "the end", None))
+        else:
+            connection.send(encode_writer_error(writer.writer_id, handle, WriterErrorCode.RELEASED, "the end"))
+        connection.out.close()
+
+    server.call(end)
+    for _ in range(2):
+        with pytest.raises(ShuffleError, match="the end"):
+            writer.commit(30)
+    while server.connections:
+        time.sleep(0.001)
+    with pytest.raises(ShuffleError, match="the end"):
+        writer.push(0, b"more")
+    writer.close()
+    assert 1 == server.opens

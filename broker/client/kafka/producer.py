@@ -143,7 +143,9 @@ class Producer:
         try:
             with self._cluster.limit.within(self._cluster.config.delivery_timeout_ms):
                 for part, records in parts:
-                    self._send(_Batch(topic, partition, part, records), most)
+                    batch = _Batch(topic, partition, part, records)
+                    self._stamp(batch)
+                    self._queue(batch, most)
         except KafkaClientError as error:
             self._fail(error)
 
@@ -158,8 +160,7 @@ class Producer:
             return ((data, count),)
         return [one for part in split(data, largest) for one in self._fitting(topic, *part)]
 
-    def _send(self, batch: _Batch, most: int) -> None:
-        self._stamp(batch)
+    def _queue(self, batch: _Batch, most: int) -> None:
         lane = self._lane(batch)
         if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
             self._transmit(lane)

@@ -1,0 +1,198 @@
+"""A forked child and what it has of its parent: copies of locks and descriptors, and no I/O thread."""
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter
+from broker.client.errors import ShuffleClosedError
+from broker.runtime import forks
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here"),
+    # Python warns of forks beside threads, from 3.12 on: that is what is tested.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+def in_child(function: Callable[[], object]) -> None:
+    """Runs in a forked child; fails if it raises, or takes for ever."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            function()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    watch = threading.Timer(60, os.kill, (child, 9))
+    watch.start()
+    _, status = os.waitpid(child, 0)
+    watch.cancel()
+    assert status == 0
+
+
+def test_a_child_closes_what_it_has_of_its_parent_and_the_parent_goes_on(
+    broker: Broker, partition: ResultPartitionID
+) -> None:
+    address = broker.shuffle_address
+    with (
+        ShuffleWriter(address, partition, 1) as writer,
+        writer.records() as records,
+        InputGate([(address, partition, 0)]) as gate,
+        ShuffleAdmin(address) as admin,
+    ):
+        reader = gate.records()
+        records.write(b"before")
+        records.flush()
+        assert b"before" == next(reader)
+
+        def child() -> None:
+            uses = [
+                lambda: writer.push(0, b"child"),
+                lambda: writer.try_push(0, b"child"),
+                writer.commit,
+                writer.open,
+                lambda: records.write(b"child"),
+                records.flush,
+                lambda: gate.poll(1),
+                admin.partitions,
+            ]
+            for use in uses:
+                with pytest.raises(ShuffleClosedError, match="process that this one was forked from"):
+                    use()
+            writer.fail("from the child")
+            for one in (gate, writer, admin):
+                one.close()
+
+        in_child(child)
+        for number in range(200):
+            records.write(b"%d" % number)
+            records.flush()
+            assert b"%d" % number == next(reader)
+        assert 1 == len(admin.partitions())
+
+
+def test_a_child_has_a_loop_of_its_own(broker: Broker, partition: ResultPartitionID) -> None:
+    address, other = broker.shuffle_address, ResultPartitionID.of(os.urandom(16))
+    with ShuffleWriter(address, partition, 1, "blocking") as writer:
+        writer.push(0, b"parent")
+
+        def child() -> None:
+            with ShuffleWriter(address, other, 1, "blocking") as own:
+                own.push(0, b"child")
+            # And the child of a child.
+            in_child(read)
+
+        def read() -> None:
+            with InputGate([(address, other, 0)]) as gate:
+                assert [b"child"] == [bytes(data) for _, data in gate.buffers()]
+
+        in_child(child)
+        read()
+        writer.push(0, b"goes on")
+
+
+def test_the_connection_ends_when_the_parent_ends_it(broker: Broker, partition: ResultPartitionID) -> None:
+    """A copy of its descriptor in a child that lives on would keep it open."""
+    address = broker.shuffle_address
+    writer = ShuffleWriter(address, partition, 1)
+    writer.open()
+    opened, close = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(close)
+        os.read(opened, 1)  # until the parent ends
+        os._exit(0)
+    os.close(opened)
+    try:
+        with ShuffleAdmin(address) as admin:
+            assert 1 == len(admin.partitions())
+            writer.close()
+            connections = [
+                connection for processor in broker.server.sockets.processors for connection in processor.connections
+            ]
+            for _ in range(3000):
+                if sum(not connection.closed for connection in connections) == 1:
+                    break
+                threading.Event().wait(0.01)
+            else:
+                raise AssertionError("the broker still has a connection")
+    finally:
+        os.close(close)
+        os.waitpid(child, 0)
+
+
+def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, partition: ResultPartitionID) -> None:
+    writer = ShuffleWriter(broker.shuffle_address, partition, 1)
+    gate = InputGate([(broker.shuffle_address, partition, 0)])
+    writer.open()
+    records = writer.records()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with writer._changed, gate.lock, records._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+
+    def child() -> None:
+        records.close(discard=True)
+        writer.close()
+        gate.close()
+
+    try:
+        in_child(child)
+    finally:
+        done.set()
+        thread.join()
+    records.close(discard=True)
+    writer.close()
+    gate.close()
+
+
+def test_who_is_told_of_a_fork() -> None:
+    class One:
+        forks = 0
+
+        def forked(self) -> None:
+            self.forks += 1
+
+    one = One()
+    forks.tell(one)
+    before = forks.count()
+
+    def child() -> None:
+        assert (1, before + 1) == (one.forks, forks.count())
+
+    in_child(child)
+    assert (0, before) == (one.forks, forks.count())
+
+
+def test_what_a_process_does_at_its_end_its_child_does_not() -> None:
+    script = """
+import os, sys
+from broker.client.at_exit import AtExit
+
+for name in ("done", "cancelled"):
+    one = AtExit(lambda name=name: print(name, os.getpid() == parent, flush=True))
+one.cancel()
+parent = os.getpid()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+sys.exit()
+"""
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert "done True\n" == output.stdout
