@@ -15,25 +15,27 @@ Life of an exchange:
 What is written can be read again and again, by any number of actions, and does not depend on the executors that wrote it.
 """
 
-import atexit
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import attrs
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from broker.client import ShuffleAdmin
+from broker.client.at_exit import AtExit
 from broker.client.blocks import new_data_set
 from broker.client.connection import parse_address
 from broker.client.errors import ShuffleError
 from broker.spark.exchange_batches import Batches, counted, uncounted
-from broker.spark.exchange_map import MapTask
+from broker.spark.exchange_map import MapTask, arrow_schema
 from broker.spark.exchange_plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
 from broker.spark.exchange_progress import shown
 from broker.spark.exchange_read import ReduceTask, one_a_partition
@@ -64,15 +66,14 @@ class Exchanged(DataFrame):
         super().__init__(df._jdf, df.sparkSession)
         self.exchange = plan
         # A driver that ends as it should leaves nothing behind, even if nobody has thought of `release`.
-        self._at_exit = partial(_release_quietly, plan.spec)
-        atexit.register(self._at_exit)
+        self._at_exit = AtExit(partial(_release_quietly, plan.spec))
 
     def release(self) -> None:
         """Give back the brokers' space. The rows cannot be read any more, nor what was derived from them.
 
         Twice is no error. Raises ExchangeError if a broker cannot be reached; its share goes when the time to live is over.
         """
-        atexit.unregister(self._at_exit)
+        self._at_exit.cancel()
         _release(self.exchange.spec)
 
     def __enter__(self) -> "Exchanged":
@@ -81,7 +82,7 @@ class Exchanged(DataFrame):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        atexit.unregister(self._at_exit)
+        self._at_exit.cancel()
         _release_quietly(self.exchange.spec)
 
 
@@ -105,7 +106,8 @@ def exchange(
     ``partitions``: as many as ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
     listeners, which all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker forgets what
     nobody has released. ``owner``: in whose quota it counts. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
-    ``patience``: s for which a task tries to get a lost connection back. ``progress``: a bar on stderr; None: if that is a
+    ``patience``: s for which a task tries to get a lost connection back; one is lost, too, when a broker that has to answer is
+    silent for 15 s. ``progress``: a bar on stderr; None: if that is a
     terminal.
 
     Raises ExchangeError (one sentence), ValueError, and what ``df`` raises.
@@ -128,6 +130,7 @@ def exchange(
             )
     if compression not in (None, "lz4", "zstd"):
         raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
+    _require_arrow(df.schema)
     spec = ExchangeSpec(
         new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
     )
@@ -159,9 +162,20 @@ def exchange(
 
 def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
     """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
-    committed = batches.rows.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
-    with _settings(spark, {**_SETTINGS, **batches.settings}):
+    tagged = in_session_of_its_own(batches.rows, {**_SETTINGS, **batches.settings})
+    committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
+    session = batches.rows._jdf.sparkSession()
+    # So that `interruptAll` of the user's session stops this job as it stops all of its own.
+    tag = session.sessionJobTag()
+    spark.sparkContext.addJobTag(tag)
+    try:
         rows = committed.collect()
+    finally:
+        spark.sparkContext.removeJobTag(tag)
+        # An Observation of the rows waits for a query of the session that it was made in. (Releases in which that is not asked
+        # for so have a listener, which the clone has, too.)
+        with suppress(Py4JError):
+            session.observationManager().tryComplete(committed._jdf.queryExecution())
     # Spark gives the result of one attempt of each task, the first that succeeded.
     winners = tuple(map(Winner.of, rows))
     if any(winner.too_wide for winner in winners):
@@ -229,17 +243,29 @@ def release_losers(plan: ExchangePlan) -> None:
                     admin.release(found.partition)
 
 
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have the session's configuration so, for a while."""
-    before = {name: spark.conf.get(name, None) for name in settings}
+def in_session_of_its_own(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:
+    """The same rows, planned with ``settings``.
+
+    In a clone of the session, which has all that the session has. The user's own is not touched, not even for a while: other
+    threads plan their queries with it, other exchanges among them.
+    """
+    spark = df.sparkSession
+    session = df._jdf.sparkSession().cloneSession()
     for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+        session.conf().set(name, value)
+    assert spark._jvm is not None
+    plan = df._jdf.queryExecution().analyzed()
+    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
+    return DataFrame(rows, SparkSession(spark.sparkContext, session))
+
+
+def _require_arrow(schema: StructType) -> None:
+    """The rows go through Python as Arrow batches. Raises ExchangeError for a column that Spark does not give so."""
+    for field in schema.fields:
+        try:
+            arrow_schema(StructType([field]))
+        except PySparkTypeError as error:
+            raise ExchangeError(
+                f"The column {field.name} cannot be exchanged, because Spark gives no Python worker the type"
+                f" {field.dataType.simpleString()}: cast it to a string before, and back afterwards."
+            ) from error

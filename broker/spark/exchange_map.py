@@ -16,6 +16,7 @@ from broker.client import ShuffleWriter
 from broker.client.blocks import push_block
 from broker.client.errors import (
     ConnectionFailedError,
+    NoCreditError,
     QuotaExceededError,
     ShuffleError,
     ShuffleTimeoutError,
@@ -73,9 +74,14 @@ class MapTask:
                 f"The broker at {address} has no room for more of the owner {self.spec.owner!r} (shuffle_quota_bytes):"
                 f" {error}. Release other exchanges, or raise the quota."
             ) from error
+        except NoCreditError as error:
+            raise ExchangeError(
+                f"The broker at {address} has no room (shuffle_memory_bytes, shuffle_disk_bytes): {error}. Release other"
+                " exchanges, or raise the bounds."
+            ) from error
         except ShuffleTimeoutError as error:
             raise ExchangeError(
-                f"The broker at {address} has no room (shuffle_disk_bytes): {error}. Release other exchanges, or raise the bound."
+                f"The broker at {address} is there and does not keep up: {error}. Look at its load and its log."
             ) from error
         except ConnectionFailedError as error:
             raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error

@@ -2,6 +2,9 @@
 
 import datetime
 import decimal
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
 
+import attrs
 import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql import types as t
@@ -26,6 +30,7 @@ from broker.spark.exchange_map import MapTask
 from broker.spark.exchange_plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
 from broker.spark.exchange_progress import shown
 from broker.spark.exchange_read import ReduceTask
+from tests.process.broker_process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,6 +250,82 @@ def test_the_session_is_left_as_it_was(spark: "SparkSession", broker: Broker) ->
     assert before == spark.conf.get(name)
 
 
+def test_exchanges_at_once_leave_the_session_alone(
+    spark: "SparkSession", broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is in its map stage while another begins and ends: no setting is changed that anybody else could see."""
+
+    def settings_now() -> dict[str, str]:
+        return dict(spark.conf.getAll)
+
+    before, seen = settings_now(), []
+    started, goes_on = threading.Event(), threading.Event()
+    collect = exchange_driver.DataFrame.collect
+
+    def watched(df: "DataFrame") -> Any:
+        seen.append(settings_now())
+        if len(seen) == 1:
+            started.set()
+            assert goes_on.wait(60)
+        return collect(df)
+
+    monkeypatch.setattr(exchange_driver.DataFrame, "collect", watched)
+
+    def one() -> None:
+        exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    try:
+        assert started.wait(60)
+        one()
+    finally:
+        goes_on.set()
+        thread.join(60)
+    assert [before, before] == seen
+    assert before == settings_now()
+
+
+def test_the_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    df = exchange_driver.in_session_of_its_own(spark.range(0, 100, 1, 1), {name: "7"})
+
+    def sizes(batches: Any) -> Any:
+        for batch in batches:
+            yield pa.record_batch({"rows": pa.array([batch.num_rows], pa.int32())})
+
+    assert [7] * 14 + [2] == [row.rows for row in df.mapInArrow(sizes, "rows int").collect()]
+    assert [100] == [row.rows for row in spark.range(0, 100, 1, 1).mapInArrow(sizes, "rows int").collect()]
+
+
+def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkSession", broker: Broker) -> None:
+    """The map stage runs in a session of its own, which shares what the user's has."""
+    from pyspark.sql import Observation
+
+    observation = Observation("exchanged")
+    df = words(spark).observe(observation, sf.count("*").alias("rows"))
+    exchange(df, "word", 2, brokers=broker.shuffle_address).release()
+    assert {"rows": 1000} == observation.get
+    cached = spark.range(50).cache()
+    try:
+        assert 50 == cached.count()
+        clone = exchange_driver.in_session_of_its_own(cached, {})
+        assert "InMemoryTableScan" in clone._jdf.queryExecution().executedPlan().toString()
+    finally:
+        cached.unpersist()
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+def test_wide_rows_and_one_key_for_most_of_them(spark: "SparkSession", broker: Broker, skewed: bool) -> None:
+    """Blocks of a MB or two: few of them fill a writer's window, long before they use up a quarter of its credit."""
+    if skewed:  # rows of 1 KB, 90 % of one key
+        df = spark.range(0, 60_000, 1, 2).selectExpr("if(id % 10 = 0, id, 0) as key", "repeat(uuid(), 28) as value")
+    else:  # rows of 1 MB
+        df = spark.range(0, 60, 1, 2).selectExpr("id % 3 as key", "repeat(cast(id as string), 500000) as value")
+    with exchange(df, "key", 4, brokers=broker.shuffle_address) as exchanged:
+        assert (60_000 if skewed else 60) == exchanged.count()
+
+
 def test_what_was_released_cannot_be_read(spark: "SparkSession", tmp_path: Path) -> None:
     with Broker(str(tmp_path), shuffle_partition_request_timeout_ms=50) as broker:
         exchanged = exchange(words(spark), "word", 2, brokers=broker.shuffle_address, ttl=77)
@@ -441,8 +522,53 @@ def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         task = MapTask(spec_of(broker.shuffle_address), SCHEMA)
         text = pa.array(["x" * 100_000] * 200)
         rows = pa.record_batch({"v": text, "bucket": pa.array([0] * len(text), pa.int32())})
-        with pytest.raises(ExchangeError, match=r"has no room \(shuffle_disk_bytes\)"):
+        with pytest.raises(ExchangeError, match=r"has no room \(.*shuffle_disk_bytes\): .* no credit within"):
             task.run([rows] * 10, 7, 3, 0)
+
+
+def test_a_broker_that_does_not_answer_is_not_called_full(tmp_path: Path) -> None:
+    """And the other one, which answers and does not get on, is not said to need more disk."""
+    with BrokerProcess(tmp_path, "logging_level=warning", listener="shuffle://127.0.0.1:0") as broker:
+        task = MapTask(attrs.evolve(spec_of(broker.address), patience=0.1), SCHEMA)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            text = pa.array(["x" * 100_000] * 100)
+            for number in range(10):
+                if number == 1:
+                    os.kill(broker.process.pid, signal.SIGSTOP)
+                yield pa.record_batch({"v": text, "bucket": pa.array([0] * len(text), pa.int32())})
+
+        with pytest.raises(ExchangeError, match="has not answered for") as caught:
+            task.run(rows(), 7, 3, 0)
+        assert "room" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["interval year to month", "interval", "array<interval year>"])
+def test_an_interval_that_arrow_does_not_carry_is_refused_before_anything_is_done(
+    spark: "SparkSession", kind: str
+) -> None:
+    made = {
+        "interval year to month": "make_ym_interval(1, 2)",
+        "interval": "make_interval(1, 2, 3)",
+        "array<interval year>": "array(interval '1' year)",
+    }[kind]
+    df = spark.range(3).selectExpr("id", f"{made} as pause")
+    sentence = f"^The column pause cannot be exchanged, because .* the type {kind}: cast it to a string"
+    with pytest.raises(ExchangeError, match=sentence):
+        exchange(df, "id", 2, brokers="localhost:1")
+
+
+def test_intervals_of_days_are_exchanged(spark: "SparkSession", broker: Broker) -> None:
+    df = spark.range(100).selectExpr(
+        "id",
+        "make_dt_interval(id, id, id, id / 7) as pause",
+        "if(id % 3 = 0, null, interval '1 02' day to hour * id) as other",
+        "array(make_dt_interval(-id)) as pauses",
+    )
+    for keys in ("id", ["pause", "other"]):
+        with exchange(df, keys, 3, brokers=broker.shuffle_address) as exchanged:
+            assert df.schema == exchanged.schema
+            assert placed(df.repartition(3, *([keys] if isinstance(keys, str) else keys))) == placed(exchanged)
 
 
 def test_what_cannot_be(spark: "SparkSession") -> None:
