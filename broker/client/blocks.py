@@ -84,9 +84,9 @@ class BlockReader:
     """All blocks of finished BLOCKING partitions, as (number of the channel, block), those of a channel in order.
 
     ``channels`` as for ``InputGate``. A connection that is lost (the broker was started again, say) is made anew for
-    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice. All of
-    the data is there, so a broker that sends nothing for ``answer_timeout`` s while a block is waited for is lost, too. Nobody
-    waits longer than these two together for a broker that does not answer.
+    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice. A broker
+    that does not answer for ``answer_timeout`` s while a block is waited for is lost, too, so nobody waits longer for it than
+    these two together.
 
     Raises what a gate does: PartitionNotFoundError when a partition was released or its time to live was over,
     ConnectionFailedError or RemoteTransportError after ``patience``.

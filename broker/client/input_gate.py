@@ -58,8 +58,9 @@ class InputGate(Reader):
     channels share beyond (floating-buffers-per-gate); so at most ``channels * credit + floating_buffers`` buffers of
     ``buffer_size`` bytes wait here. ``codec``: what compressed buffers are compressed by, which is not said on the wire.
     ``partition_wait``: s for which a partition is asked for that does not exist (yet). ``generation``: of Flink's protocol.
-    ``answer_timeout``: s that ``poll`` waits for a server that sends nothing at all; then its connection counts as lost. None,
-    the default: for ever, since a producer may have nothing to say for as long as it likes. ``loop``: for simulations.
+    ``answer_timeout``: s that ``poll`` waits for a broker that does not answer; then its connection counts as lost. It is asked
+    whether it is there, by a frame of our own, so it must not be a server of Flink's. None, the default: for ever, since a
+    producer may have nothing to say for as long as it likes. ``loop``: for simulations.
 
     Errors come out of ``poll``, each with the number of its ``channel``.
     """
@@ -173,15 +174,16 @@ class InputGate(Reader):
             silence_max_s = self.answer_timeout
             if silence_max_s is not None:
                 patience = min(patience, silence_max_s / 4)
-                if clock() - began >= silence_max_s:
-                    self.loop.call(partial(self._give_up_silent, silence_max_s))
+                waited_s = clock() - began
+                if waited_s * 3 >= silence_max_s:
+                    self.loop.call(partial(self._is_it_there, waited_s, silence_max_s))
             signal.wait(patience)
 
-    def _give_up_silent(self, silence_max_s: float) -> None:
+    def _is_it_there(self, waited_s: float, silence_max_s: float) -> None:
         """On the loop's thread: whatever the reader has taken, there is room for more, and nothing comes."""
         for channel in self._channels:
             if isinstance(channel, RemoteInputChannel) and not channel.finished:
-                channel.give_up_if_silent(silence_max_s)
+                channel.is_it_there(waited_s, silence_max_s)
 
     def take(self) -> BufferOrEvent | None:
         """``poll`` without waiting."""

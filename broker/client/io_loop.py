@@ -62,6 +62,8 @@ class _NoPoller:
     def close(self) -> None:
         pass
 
+    forked = close
+
     def _refuse(self, *_: object) -> NoReturn:
         raise LocalTransportError("a forked child has no connections")
 
@@ -170,7 +172,7 @@ class IoLoop:
         for one in watched:
             one.forget()
         poller, self.poller = self.poller, _NoPoller()
-        poller.close()
+        poller.forked()
 
     def _patience(self, timeout: float | None) -> float | None:
         if self._calls:

@@ -7,6 +7,8 @@ while something is expected: a peer that has nothing to say is no dead one.
     less than a third of ``silence_max_s``      FINE
     longer                                      ASK, once: any live peer answers at once, whatever else it is waiting for
     ``silence_max_s``                           DEAD
+
+A look that comes late says that this process stood still, and nothing of the other one: that time does not count.
 """
 
 from enum import Enum, auto
@@ -21,10 +23,11 @@ class Verdict(Enum):
 class Liveness:
     """Times are monotonic, in s."""
 
-    __slots__ = ("_asked", "_since", "silence_max_s")
+    __slots__ = ("_asked", "_looked", "_since", "silence_max_s")
 
     def __init__(self, silence_max_s: float, now: float) -> None:
         self.silence_max_s = silence_max_s
+        self._looked = now
         self._since = now  # when it was heard last, or when something began to be expected of it
         self._asked = False
 
@@ -34,6 +37,11 @@ class Liveness:
         self._asked = False
 
     def look(self, now: float, expecting: bool) -> Verdict:
+        """At least four times in ``silence_max_s``."""
+        late = now - self._looked
+        self._looked = now
+        if late > self.silence_max_s / 2:
+            self._since = min(now, self._since + late)
         if not expecting:
             self.heard(now)
             return Verdict.FINE

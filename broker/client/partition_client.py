@@ -15,12 +15,14 @@ from broker.client.io_loop import IoLoop
 from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
 from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
 from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import PARTITION_ID_BYTES
 from protocol.shuffle.messages import (
     BacklogAnnouncement,
     encode_add_credit,
     encode_cancel_partition_request,
     encode_close_request,
 )
+from protocol.shuffle.writer_frames import encode_list_partitions
 
 if TYPE_CHECKING:
     from broker.client.remote_input_channel import RemoteInputChannel
@@ -42,6 +44,7 @@ class PartitionClient:
         self._credit_scheduled = False
         self._error: TransportError | None = None  # why there is no connection any more
         self._credit_waits = False  # for the connection to take what it has
+        self._asked = False  # whether it is there, since something came
         self._heard_at: float | None = None  # when something came last; None while it is not connected
         self._connection = Connection(loop, address, generation, max_payload, self, timeout)
 
@@ -75,10 +78,17 @@ class PartitionClient:
 
     # -- from gates -----------------------------------------------------------------------------------------------
 
-    def give_up_if_silent(self, silence_max_s: float) -> None:
-        """A reader has waited this long (s) for something that must come. If nothing at all has come on this connection, it is
-        lost, for all its channels."""
-        if self._heard_at is not None and self._loop.now() - self._heard_at >= silence_max_s:
+    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+        """A reader has waited for so long, and nothing has come for it. After a third of ``silence_max_s`` the broker is asked
+        whether it is there; if nothing at all comes in all of that time, the connection is lost, for all its channels."""
+        if self._heard_at is None:
+            return
+        silent_s = self._loop.now() - self._heard_at
+        if waited_s * 3 >= silence_max_s and not self._asked:
+            self._asked = True
+            # Any question will do whose answer is short: there is no such partition.
+            self._connection.send([encode_list_partitions(0, "00" * PARTITION_ID_BYTES)])
+        elif min(waited_s, silent_s) >= silence_max_s:
             silence = f"{self.name} has not answered for {silence_max_s:g} s"
             self._fail_all(RemoteTransportError(silence, self.name))
 
@@ -139,6 +149,7 @@ class PartitionClient:
 
     def received(self, messages: list[ServerMessage]) -> None:
         self._heard_at = self._loop.now()
+        self._asked = False
         channels = self._channels
         for message in messages:
             if type(message) is BufferResponse:

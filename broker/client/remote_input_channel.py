@@ -78,10 +78,10 @@ class RemoteInputChannel(InputChannel):
             ),
         )
 
-    def give_up_if_silent(self, silence_max_s: float) -> None:
+    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
         client = self._client
         if client is not None and not (self._released or self._failed):
-            client.give_up_if_silent(silence_max_s)
+            client.is_it_there(waited_s, silence_max_s)
 
     def disconnect(self) -> None:
         """After ``release``: at last the connection need not be kept for this one."""

@@ -48,6 +48,9 @@ class Poller(Protocol):
 
     def close(self) -> None: ...
 
+    def forked(self) -> None:
+        """In a forked child: ``close``, whatever another thread of the parent was doing at that moment."""
+
 
 def _load_selectors2() -> ModuleType:
     missing = not hasattr(collections, "Mapping")
@@ -96,6 +99,9 @@ class _Alarm:
             os.read(self._read_fd, 4096)
         except BlockingIOError:
             pass
+
+    def forked(self) -> None:
+        self._lock = Lock()  # somebody of the parent may have held it
 
     def close(self) -> None:
         with self._lock:
@@ -147,3 +153,7 @@ class SelectorPoller:
     def close(self) -> None:
         self._selector.close()
         self._alarm.close()
+
+    def forked(self) -> None:
+        self._alarm.forked()
+        self.close()

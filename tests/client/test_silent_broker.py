@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter, shuffle_writer
+from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter, shuffle_writer
 from broker.client.blocks import BlockReader
 from broker.client.errors import (
     ConnectionFailedError,
+    PartitionNotFoundError,
     RemoteTransportError,
     ShuffleTimeoutError,
     TransportError,
@@ -263,9 +264,11 @@ def test_a_writer_that_is_held_back_asks_whether_the_broker_is_there(
 
 def test_silence_counts_only_while_something_is_expected() -> None:
     liveness = Liveness(9.0, 0.0)
+    assert Verdict.FINE is liveness.look(99.0, False)
     assert Verdict.FINE is liveness.look(100.0, False)
     assert Verdict.FINE is liveness.look(102.9, True)
     assert Verdict.ASK is liveness.look(103.0, True)
+    assert Verdict.FINE is liveness.look(106.0, True)
     assert Verdict.FINE is liveness.look(108.9, True)
     assert Verdict.DEAD is liveness.look(109.0, True)
     liveness.heard(109.0)
@@ -273,5 +276,23 @@ def test_silence_counts_only_while_something_is_expected() -> None:
     assert Verdict.ASK is liveness.look(112.0, True)
     liveness.heard(112.1)
     assert Verdict.ASK is liveness.look(115.2, True)
-    assert Verdict.FINE is liveness.look(120.0, False)
-    assert Verdict.FINE is liveness.look(122.0, True)
+    assert Verdict.FINE is liveness.look(119.0, False)
+    assert Verdict.FINE is liveness.look(121.0, True)
+
+
+def test_the_time_for_which_this_process_stood_still_does_not_count() -> None:
+    liveness = Liveness(9.0, 0.0)
+    assert Verdict.FINE is liveness.look(2.0, True)
+    assert Verdict.FINE is liveness.look(1000.0, True)
+    assert Verdict.ASK is liveness.look(1001.0, True)
+    assert Verdict.FINE is liveness.look(1004.0, True)
+    assert Verdict.DEAD is liveness.look(1007.0, True)
+
+
+def test_a_live_broker_may_have_nothing_to_send(partition: ResultPartitionID) -> None:
+    """It waits for a partition to come, for longer than a silent one is believed in."""
+    with (
+        Broker(shuffle_partition_request_timeout_ms=3000) as broker,
+        pytest.raises(PartitionNotFoundError),
+    ):
+        list(BlockReader([(broker.shuffle_address, partition, 0)], answer_timeout=ANSWER_S, patience=0.0))

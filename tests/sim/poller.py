@@ -120,3 +120,6 @@ class SimPoller:
         self._keys.clear()
         if self in self._process.pollers:
             self._process.pollers.remove(self)
+
+    def forked(self) -> None:
+        raise AssertionError("nobody forks here")
