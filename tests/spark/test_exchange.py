@@ -315,6 +315,29 @@ def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkS
         cached.unpersist()
 
 
+def test_interrupting_the_session_stops_the_map_stage(spark: "SparkSession", broker: Broker) -> None:
+    slow = spark.range(0, 10_000, 1, 2).selectExpr("id", "reflect('java.lang.Thread', 'sleep', bigint(20)) as nap")
+    outcome: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            exchange(slow, "id", 2, brokers=broker.shuffle_address)
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    tracker = spark.sparkContext.statusTracker()
+    while not tracker.getActiveJobsIds():
+        assert thread.is_alive()
+        time.sleep(0.01)
+    spark.interruptAll()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "cancelled" in str(outcome[0]).lower()
+    assert released(broker)
+
+
 @pytest.mark.parametrize("skewed", [False, True])
 def test_wide_rows_and_one_key_for_most_of_them(spark: "SparkSession", broker: Broker, skewed: bool) -> None:
     """Blocks of a MB or two: few of them fill a writer's window, long before they use up a quarter of its credit."""
