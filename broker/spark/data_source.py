@@ -44,10 +44,15 @@ class BrokerDataSource(DataSource):
         return (NarrowingReader if _filters_are_asked_for() else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from broker.errors import ConfigError
         from broker.spark.options import SourceOptions
-        from broker.spark.stream_source import StreamReader
+        from broker.spark.stream_source import RefusedReader, StreamReader
 
-        return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+        try:
+            return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+        except ConfigError as error:
+            # Raised here, Spark (4.3) would go on to close the reader that it has not got, and end with that error instead.
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from broker.spark.sink import batch_writer

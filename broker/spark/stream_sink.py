@@ -10,6 +10,7 @@ that was killed between the broker's decision and Spark's commit log and is rest
 ``offsets.retention.minutes`` (7 days) writes its last batch twice.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from broker.spark.sink import Task, write_task, written
 from broker.spark.sink_commit import MicroBatch
 from broker.spark.sink_marks import query_name
 from broker.spark.sink_options import EXACTLY_ONCE, SinkColumns, SinkOptions
+
+_log = logging.getLogger(__name__)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -59,4 +62,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def stream_writer(given: Any, schema: StructType) -> StreamWriter:
     """Raises ConfigError. In Spark's complete mode every batch appends the whole result, as with Spark's own Kafka sink."""
     options = SinkOptions.parse(given, default_guarantee=EXACTLY_ONCE)
+    if options.version is not None:
+        _log.warning("txnAppId and txnVersion have no effect here: a stream counts its batches by itself")
     return StreamWriter(options, SinkColumns.of(schema, options.topic))

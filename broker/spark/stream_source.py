@@ -8,7 +8,7 @@ that Spark keeps. ``partitions`` plans the same from it after a restart.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from broker.client.kafka.cluster import Cluster
 from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.values import EARLIEST, LATEST, TopicPartition
+from broker.errors import ConfigError
 from broker.spark import limits, reading, resolve
 from broker.spark.offsets import StreamOffset
 from broker.spark.options import SourceOptions
@@ -182,6 +183,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             means = self._sizes.means(self._cluster, {where: begun[where] for where, lag in taken.items() if lag > 0})
             taken = limits.share_bytes(taken, means, wanted.max_bytes)
         return taken
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Of options that cannot be: says so to whatever Spark asks first, which depends on the trigger and the checkpoint."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
 
 
 def _going_on(begun: StreamOffset, until: StreamOffset, report: Callable[[str], None]) -> dict[TopicPartition, int]:

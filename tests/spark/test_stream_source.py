@@ -457,6 +457,7 @@ def test_the_sentence_is_in_the_error_that_spark_raises(
     with pytest.raises(PySparkException) as raised:
         run(stream(**options), tmp_path, [])
     assert sentence in str(raised.value)
+    assert "UnboundLocalError" not in str(raised.value)  # of Spark, for a reader that was not made
 
 
 def test_a_loss_stops_a_query_with_its_sentence(topics: Topics, stream: Stream, tmp_path: Path) -> None:
