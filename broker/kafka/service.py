@@ -22,6 +22,7 @@ log = get_logger("kafka")
 _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id.
 _SMALLEST = 8
+_NOTHING = memoryview(b"")
 
 
 class KafkaSession:
@@ -106,6 +107,8 @@ class KafkaService:
         if api.lane is not None:
             request.work(self._broker).checkpoint()  # it may have waited for its turn
         body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
+        # A call may be parked for minutes, a join for one: all that it needs of its bytes has been copied.
+        request.frame = _NOTHING
         call = Call(self._broker, request, outbox, body)
         try:
             fields = api.handle(self._broker, call)

@@ -14,7 +14,7 @@ from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
-from broker.kafka.groups.registry import Registry, error_of, log_failure, send
+from broker.kafka.groups.registry import LOCKED_MOST, Registry, error_of, log_failure, send
 from broker.kafka.groups.room import Room
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
@@ -125,13 +125,16 @@ class GroupCoordinator:
             return error, []
         if entry is None:
             return ErrorCode.none, [ErrorCode.unknown_member_id] * len(members)
-        with entry.lock:
-            if entry.group.state is GroupState.DEAD:
-                return ErrorCode.coordinator_not_available, []
-            now = registry.clock.monotonic()
-            errors = [entry.group.leave(member_id, instance_id, now) for member_id, instance_id in members]
-            answers = registry.settle(entry)
-        send(answers)
+        errors: list[ErrorCode] = []
+        for start in range(0, len(members), LOCKED_MOST):
+            with entry.lock:
+                if entry.group.state is GroupState.DEAD:
+                    return ErrorCode.coordinator_not_available, []
+                now = registry.clock.monotonic()
+                for member_id, instance_id in members[start : start + LOCKED_MOST]:
+                    errors.append(entry.group.leave(member_id, instance_id, now))
+                answers = registry.settle(entry)
+            send(answers)
         return ErrorCode.none, errors
 
     def _refuse_session_timeout(self, session_timeout_ms: int) -> ErrorCode:

@@ -4,14 +4,14 @@ Part of the ``GroupCoordinator``. Any thread may call any method; commits and de
 durable, on the catalogue writer's thread.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import attrs
 
 from broker.errors import StorageError
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, retention_of
-from broker.kafka.groups.registry import Entry, Registry, error_of, log_failure, send
+from broker.kafka.groups.registry import LOCKED_MOST, Entry, Registry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import GroupState
 from broker.network.timers import TimerHandle
@@ -133,7 +133,7 @@ class OffsetCoordinator:
             registry.bury_if_finished(entry)
 
     def fetch(
-        self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
+        self, group_id: str, wanted: Iterable[tuple[str, Sequence[int]]] | None
     ) -> tuple[ErrorCode, list[FetchedTopic]]:
         """What is committed for these (topic, partitions), or (None) for all that have something. Any group, in any state."""
         error = self._registry.refusal(group_id, may_be_empty=True)
@@ -142,22 +142,32 @@ class OffsetCoordinator:
         entry = self._registry.get(group_id)
         if entry is None:
             return ErrorCode.none, [(topic, [(one, None) for one in partitions]) for topic, partitions in wanted or ()]
-        with entry.lock:
-            if wanted is None:
+        get = entry.offsets.get
+        if wanted is None:
+            with entry.lock:
                 return ErrorCode.none, [(topic, list(partitions.items())) for topic, partitions in entry.offsets]
-            get = entry.offsets.get
-            return ErrorCode.none, [
-                (topic, [(one, get(topic, one)) for one in partitions]) for topic, partitions in wanted
-            ]
+        found: list[FetchedTopic] = []
+        for part in _parts(wanted):
+            with entry.lock:
+                for topic, partitions, goes_on in part:
+                    committed = [(one, get(topic, one)) for one in partitions]
+                    if goes_on:
+                        found[-1][1].extend(committed)
+                    else:
+                        found.append((topic, committed))
+        return ErrorCode.none, found
 
-    def unstable(self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]]) -> set[Partition]:
+    def unstable(self, group_id: str, wanted: Iterable[tuple[str, Sequence[int]]]) -> set[Partition]:
         """Those for which a transaction that is not decided yet commits an offset."""
         entry = self._registry.get(group_id)
         if entry is None:
             return set()
-        with entry.lock:
-            is_unstable = entry.offsets.is_unstable
-            return {(topic, one) for topic, partitions in wanted for one in partitions if is_unstable(topic, one)}
+        is_unstable = entry.offsets.is_unstable
+        found: set[Partition] = set()
+        for part in _parts(wanted):
+            with entry.lock:
+                found.update((topic, one) for topic, some, _ in part for one in some if is_unstable(topic, one))
+        return found
 
     def delete(
         self, group_id: str, partitions: Sequence[Partition], reply: Callable[[ErrorCode, Errors], None]
@@ -170,6 +180,7 @@ class OffsetCoordinator:
             reply(error or ErrorCode.group_id_not_found, {})
             return
         errors: Errors = {}
+        partitions = list(dict.fromkeys(partitions))
         with entry.lock:
             group = entry.group
             if group.state is GroupState.DEAD:
@@ -202,6 +213,8 @@ class OffsetCoordinator:
         """Its offsets go with it, in every group. Returns before that is durable; ``Registry.load`` does the rest."""
         registry = self._registry
         for entry in registry.entries():
+            if not entry.offsets.may_have(topic):  # most have not, and there are as many locks as groups
+                continue
             with entry.lock:
                 removed = entry.offsets.of_topic(topic)
                 if removed:
@@ -249,6 +262,22 @@ class OffsetCoordinator:
                     registry.count(entry)
                     registry.writer.change(partial(_delete_offsets, group.group_id, expired), log_failure)
                 registry.bury_if_finished(entry)
+
+
+def _parts(wanted: Iterable[tuple[str, Sequence[int]]]) -> Iterator[list[tuple[str, Sequence[int], bool]]]:
+    """The same partitions in the same order, so many at a time; True where a topic goes on that the part before ended with."""
+    part: list[tuple[str, Sequence[int], bool]] = []
+    room = LOCKED_MOST
+    for topic, partitions in wanted:
+        for start in range(0, len(partitions) or 1, LOCKED_MOST):
+            piece = partitions[start : start + LOCKED_MOST]
+            if len(piece) + 1 > room and part:
+                yield part
+                part, room = [], LOCKED_MOST
+            part.append((topic, piece, start > 0))
+            room -= len(piece) + 1
+    if part:
+        yield part
 
 
 def _deleted(

@@ -143,6 +143,10 @@ class GroupOffsets:
                 if not partitions:
                     del self._topics[topic]
 
+    def may_have(self, topic: str) -> bool:
+        """Asked without the group's lock: False if there is nothing of the topic."""
+        return topic in self._topics or bool(self._staged)
+
     def of_topic(self, topic: str) -> list[Partition]:
         """Its partitions with anything, durable or on its way."""
         keys = {key for key in self._staged if key[0] == topic}

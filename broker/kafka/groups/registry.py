@@ -31,6 +31,10 @@ log = get_logger("groups")
 # An answer that is ready to leave.
 Send = Callable[[], None]
 
+# Members or partitions of one request that are dealt with under a group's lock at a time: some ms. Heartbeats and commits take
+# that lock on processors, which must not wait for a request that names a million.
+LOCKED_MOST = 5000
+
 # That there is no room stands in the log once in this time (s).
 _COMPLAIN_EVERY_S = 60.0
 
@@ -246,6 +250,8 @@ class Registry:
     def _expire(self, entry: Entry) -> None:
         """On the writer's thread. A timer that was cancelled too late finds nothing due."""
         with entry.lock:
+            if entry.timer is not None:
+                entry.timer.cancel()  # it may have been armed anew since this was due
             entry.timer = None
             entry.armed_for = inf
             entry.group.expire(self.clock.monotonic())

@@ -317,6 +317,8 @@ class Registry:
         """What groups would commit for it goes with it."""
         found = False
         for entry in self.entries():
+            if not entry.offsets:  # most have none; looked at without the lock
+                continue
             with entry.lock:
                 for offsets in entry.offsets.values():
                     for key in [key for key in offsets if key[0] == topic]:
@@ -393,9 +395,12 @@ class Registry:
             entry.timer = None
 
     def _time_over(self, entry: Entry) -> None:
-        """On the timer's thread."""
+        """On the timer's thread, which must not sort some thousand partitions: the writer's does."""
+        self._writer.turn(partial(self._abort_if_over, entry))
+
+    def _abort_if_over(self, entry: Entry) -> None:
         with entry.lock:
-            entry.timer = None
+            self._disarm(entry)  # it may have been armed anew since this was due
             transaction = entry.transaction
             state = transaction.state
             if not self.active or state is None or state.phase is not Phase.ONGOING:

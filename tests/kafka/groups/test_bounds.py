@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.kafka.groups import rebalance, subscription
+from broker.kafka.groups import coordinator, offset_coordinator, rebalance, subscription
 from broker.kafka.groups.group import GroupLimits
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
@@ -271,3 +273,47 @@ def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
     )
     office.write()
     assert office.listed() == {"new": "Empty"}
+
+
+def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "LOCKED_MOST", 3)
+    office = Office(tmp_path)
+    ids = [office.join("g").member_id for _ in range(8)]
+    error, errors = office.groups.leave("g", [(one, None) for one in [*ids, "stranger"]])
+    assert (error, errors) == (ErrorCode.none, [ErrorCode.none] * 8 + [ErrorCode.unknown_member_id])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["orders", "payments", "t"]), st.lists(st.integers(0, 9), max_size=12)), max_size=5
+    ),
+    st.integers(1, 6),
+)
+def test_offsets_are_fetched_in_parts_and_told_as_asked(wanted: list[tuple[str, list[int]]], most: int) -> None:
+    parts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offset_coordinator, "LOCKED_MOST", most)
+        parts = list(offset_coordinator._parts(wanted))
+    assert all(sum(len(partitions) for _, partitions, _ in part) <= most for part in parts)
+    told: list[tuple[str, list[int]]] = []
+    for topic, partitions, goes_on in (piece for part in parts for piece in part):
+        if goes_on:
+            assert told[-1][0] == topic
+            told[-1][1].extend(partitions)
+        else:
+            told.append((topic, list(partitions)))
+    assert told == wanted
+
+
+def test_offsets_of_many_partitions_are_fetched_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_coordinator, "LOCKED_MOST", 7)
+    office = Office(tmp_path)
+    office.commit("g", {("orders", n): n for n in range(20)})
+    office.write()
+    error, ((topic, found),) = office.groups.offsets.fetch("g", [("orders", list(range(30)))])
+    assert (error, topic) == (ErrorCode.none, "orders")
+    assert [(n, None if one is None else one.offset) for n, one in found] == [
+        (n, n if n < 20 else None) for n in range(30)
+    ]
+    office.groups.offsets.make_unstable("g", [ORDERS_0])
+    assert office.groups.offsets.unstable("g", [("orders", list(range(30)))]) == {ORDERS_0}

@@ -1,15 +1,20 @@
 """JoinGroup over the wire, in every version."""
 
+import inspect
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from broker.kafka.api import Call
 from broker.kafka.groups.values import GroupState
 from broker.kafka.handlers.join_group import API
+from protocol.kafka import control
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, new_group, stable
+from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, join_fields, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))
@@ -39,6 +44,26 @@ def test_metadata_that_is_too_large_for_a_group_is_refused(kafka: Kafka, version
     answer = ask_join(kafka, group, version=version, protocols=[{"name": "range", "metadata": bytes(20_000_000)}])
     assert answer.error_code == ErrorCode.group_max_size_reached
     assert kafka.inside.groups.describe(group)[1].state is GroupState.DEAD, "it was not even made"
+
+
+def test_a_parked_join_holds_nothing_of_its_frame(kafka: Kafka) -> None:
+    group = new_group()
+    join(kafka, group)
+    with Beside(kafka) as other:
+        member_id = ask_join(other, group).member_id
+        request = control.encode_request(
+            ApiKey.JOIN_GROUP, 9, 7, "test", join_fields(group, member_id) | {"reason": None}
+        )
+        # One tag that nobody knows, of 1 MB: tag 99, its size as a varint, its bytes.
+        request = request[4:-1] + b"\x01\x63" + b"\xc0\x84\x3d" + bytes(1_000_000)
+        other._socket.sendall(len(request).to_bytes(4, "big") + request)
+        entry = kafka.inside.groups._registry.get(group)
+        assert entry is not None
+        while member_id not in entry.group._joining:
+            time.sleep(0.01)
+        parked = entry.group._joining[member_id]
+        (call,) = [one for one in inspect.getclosurevars(parked).nonlocals.values() if isinstance(one, Call)]
+        assert call._request.frame.nbytes == 0
 
 
 @pytest.mark.parametrize("version", range(4, API.max_version + 1))
