@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourceType,
 )
 
 from broker.kafka.groups.offset_coordinator import Committer
@@ -184,3 +185,23 @@ def test_librdkafka_is_told_what_it_may_do(kafka: Kafka, librdkafka: AdminClient
     assert AclOperation.ALTER_CONFIGS in future.result().authorized_operations
     cluster = librdkafka.describe_cluster(include_authorized_operations=True).result()
     assert AclOperation.CLUSTER_ACTION in cluster.authorized_operations
+
+
+def test_both_clients_change_a_groups_settings(kafka: Kafka, librdkafka: AdminClient, kafka_python: Any) -> None:
+    name = "consumer.session.timeout.ms"
+    entry = ConfigEntry(name, "50000", incremental_operation=AlterConfigOpType.SET)
+    only(librdkafka.incremental_alter_configs([ConfigResource(ResourceType.GROUP, "g", incremental_configs=[entry])]))
+    found = only(librdkafka.describe_configs([ConfigResource(ResourceType.GROUP, "g")]))
+    assert (found[name].value, found["share.session.timeout.ms"].value) == ("50000", "45000")
+    described = kafka_python.describe_configs([PythonConfigResource(ConfigResourceType.GROUP, "g")])
+    (settings,) = next(iter(described.values())).values()
+    assert settings[name]["value"] == "50000"
+
+
+def test_librdkafka_sets_what_means_nothing_here(kafka: Kafka, librdkafka: AdminClient) -> None:
+    # As librdkafka's own test of this API does.
+    name = "sasl.login.refresh.min.period.seconds"
+    entry = ConfigEntry(name, "58000", incremental_operation=AlterConfigOpType.SET)
+    only(librdkafka.incremental_alter_configs([ConfigResource("broker", "1", incremental_configs=[entry])]))
+    found = only(librdkafka.describe_configs([ConfigResource("broker", "1")]))
+    assert found[name].value == "58000"
