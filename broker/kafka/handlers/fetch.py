@@ -214,6 +214,8 @@ class _Parked:
 
     def _appended(self, number: int) -> None:
         """From the thread that appended (or deleted the topic)."""
+        if self._done:
+            return  # and on its way to a handler
         self._changed[number] = None
         if not self._looking:
             self._looking = True
@@ -278,14 +280,16 @@ class _Parked:
         _send(self._request, self._outbox, reading.results)
 
     def _hand_over(self) -> None:
-        self.abandon()
-        self._request.connection.data = None
+        # The handler lets go of the logs: that of 10,000 takes milliseconds.
+        self._done = True
         self._request.prepared = self
         self._request.lane = BULK
         self._outbox.hand_over(self._request)
 
     def answer(self) -> None:
         """On a handler thread."""
+        self.abandon()
+        self._request.connection.data = None
         reading = _Reading(self._broker, self._parsed, self._request.work(self._broker))
         if not reading.resident:
             reading.warm()
