@@ -3,6 +3,7 @@
 Runs on the main thread, which does nothing else while the broker serves: so a signal is handled at once.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -71,6 +72,9 @@ def command(
     server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
         server.start()
+        # What there is now lives as long as the broker. With 10,000 partitions the garbage collector would look at it for
+        # 0.3 s, in which nobody is served, each time that some large requests have passed.
+        gc.freeze()
         try:
             if ready_file:
                 _write_ready_file(ready_file, server)

@@ -290,6 +290,7 @@ class _Parked:
         """On a handler thread."""
         self.abandon()
         self._request.connection.data = None
+        self._request.prepared = None  # they refer to each other: not left to the garbage collector
         reading = _Reading(self._broker, self._parsed, self._request.work(self._broker))
         if not reading.resident:
             reading.warm()

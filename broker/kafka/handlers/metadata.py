@@ -161,6 +161,7 @@ class _Waiting:
 
     def answer(self) -> None:
         """On a handler thread. What is not there yet is on its way, or its turn comes when the client asks again."""
+        self._request.prepared = None  # they refer to each other: not left to the garbage collector
         frame, _ = _answer(self._broker, self._request, self._parsed, self._names, True, self._failures)
         self._outbox.send(self._request, _parts(frame, self._request))
 
