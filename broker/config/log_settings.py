@@ -214,7 +214,10 @@ class CleanerSettings:
         128 * 1024 * 1024, unit="bytes", least=1024 * 1024, doc="Memory for the keys of one compaction.", reason=KAFKA
     )
     log_cleaner_backoff_ms: int = setting(
-        15_000, least=0, doc="How often to look for partitions to compact.", reason=KAFKA
+        15_000,
+        least=0,
+        doc="How often to look for partitions to compact; sooner, but not below 1 s, for a shorter `max.compaction.lag.ms`.",
+        reason=KAFKA,
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         0.5, least=0, most=1, doc="Compact a partition when so much of it is not compacted yet.", reason=KAFKA

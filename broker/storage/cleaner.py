@@ -64,8 +64,8 @@ class Cleanable:
     overdue: bool  # max.compaction.lag.ms has passed
 
 
-def cleanable(log: Log, now_ms: int) -> Cleanable | None:
-    """None where there is nothing to clean."""
+def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
+    """None where there is nothing to clean. ``durable``: what could be cleaned if the recovery point were saved to be there."""
     config = log.config
     if not config.compact or log.offline is not None:
         return None
@@ -75,7 +75,8 @@ def cleanable(log: Log, now_ms: int) -> Cleanable | None:
         timestamp, _ = segment.largest()
         too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
         # Behind the recovery point that a crash would leave there must be no gaps: recovery takes one for damage.
-        if too_young or next_base > min(log.saved_point, log.last_stable_offset):
+        point = log.saved_point if durable is None else durable
+        if too_young or next_base > min(point, log.last_stable_offset):
             break
         end += 1
     segments = view.segments[:end]
@@ -98,16 +99,36 @@ def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
     """The log that is in most need of it, if any is enough."""
     best: Cleanable | None = None
     for log in logs:
-        try:
-            found = cleanable(log, now_ms)
-        except OSError as error:
-            log.failed("an index could not be read", error)
-            continue
-        if found is None or not (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
+        found = _worth_cleaning(log, now_ms)
+        if found is None:
             continue
         if best is None or (found.overdue, found.dirty_ratio) > (best.overdue, best.dirty_ratio):
             best = found
     return best
+
+
+def waiting(logs: list[Log], now_ms: int) -> list[Log]:
+    """The logs that need cleaning and wait only for a checkpoint, because what is to be cleaned lies behind their saved recovery
+    points."""
+    found = []
+    for log in logs:
+        bases = log.view.bases
+        if not log.config.compact or len(bases) < 2 or log.saved_point >= bases[-1]:
+            continue
+        if _worth_cleaning(log, now_ms) is None and _worth_cleaning(log, now_ms, bases[-1]) is not None:
+            found.append(log)
+    return found
+
+
+def _worth_cleaning(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
+    try:
+        found = cleanable(log, now_ms, durable)
+    except OSError as error:
+        log.failed("an index could not be read", error)
+        return None
+    if found is not None and (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
+        return found
+    return None
 
 
 class Cleaning:

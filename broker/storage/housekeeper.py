@@ -25,6 +25,7 @@ logger = get_logger("storage")
 
 IDLE_FILES_S = 60.0
 SCRUB_S = 1.0
+SHORTEST_CLEAN_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -54,13 +55,16 @@ class Housekeeper:
         self._add(config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
         self._add(config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
         self._add(IDLE_FILES_S, manager.files.close_idle)
+        self._clean_duty: Duty | None = None
         if config.log_cleaner_enable:
-            self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
+            self._clean_duty = self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
         if config.scrub_bytes_per_second > 0:
             self._add(SCRUB_S, self.scrub_some)
 
-    def _add(self, interval_s: float, run: Callable[[], None]) -> None:
-        self._duties.append(Duty(interval_s, run, self._clock.monotonic() + interval_s))
+    def _add(self, interval_s: float, run: Callable[[], None]) -> Duty:
+        duty = Duty(interval_s, run, self._clock.monotonic() + interval_s)
+        self._duties.append(duty)
+        return duty
 
     def step(self, timeout: float | None) -> bool:
         now = self._clock.monotonic()
@@ -160,9 +164,20 @@ class Housekeeper:
             self._manager.save_recovery_points()
 
     def _choose_cleaning(self) -> None:
-        if self._cleaning is None and self._manager.config.log_cleaner_enable:
-            now_ms = self._clock.time_ms()
-            plan = cleaner.choose(list(self._manager.partitions.values()), now_ms)
-            if plan is not None:
-                self._cleaned = False
-                self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)
+        if self._cleaning is not None or self._clean_duty is None:
+            return
+        now_ms = self._clock.time_ms()
+        logs = list(self._manager.partitions.values())
+        waiting = cleaner.waiting(logs, now_ms)
+        for log in waiting:
+            self._guarded(log.checkpoint)
+        if waiting:
+            self._guarded(self._manager.save_recovery_points)
+        plan = cleaner.choose(logs, now_ms)
+        if plan is not None:
+            self._cleaned = False
+            self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)
+        # Where a topic wants to be compacted sooner than every log.cleaner.backoff.ms, that is looked at more often.
+        lags = [log.config.max_compaction_lag_ms / 1000 for log in logs if log.config.compact]
+        soonest = max(SHORTEST_CLEAN_S, min(lags, default=self._clean_duty.interval_s))
+        self._clean_duty.due = self._clock.monotonic() + min(self._clean_duty.interval_s, soonest)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.runtime.threads import SystemThreads
-from tests.storage.helpers import NOW_MS, Storage, append, append_many
+from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_records
 
 
 def test_duties_come_round_at_their_intervals(storage: Storage) -> None:
@@ -96,6 +96,55 @@ def test_a_compaction_is_done_in_small_steps(storage: Storage) -> None:
         steps += 1
     assert steps > 5
     assert log.first_dirty_offset > 0
+
+
+def step_all(storage: Storage) -> None:
+    while storage.manager.flusher.step(0):
+        pass
+    while storage.manager.housekeeper.step(0):
+        pass
+
+
+def test_compaction_does_not_wait_for_the_next_checkpoint(storage: Storage) -> None:
+    log = storage.create(cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=0.01)
+    other = storage.create("other", segment_bytes=300)
+    for number in range(20):
+        append(log, b"v%d" % number, keys=[b"k"])
+        append(other, b"v%d" % number)
+    storage.clock.sleep_ms(15_000)  # log.cleaner.backoff.ms; the checkpoint is due after 60 s
+    step_all(storage)
+    kept = [record.offset for record in read_records(log)]
+    assert kept == [*range(log.view.bases[-1] - 1, 20)]  # of the closed part only the last
+    # The others are left to it.
+    assert other.recovery_point == 0
+    storage.crash()
+    assert storage.log().offline is None
+    assert kept == [record.offset for record in read_records(storage.log())]
+
+
+def test_nothing_is_flushed_for_a_compaction_that_is_not_due(storage: Storage) -> None:
+    log = storage.create(cleanup_policy="compact", segment_bytes=300, min_compaction_lag_ms=3_600_000)
+    for number in range(20):
+        append(log, b"v%d" % number, keys=[b"k"])
+    storage.clock.sleep_ms(15_000)
+    step_all(storage)
+    assert log.recovery_point == 0
+    assert len(read_records(log)) == 20
+
+
+def test_a_topic_with_a_short_lag_is_looked_at_in_time(storage: Storage) -> None:
+    log = storage.create(
+        cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=100
+    )
+    storage.clock.sleep_ms(15_000)
+    step_all(storage)  # from here on it is known that there is one
+    for turn in range(1, 4):
+        for number in range(10):
+            append(log, b"v%d" % number, keys=[b"k"])
+            storage.clock.sleep_ms(1)
+        storage.clock.sleep_ms(1_000)
+        step_all(storage)
+        assert len(read_records(log)) < 8, turn
 
 
 def test_it_runs_and_stops_on_a_thread_of_its_own(storage: Storage) -> None:
