@@ -169,17 +169,27 @@ def _latest(log: "Log", segment: Segment, start: int) -> Latest:
     if header is not None and header[BASE_OFFSET] >= start and header[RECORD_COUNT]:
         return Latest(segment, start, end, timestamp, position)
     known = log.latest.get(segment.base_offset)
-    if known is None or known.segment is not segment or known.start != start or known.end > end:
+    if known is None or not _still_true(known, segment, start, end):
         known = Latest(segment, start, segment.locate(start, end), -1, -1)
-    found = _walk(log, known, end)
+    found = _walk(log, known, start, end)
     there = log.view.segments
     log.latest = {base: one for base, one in log.latest.items() if one.segment in there} | {segment.base_offset: found}
     return found
 
 
-def _walk(log: "Log", known: Latest, end: int) -> Latest:
+def _still_true(known: Latest, segment: Segment, start: int, end: int) -> bool:
+    """Also if the log start offset has moved, as long as it has not come to the batch that was found."""
+    if known.segment is not segment or known.end > end or known.start > start:
+        return False
+    if known.start == start:
+        return True
+    header = segment.header(known.position, known.end) if known.position >= 0 else None
+    return header is not None and header[BASE_OFFSET] >= start
+
+
+def _walk(log: "Log", known: Latest, start: int, end: int) -> Latest:
     """``known``, continued to ``end``."""
-    segment, start, begin, timestamp, position = known
+    segment, _, begin, timestamp, position = known
     for at, header in segment.walk(begin, end):
         latest = header[MAX_TIMESTAMP]
         if not header[RECORD_COUNT] or latest <= timestamp:
