@@ -43,6 +43,8 @@ _DRAIN_SHARE = 0.75
 # How long (s) to wait at most, and at least, for a thread to end its step.
 _PATIENCE_S = 5.0
 _LEAST_PATIENCE_S = 0.05
+# What the last fsyncs and the checkpoint files have (s) when the logs' time to become durable is over.
+_SETTLE_S = 0.5
 _SCHEMES = ("kafka", "shuffle")
 # Spill files that a broker with shuffle:// listeners keeps open at most.
 _SPILL_FILES = 256
@@ -237,17 +239,20 @@ class BrokerServer:
             self._broker.transactions.shut_down()
             self._broker.groups.close()
         logs, self._logs = self._logs, None
+        ended = True
         if logs is not None:
             try:
                 # Who was left behind may be in the middle of an append: then it is no clean stop.
-                logs.close(deadline, clean=not self.left_behind)
+                close_by = None if deadline is None else deadline - _SETTLE_S
+                ended = logs.close(close_by, self.runtime.threads, clean=not self.left_behind)
+                self.left_behind += not ended
             except (OSError, BrokerError) as error:
                 log.error("close_failed", error=str(error))
         catalogue, self._catalogue = self._catalogue, None
         if catalogue is not None:
             catalogue.close()
         directory, self._directory = self._directory, None
-        if directory is not None:
+        if directory is not None and ended:  # else the disk hangs, and something may still write there
             directory.close()
 
     def _spawn(self, name: str, body: Body) -> None:

@@ -51,8 +51,9 @@ class ServerSettings:
         8000,
         kafka=None,
         least=0,
-        doc="How long a broker takes to stop, at most. Requests in flight have three quarters of it; the rest is for the "
-        "final fsync. When it is over, `broker serve` ends as it is.",
+        doc="How long a broker takes to stop, at most. Requests in flight have three quarters of it; the rest is for logs to "
+        "become durable. Logs that are not durable by then are recovered at the next start, as after a crash. When it is over, "
+        "`broker serve` ends as it is.",
         reason="Stays below the 10 s after which Docker kills.",
     )
     switch_interval_us: int = setting(

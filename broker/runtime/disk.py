@@ -91,6 +91,9 @@ class Disk(Protocol):
     def is_link(self, path: str) -> bool:
         """A symbolic link, whatever it leads to."""
 
+    def file_size(self, path: str) -> int:
+        """As ``File.size``, without opening the file. ``FileNotFoundError``."""
+
     def rename(self, old: str, new: str) -> None:
         """Replaces ``new`` if it is there (files), atomically."""
 
@@ -266,6 +269,9 @@ class SystemDisk:
 
     def is_link(self, path: str) -> bool:
         return os.path.islink(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

@@ -131,6 +131,19 @@ def partition_metadata_text(topic_id: uuid.UUID, partitions: int) -> str:
     return f"version: 0\ntopic_id: {encoded}\npartitions: {partitions}\n"
 
 
+def says(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> bool:
+    """Is ``partition.metadata`` just what would be written? Quicker than to read what it says. Raises OSError."""
+    try:
+        file = disk.open(f"{directory}/{PARTITION_METADATA}", read_only=True)
+    except FileNotFoundError:
+        return False
+    expected = partition_metadata_text(topic_id, partitions).encode()
+    try:
+        return file.pread(len(expected) + 1, 0) == expected
+    finally:
+        file.close()
+
+
 def read_partition_metadata(disk: Disk, directory: str) -> PartitionMetadata:
     """Raises OSError."""
     try:

@@ -60,6 +60,11 @@ class CachedFile:
         self.used = True
         return file
 
+    def size(self) -> int:
+        """Of the file, which is not opened for it. Raises FileNotFoundError."""
+        file = self.file
+        return self._files.disk.file_size(self.path) if file is None else file.size()
+
     def create(self) -> File:
         """As ``get``; makes the file if it is missing."""
         return self._files.open(self, create=True)

@@ -1,6 +1,7 @@
 """The background thread of the storage: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
 
-``step`` does what is due and waits for what is due next; a compaction is one piece a step, so that stopping never waits long.
+``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands
+of logs, the removal of as many directories) is one piece a step, so that stopping never waits long.
 An error of one log is that log's affair: it is reported and the others go on.
 """
 
@@ -26,6 +27,7 @@ logger = get_logger("storage")
 IDLE_FILES_S = 60.0
 SCRUB_S = 1.0
 SHORTEST_CLEAN_S = 1.0
+DELETIONS_A_STEP = 32
 
 
 @attrs.define(eq=False)
@@ -33,7 +35,7 @@ class Duty:
     """Something to do every so often; ``due`` is on the monotonic clock."""
 
     interval_s: float
-    run: Callable[[], None]
+    run: Callable[[], Iterator[None] | None]  # an iterator is gone through one item a step
     due: float
 
 
@@ -48,6 +50,7 @@ class Housekeeper:
         self._deletions: list[tuple[float, str]] = []
         self._cleaning: Iterator[bool] | None = None
         self._cleaned = False
+        self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(manager.clock)
         config = manager.config
         self._duties: list[Duty] = []
@@ -61,7 +64,7 @@ class Housekeeper:
         if config.scrub_bytes_per_second > 0:
             self._add(SCRUB_S, self.scrub_some)
 
-    def _add(self, interval_s: float, run: Callable[[], None]) -> Duty:
+    def _add(self, interval_s: float, run: Callable[[], Iterator[None] | None]) -> Duty:
         duty = Duty(interval_s, run, self._clock.monotonic() + interval_s)
         self._duties.append(duty)
         return duty
@@ -72,8 +75,11 @@ class Housekeeper:
         for duty in self._duties:
             if duty.due <= now:
                 duty.due = now + duty.interval_s
-                self._guarded(duty.run)
+                self._guarded(lambda: self._begin(duty))  # noqa: B023 (called here)
                 did = True
+        for name in list(self._running):
+            self._guarded(lambda: self._go_on(name))  # noqa: B023 (called here)
+            did = True
         if self._cleaning is not None:
             done = next(self._cleaning, None)
             if done is None:
@@ -91,6 +97,21 @@ class Housekeeper:
             self._event.wait(wait if timeout is None else min(wait, timeout))
         self._event.clear()
         return False
+
+    def _begin(self, duty: Duty) -> None:
+        name = duty.run.__name__
+        if name not in self._running:
+            pieces = duty.run()
+            if pieces is not None:
+                self._running[name] = pieces
+
+    def _go_on(self, name: str) -> None:
+        pieces = self._running.pop(name)
+        try:
+            next(pieces)
+        except StopIteration:
+            return
+        self._running[name] = pieces
 
     def wakeup(self) -> None:
         self._event.set()
@@ -128,26 +149,30 @@ class Housekeeper:
     # -- duties --------------------------------------------------------------------------------------------------------
 
     def _delete(self, now: float) -> bool:
-        did = False
-        while True:
+        for number in range(DELETIONS_A_STEP):
             with self._mutex:
                 if not self._deletions or self._deletions[0][0] > now:
-                    return did
+                    return number > 0
                 _, path = heapq.heappop(self._deletions)
             self._guarded(lambda: dispose(self._manager.disk, path))  # noqa: B023 (called here)
-            did = True
+        return True
 
-    def apply_retention(self) -> None:
+    def apply_retention(self) -> Iterator[None]:
         """In three steps for all logs together: where they begin now, that made durable, then the files."""
         now_ms = self._clock.time_ms()
         self._each(lambda log: retention.advance_start(log, now_ms))
         # Whether or not one has moved now: where an earlier attempt could not save it, its files must not go before it is saved.
         self._manager.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it came to the files.
-        self._each(Log.drop_old_segments)
+        for log in list(self._manager.partitions.values()):
+            dropped: list[int] = []
+            if log.offline is None:
+                self._guarded(lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
+            if any(dropped):
+                yield
 
-    def checkpoint(self) -> None:
-        self._manager.checkpoint()
+    def checkpoint(self) -> Iterator[None]:
+        return self._manager.checkpoint_each()
 
     def expire_producers(self) -> None:
         now_ms, age_ms = self._clock.time_ms(), self._manager.config.producer_id_expiration_ms

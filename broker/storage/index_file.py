@@ -57,7 +57,7 @@ class IndexFile:
         stored = self._stored
         if stored < 0:
             try:
-                stored = self.cached.get().size() // self.ENTRY.size
+                stored = self.cached.size() // self.ENTRY.size
             except FileNotFoundError:  # made when the first page is full
                 stored = 0
             self._stored = stored
@@ -91,7 +91,8 @@ class IndexFile:
             self._tail = ([], [])
 
     def sync(self) -> None:
-        self.cached.create().sync()
+        if self._stored_entries():
+            self.cached.get().sync()
 
     def truncate(self, entries: int) -> None:
         """Keep the first ``entries``. The log's lock is held, or nobody else knows the log yet."""

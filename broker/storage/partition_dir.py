@@ -26,7 +26,11 @@ MOST_PARTITIONS = 100_000
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 _LONGEST_NAME = 255  # of a file, in most file systems
-_SMALL_FILES = frozenset({PARTITION_METADATA, LEADER_EPOCHS, aborted_checkpoint.NAME})
+# What this broker or Kafka makes in a partition's directory: offset and suffix, perhaps on their way in or out, and some others.
+_OF_SEGMENTS = "|".join(re.escape(suffix) for suffix in SEGMENT_SUFFIXES)
+_STATES = "|".join(re.escape(state) for state in (DELETED, CLEANED, SWAP))
+_SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, aborted_checkpoint.NAME))
+_OWN = re.compile(rf"[0-9]{{20}}(?:{_OF_SEGMENTS})(?:{_STATES})?|(?:{_SMALL_FILES})(?:\.tmp)?")
 _KEPT = "-kept"
 
 
@@ -71,13 +75,7 @@ def is_deleted(name: str) -> bool:
 
 def is_own(name: str) -> bool:
     """Is it the name of a file that this broker, or Kafka, makes in a partition's directory?"""
-    if name in _SMALL_FILES or name.removesuffix(".tmp") in _SMALL_FILES:
-        return True
-    for state in (DELETED, CLEANED, SWAP):
-        if name.endswith(state):
-            name = name.removesuffix(state)
-            break
-    return any(offset_of(name, suffix) is not None for suffix in SEGMENT_SUFFIXES)
+    return _OWN.fullmatch(name) is not None
 
 
 def look(disk: Disk, directory: str) -> Contents:
@@ -88,7 +86,7 @@ def look(disk: Disk, directory: str) -> Contents:
 def sort_out(names: Iterable[str]) -> Contents:
     """The names in a directory, by whose files they are."""
     everything = frozenset(names)
-    own = frozenset(filter(is_own, everything))
+    own = frozenset(filter(_OWN.fullmatch, everything))
     return Contents(own, everything - own)
 
 
@@ -98,14 +96,8 @@ def has_records(disk: Disk, directory: str, contents: Contents) -> bool:
         offset = offset_of(name, LOG)
         if offset is None:
             continue
-        if offset > 0:
+        if offset > 0 or disk.file_size(f"{directory}/{name}") > 0:
             return True
-        file = disk.open(f"{directory}/{name}", read_only=True)
-        try:
-            if file.size() > 0:
-                return True
-        finally:
-            file.close()
     return False
 
 

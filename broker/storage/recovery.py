@@ -67,6 +67,9 @@ log = get_logger("storage")
 # An index without an entry for so much log, with batches in it, has lost some; no sensible interval is as long.
 LARGEST_INDEX_GAP = 2 * 1024 * 1024
 
+_INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+_PASSING = (DELETED, CLEANED, SWAP, ".tmp")  # the ends of names that files do not keep
+
 
 @attrs.frozen(kw_only=True)
 class LogOnDisk:
@@ -114,7 +117,7 @@ def load(source: LogOnDisk) -> LoadedLog:
     segments = []
     for base in bases:
         segment = Segment(source.files, directory, base, 0, source.now_ms)
-        segment.size = segment.hot_from = segment.log.get().size()
+        segment.size = segment.hot_from = segment.log.size()
         segments.append(segment)
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
     _drop_left_over(source, loaded)
@@ -157,7 +160,9 @@ def _tidy(source: LogOnDisk) -> list[str]:
     disk, directory = source.files.disk, source.directory
     changed = False
     names = source.names
-    left_over = [name for name in names if name.endswith((DELETED, CLEANED, ".tmp"))]
+    if not any(name.endswith(_PASSING) for name in names) and not _stray_indexes(names):
+        return names
+    left_over = [name for name in names if name.endswith(_PASSING) and not name.endswith(SWAP)]
     for name in left_over:
         disk.remove(f"{directory}/{name}")
         changed = True
@@ -170,17 +175,20 @@ def _tidy(source: LogOnDisk) -> list[str]:
             if name.endswith(SWAP):
                 disk.remove(f"{directory}/{name}")
         changed = True
-    names = [name for name in names if not name.endswith((DELETED, CLEANED, SWAP, ".tmp"))]
-    logs = {offset_of(name, LOG) for name in names}
-    for name in names:
-        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
-            if name.endswith(suffix) and offset_of(name, suffix) not in logs:
-                disk.remove(f"{directory}/{name}")
-                changed = True
+    names = [name for name in names if not name.endswith(_PASSING)]
+    for name in _stray_indexes(names):
+        disk.remove(f"{directory}/{name}")
+        changed = True
     if changed:
         disk.sync_dir(directory)
         names = _own(disk.listdir(directory))
     return names
+
+
+def _stray_indexes(names: list[str]) -> list[str]:
+    """Those that have no log file."""
+    logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
+    return [name for name in names if name.endswith(_INDEXES) and name.rpartition(".")[0] not in logs]
 
 
 def _own(names: Iterable[str]) -> list[str]:

@@ -11,10 +11,12 @@ import attrs
 
 from broker.errors import ConfigError, RequestError, StorageError
 from broker.log import get_logger
+from broker.runtime.threads import Threads
 from broker.storage import partition_dir, recovery
 from broker.storage.adoption import take_in
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,
+    LEADER_EPOCHS,
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
@@ -24,7 +26,9 @@ from broker.storage.checkpoints import (
     read_offsets,
     read_partition_metadata,
     replace_text,
+    says,
 )
+from broker.storage.closing import close_logs, is_dirty
 from broker.storage.data_directory import CHECKPOINTS, write_properties
 from broker.storage.log import Log
 from broker.storage.log_config import LogConfig
@@ -77,7 +81,8 @@ def load(manager: "LogManager") -> Iterator[tuple["TopicInfo", list[Log]]]:
             manager.saved[name] = offsets
     for row in rows.values():
         info = TopicInfo(row.name, row.topic_id, row.partitions, row.configs)
-        yield info, [_open(manager, info, n, known) for n in range(row.partitions)]
+        config = _config(manager, info)
+        yield info, [_open(manager, info, config, n, known) for n in range(row.partitions)]
 
 
 def _read_checkpoints(manager: "LogManager") -> tuple[dict[str, Offsets], set[str], set[str]]:
@@ -98,27 +103,30 @@ def _read_checkpoints(manager: "LogManager") -> tuple[dict[str, Offsets], set[st
     return saved, missing, damaged
 
 
-def _new_log(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
-    directory = f"{manager.data_dir}/{partition_dir.directory_name(info.name, number)}"
+def _config(manager: "LogManager", info: "TopicInfo") -> LogConfig:
     try:
-        config = LogConfig.from_overrides(manager.config.defaults, info.configs)
+        return LogConfig.from_overrides(manager.config.defaults, info.configs)
     except RequestError as error:  # a setting that this version does not have
         logger.error("topic settings ignored", topic=info.name, error=str(error))
-        config = manager.config.defaults
+        return manager.config.defaults
+
+
+def _new_log(manager: "LogManager", info: "TopicInfo", config: LogConfig, number: int) -> Log:
+    directory = f"{manager.data_dir}/{partition_dir.directory_name(info.name, number)}"
     return Log(manager.around, directory, info.name, number, info.topic_id, config)
 
 
 def open_new(manager: "LogManager", info: "TopicInfo", number: int) -> Log:
     """A log whose directory was just made."""
-    log = _new_log(manager, info, number)
+    log = _new_log(manager, info, _config(manager, info), number)
     segment = recovery.new_segment(manager.files, log.dir, 0, manager.clock.time_ms())
     log.start(recovery.LoadedLog([segment], 0, 0, ProducerState(), []), 0)
     return log
 
 
-def _open(manager: "LogManager", info: "TopicInfo", number: int, known: _Known) -> Log:
+def _open(manager: "LogManager", info: "TopicInfo", config: LogConfig, number: int, known: _Known) -> Log:
     """Open one partition; it is offline if that fails."""
-    log = _new_log(manager, info, number)
+    log = _new_log(manager, info, config, number)
     key = (info.name, number)
     saved, adopted = known.saved, info.name in known.adopted
     recovery_point = saved[RECOVERY_POINTS].get(key, 0)
@@ -129,15 +137,16 @@ def _open(manager: "LogManager", info: "TopicInfo", number: int, known: _Known) 
     dense_from = NEVER if adopted else recovery_point if gaps else 0
     try:
         names = _list(manager, log.dir)
-        metadata = read_partition_metadata(manager.disk, log.dir)
-        if metadata.topic_id not in (None, info.topic_id):
-            raise StorageError(
-                f"{log.dir} belongs to a topic with another id ({metadata.topic_id}): bring the right one back"
-            )
-        if metadata != (info.topic_id, info.partitions):
+        if not says(manager.disk, log.dir, info.topic_id, info.partitions):
+            metadata = read_partition_metadata(manager.disk, log.dir)
+            if metadata.topic_id not in (None, info.topic_id):
+                raise StorageError(
+                    f"{log.dir} belongs to a topic with another id ({metadata.topic_id}): bring the right one back"
+                )
             _write_metadata(manager, log.dir, info)
             names = [name for name in names if not name.startswith(PARTITION_METADATA)]
-        _read_epochs(manager, log)
+        if LEADER_EPOCHS in names:
+            _read_epochs(manager, log)
         loaded = recovery.load(
             recovery.LogOnDisk(
                 files=manager.files,
@@ -192,22 +201,21 @@ def _read_epochs(manager: "LogManager", log: Log) -> None:
         log.leader_epoch = epochs[-1][0]
 
 
-def close(manager: "LogManager", deadline: float | None = None, clean: bool = True) -> None:
-    """Make everything durable; where nothing is wrong with any log, say so for the next start. Raises StorageError."""
-    for log in list(manager.partitions.values()):
-        if deadline is not None and manager.clock.monotonic() >= deadline:
-            clean = False
-            break
-        try:
-            log.checkpoint(closing=True)
-        except (StorageError, RequestError) as error:
-            logger.error("partition not closed", topic=log.topic, partition=log.partition, error=str(error))
-        clean = clean and log.offline is None and log.recovery_point == log.log_end_offset
+def close(manager: "LogManager", deadline: float | None, threads: Threads | None, clean: bool) -> bool:
+    """Make everything durable; where nothing is wrong with any log, and ``clean``, say so for the next start.
+
+    Raises StorageError.
+    ``deadline`` (monotonic s): what is not durable by then is left to recovery. False if something still writes.
+    """
+    logs = list(manager.partitions.values())
+    ended = close_logs(logs, manager.clock, deadline, threads)
+    clean = clean and not any(is_dirty(log) or log.offline is not None for log in logs)
     manager.save_recovery_points()
     manager.save_log_starts()
     manager.save_cleaner_offsets()
-    if clean:
+    if clean and ended:
         try:
             replace_text(manager.disk, f"{manager.data_dir}/{CLEAN}", CLEAN_TEXT)
         except OSError as error:
             raise StorageError(f"The mark of a clean stop could not be written: {error}") from error
+    return ended

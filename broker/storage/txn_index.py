@@ -37,7 +37,7 @@ class TransactionIndex:
         count = self._count
         if count < 0:
             try:
-                count = self.cached.get().size() // _ENTRY.size
+                count = self.cached.size() // _ENTRY.size
             except FileNotFoundError:
                 count = 0
             self._count = count

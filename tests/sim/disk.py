@@ -249,6 +249,11 @@ class SimDisk:
         self.pass_time(0)
         return False
 
+    def file_size(self, path: str) -> int:
+        self._operation(f"file_size {path}")
+        entry = self._find(path)
+        return len(entry.content) if isinstance(entry, Inode) else 0
+
     def rename(self, old: str, new: str) -> None:
         self._operation(f"rename {old} {new}")
         source, old_name = self._parent(old)

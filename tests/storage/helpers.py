@@ -109,6 +109,10 @@ class FaultyDisk(SystemDisk):
         faulty.disk = self
         return faulty
 
+    def file_size(self, path: str) -> int:
+        self.check("stat", path)
+        return super().file_size(path)
+
     def rename(self, old: str, new: str) -> None:
         self.check("rename", old)
         super().rename(old, new)

@@ -154,7 +154,7 @@ def test_the_newest_snapshot_stays_when_the_segment_with_its_offset_goes(storage
 def test_a_checkpoint_that_fails_moves_nothing(storage: Storage) -> None:
     log = storage.create()
     append_many(log, 3)
-    storage.disk.fail["sync", ".index"] = errno.EIO
+    storage.disk.fail["sync", ".timeindex"] = errno.EIO
     with pytest.raises(StorageError):
         log.checkpoint()
     assert log.recovery_point == 0

@@ -27,7 +27,8 @@ def begin(storage: Storage) -> Log:
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
 def test_a_segment_that_could_not_be_begun_leaves_nothing(storage: Storage, suffix: str, code: int) -> None:
     log = begin(storage)
-    storage.disk.fail["open", f"{1:020d}{suffix}"] = code
+    for operation in ("open", "stat"):
+        storage.disk.fail[operation, f"{1:020d}{suffix}"] = code
     with pytest.raises(StorageError):
         append(log, b"y" * LARGE)
     assert storage.files(".log") == [f"{0:020d}.log"]
@@ -129,7 +130,7 @@ class Run:
 
     def fails(self, what: str, path: str) -> None:
         if self.rng.random() < 0.2 and re.search(r"\.(log|index|timeindex|snapshot)$", path):
-            if what == "open":
+            if what in ("open", "stat"):
                 raise OSError(self.rng.choice([errno.EMFILE, errno.ENOSPC]), "for a test", path)
             if what == "write":
                 raise OSError(errno.ENOSPC, "for a test", path)

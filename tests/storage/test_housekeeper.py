@@ -154,3 +154,25 @@ def test_it_runs_and_stops_on_a_thread_of_its_own(storage: Storage) -> None:
     storage.manager.housekeeper.hurry()
     assert handle.stop(30)
     assert errors == []
+
+
+def test_checkpoints_retention_and_removals_of_many_logs_are_done_a_piece_a_step(storage: Storage) -> None:
+    """So that the thread ends soon when it is asked to."""
+    logs = 50
+    storage.manager.create_topic("t", logs, {"segment.bytes": "100", "retention.bytes": "1"})
+    for number in range(logs):
+        append_many(storage.log("t", number), 3)
+    while storage.manager.flusher.step(0):
+        pass
+    storage.manager.housekeeper.hurry()
+    syncs: list[int] = []
+    while True:
+        storage.disk.synced.clear()
+        if not storage.manager.housekeeper.step(0):
+            break
+        syncs.append(len(storage.disk.synced))
+    assert len(syncs) > logs
+    # A few files each of two logs, and the checkpoint files of all.
+    assert max(syncs) <= 16
+    assert all(storage.log("t", number).recovery_point == 3 for number in range(logs))
+    assert all(len(storage.log("t", number).view.segments) <= 2 for number in range(logs))

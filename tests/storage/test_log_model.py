@@ -137,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
         storage.clock.sleep_ms(hours * HOUR_MS)
         if log.log_end_offset > 0 and storage.clock.now_ms - NOW_MS > 168 * HOUR_MS:
             self.start = self.end
-        storage.manager.housekeeper.apply_retention()
+        list(storage.manager.housekeeper.apply_retention())
         storage.clock.now_ms = NOW_MS  # and the clock jumps back
 
     @rule()

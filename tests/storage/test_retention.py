@@ -17,7 +17,7 @@ def test_segments_whose_newest_record_is_too_old_go(storage: Storage) -> None:
     log = storage.create(retention_ms=10 * HOUR_MS)
     for hours in (12, 11, 10, 9):
         rolled(log, at_ms=NOW_MS - hours * HOUR_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 2
     assert offsets(read_records(log)) == [2, 3]
     storage.crash()
@@ -28,7 +28,7 @@ def test_a_young_segment_protects_the_ones_behind_it(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     rolled(log, at_ms=NOW_MS)
     rolled(log, at_ms=NOW_MS - 5 * HOUR_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
 
 
@@ -36,7 +36,7 @@ def test_even_the_active_segment_goes_when_all_of_it_is_too_old(storage: Storage
     log = storage.create(retention_ms=HOUR_MS)
     append_many(log, 3)
     storage.clock.sleep_ms(2 * HOUR_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes()) == (3, 3, 0)
     append(log, b"x")
     storage.crash()
@@ -46,10 +46,10 @@ def test_even_the_active_segment_goes_when_all_of_it_is_too_old(storage: Storage
 def test_records_without_a_time_stay_as_long_as_their_file_is_young(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS)
     append(log, b"x", timestamp=-1)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
     storage.clock.sleep_ms(2 * HOUR_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 1
 
 
@@ -58,7 +58,7 @@ def test_a_clock_that_jumps_back_deletes_nothing(storage: Storage) -> None:
     for _ in range(3):
         rolled(log, at_ms=NOW_MS)
     storage.clock.now_ms -= 1000 * HOUR_MS
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
 
 
@@ -66,7 +66,7 @@ def test_as_many_segments_go_as_leave_the_size_that_is_to_be_kept(storage: Stora
     log = storage.create(retention_bytes=1000, retention_ms=-1, segment_bytes=300)
     append_many(log, 30)
     sizes = [segment.size for segment in log.view.segments]
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     left = [segment.size for segment in log.view.segments]
     assert left == sizes[len(sizes) - len(left) :]
     assert sum(left) >= 1000 > sum(left[1:])
@@ -79,7 +79,7 @@ def test_nothing_goes_where_the_policy_is_only_to_compact(storage: Storage) -> N
         append(log, b"v", keys=[b"k"], timestamp=NOW_MS - hours * HOUR_MS)
         with log.lock:
             log.roll(NOW_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
 
 
@@ -95,7 +95,7 @@ def test_files_stay_for_a_while_under_another_name(storage: Storage) -> None:
     log = storage.create(retention_ms=HOUR_MS, file_delete_delay_ms=1000)
     rolled(log, at_ms=NOW_MS - 2 * HOUR_MS)
     rolled(log, at_ms=NOW_MS)
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert f"{0:020d}.log.deleted" in storage.files(".deleted")
     storage.manager.housekeeper.step(0)
     assert f"{0:020d}.log.deleted" in storage.files(".deleted")
@@ -116,6 +116,6 @@ def test_a_damaged_time_index_never_makes_data_go(storage: Storage) -> None:
         segment.largest_timestamp = -2  # as after a restart
         segment.times._page = None
         segment.times._tail = ([], [])
-    storage.manager.housekeeper.apply_retention()
+    list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
     assert log.offline is None

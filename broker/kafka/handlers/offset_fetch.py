@@ -52,11 +52,11 @@ def _group(broker: "KafkaBroker", call: Call, wanted: Any, stable: bool) -> dict
     return {"error_code": error, "topics": call.array(found, lambda topic: _topic(topic, ErrorCode.none, unstable))}
 
 
-def _distinct(topics: Any) -> list[tuple[str, dict[int, None]]]:
+def _distinct(topics: Any) -> list[tuple[str, list[int]]]:
     wanted: dict[str, dict[int, None]] = {}
     for topic in topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return list(wanted.items())
+    return [(name, list(partitions)) for name, partitions in wanted.items()]
 
 
 def _topic(topic: FetchedTopic, error: ErrorCode, unstable: Set[Partition] = frozenset()) -> dict[str, Any]:
