@@ -46,6 +46,7 @@ class Connection:
     # -- outgoing ---------------------------------------------------------------------------------------------------
     outgoing: deque[Part] = attrs.Factory(deque)
     outgoing_bytes: int = 0
+    outgoing_files: int = 0  # bytes of it that are files': they take no memory
     dirty: bool = False  # in its processor's list of those to flush
     response_unsent: bool = False  # a response above the high-water mark: answered, not unmuted
     writable: bool = True  # False from above the high-water mark until below the low one
@@ -64,7 +65,11 @@ class Connection:
         """Append to what must go."""
         size = 0
         for part in parts:
-            size += part.size if type(part) is FileRegion else len(part)  # type: ignore[arg-type]
+            if type(part) is FileRegion:
+                size += part.size
+                self.outgoing_files += part.size
+            else:
+                size += len(part)  # type: ignore[arg-type]
         self.outgoing.extend(parts)
         self.outgoing_bytes += size
 
@@ -84,6 +89,7 @@ class Connection:
                     raise OSError(f"{head.file.path} ends before byte {head.offset + head.size}")
                 turn -= sent
                 self.outgoing_bytes -= sent
+                self.outgoing_files -= sent
                 if sent == head.size:
                     outgoing.popleft()
                 else:

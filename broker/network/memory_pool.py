@@ -37,7 +37,7 @@ class MemoryPool:
     """``capacity`` bytes for requests. One request may exceed what is left (as in Kafka's pool), and one may grow beyond it."""
 
     def __init__(self, capacity: int, keep: int = 32 * 1024 * 1024) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         self._open_to_all = capacity - capacity // 4  # the rest is for buffers that complete their frame
         self._keep = min(keep, capacity)  # bytes of idle buffers at most
         self._lock = Lock()
@@ -65,7 +65,7 @@ class MemoryPool:
     @property
     def short(self) -> bool:
         """Somebody waits for memory, or more is in use than there should be."""
-        return bool(self._waiting) or self._in_use >= self._capacity
+        return bool(self._waiting) or self._in_use >= self.capacity
 
     def allocate(
         self,
@@ -88,9 +88,9 @@ class MemoryPool:
         with self._lock:
             if force:
                 beyond = 0 if self._overdrawn is None else len(self._overdrawn)
-                if self._in_use - beyond >= 2 * self._capacity:
+                if self._in_use - beyond >= 2 * self.capacity:
                     raise MemoryError("twice the memory for requests is in use")
-            elif self._in_use >= (self._capacity if completes else self._open_to_all):
+            elif self._in_use >= (self.capacity if completes else self._open_to_all):
                 if grows is None or (self._overdrawn is not None and self._overdrawn is not grows):
                     self._wait(on_release)
                     return None
@@ -147,7 +147,7 @@ class MemoryPool:
         """Whom to call once the lock is free: nobody, if nobody could have anything yet."""
         self._in_use -= size
         assert self._in_use >= 0
-        if not self._waiting or (self._in_use >= self._capacity and self._overdrawn is not None):
+        if not self._waiting or (self._in_use >= self.capacity and self._overdrawn is not None):
             return []
         waiting, self._waiting = self._waiting, []
         return waiting

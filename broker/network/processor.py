@@ -26,6 +26,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Outbox, Part, Peer, Request, Service
+from broker.network.unsent import Unsent
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE, Poller, Ready
@@ -43,10 +44,15 @@ _NAP_S = 1.0
 # A request for the pool that lies in the shared buffer must be copied: from this size on into request memory. Smaller copies
 # are not counted; there is one for each connection at most.
 _COPY_BYTES = 16 * 1024
-# Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones.
-_TURN_REQUESTS = range(128)
+# Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones. Where many
+# connections have some, fewer of each, so that whoever has one waits for some ms and not for a turn of each of the others.
+_TURN_REQUESTS = 128
 # ... and for how long (s), where they are not the cheapest. One request always has its turn, whatever it takes.
 _TURN_S = 0.002
+_STEP_REQUESTS = 1024
+_LEAST_TURN_REQUESTS = 4
+# A connection may have so many bytes of answers in memory while all together have too many.
+_UNSENT_BYTES = 16 * 1024
 # While request memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it
 # holds within 30 s (the request.timeout.ms of Kafka's clients: who is slower has given up by then). Else it is dropped.
 _SLOWEST_BYTES_S = 16 * 1024
@@ -57,6 +63,7 @@ _MEASURED_S = 5.0
 # Without anything to send to it for so long (s), it is taken for gone.
 _LINGER_S = 10.0
 
+_WHOLE_TURN = range(_TURN_REQUESTS)
 _NOT_MUTED = MuteState.NOT_MUTED
 _MUTED = MuteState.MUTED
 _REQUEST_RECEIVED = MuteEvent.REQUEST_RECEIVED
@@ -103,6 +110,11 @@ def _has_left(connection: Connection, quiet: float) -> bool:
     return not connection.interest and connection.socket.broken()
 
 
+def _unsent(connection: Connection) -> int:
+    """Bytes of answers in memory. What is pushed is not counted: its service has a bound for it, and knows when to stop."""
+    return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
+
+
 def _first(pair: tuple[float, Connection]) -> float:
     return pair[0]
 
@@ -124,6 +136,7 @@ class Processor:
         threads: Threads,
         channel: RequestChannel,
         memory: MemoryPool,
+        unsent: Unsent,
         outbox: Outbox,
         quotas: ConnectionQuotas,
         on_room: Callable[[], None],
@@ -140,6 +153,7 @@ class Processor:
         self._ident = -1  # of the thread that runs step()
         self._channel = channel
         self._memory = memory
+        self._unsent = unsent
         self._outbox = outbox
         self._quotas = quotas
         self._on_room = on_room
@@ -156,6 +170,8 @@ class Processor:
         self._memory_waiters: deque[Connection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
         self._progress: dict[Connection, tuple[int, float]] = {}  # of peers that hold memory: bytes, and since when
+        self._high_water = settings.high_water_bytes
+        self._turn = _WHOLE_TURN
         # Frames of connections that are gone, and of streams, which handlers are still reading: counted until they are done.
         self._lent: dict[Request, bytearray] = {}
         self._disconnected: list[Connection] = []
@@ -293,6 +309,11 @@ class Processor:
             timeout = _NAP_S
         ready = self._poller.poll(timeout)
         self._now = self._clock.monotonic()
+        waiting = len(ready) + len(self._runnable)
+        if waiting > _STEP_REQUESTS // _TURN_REQUESTS:
+            self._turn = range(max(_LEAST_TURN_REQUESTS, _STEP_REQUESTS // waiting))
+        else:
+            self._turn = _WHOLE_TURN
         return ready
 
     def process_completed_receives(self, ready: Sequence[tuple[Ready, int]]) -> None:
@@ -348,8 +369,10 @@ class Processor:
                 self._disconnect(connection)
             elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:
                 connection.received.release()
-        if self._memory.short:  # for whomever: those who wait may be elsewhere
-            self._drop_slow(now)
+        self._measure_unsent()
+        unread = self._high_water != self._settings.high_water_bytes
+        if self._memory.short or unread:  # for whomever: those who wait may be elsewhere
+            self._drop_slow(now, unread)
         elif self._progress:
             self._progress = {}
         for request in [each for each in self._lent if each.done]:
@@ -378,6 +401,7 @@ class Processor:
         for buffer in self._lent.values():  # the handlers have ended, or nobody counts any more
             self._memory.forget(buffer)
         self._lent = {}
+        self._unsent.report(self.number, 0)
         self._poller.close()
 
     # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
@@ -392,7 +416,7 @@ class Processor:
             connection.dirty = True
             self._dirty.append(connection)
         if connection.in_flight is request:
-            if connection.outgoing_bytes <= self._settings.high_water_bytes:
+            if connection.outgoing_bytes <= self._high_water:
                 self._answered(connection)
             else:
                 connection.response_unsent = True
@@ -579,12 +603,12 @@ class Processor:
         """Take whole frames out of ``view[start:end]`` until one is out with a handler or the turn is over. Returns where."""
         session, service, outbox = connection.session, connection.service, self._outbox
         sequential = session.in_flight_max == 1
-        high_water = self._settings.high_water_bytes
+        high_water = self._high_water
         taken = 0  # size of the last frame
         turn_ends = 0.0
         self._dispatching = connection
         try:
-            for _ in _TURN_REQUESTS:
+            for _ in self._turn:
                 if start >= end or connection.mute_state is not _NOT_MUTED:
                     break
                 if connection.outgoing_bytes > high_water:
@@ -742,12 +766,24 @@ class Processor:
                 none_left[completes] = none_left[False] = True
             self._memory_waiters.append(connection)
 
-    def _drop_slow(self, now: float) -> None:
-        """Memory is short: of the peers that hold some and are slow, the largest and slowest go until it no longer is."""
+    def _measure_unsent(self) -> None:
+        """While all connections together have too much to send in memory, none adds to more than a little."""
+        self._unsent.report(self.number, sum(map(_unsent, self.connections)))
+        high_water = self._settings.high_water_bytes
+        self._high_water = min(high_water, _UNSENT_BYTES) if self._unsent.too_much else high_water
+
+    def _drop_slow(self, now: float, unread: bool) -> None:
+        """Memory is short: of the peers that hold some and are slow, the largest and slowest go until it no longer is.
+
+        ``unread``: what is short is memory for answers.
+        """
         before, self._progress = self._progress, {}
         slow: list[tuple[float, Connection]] = []
         for connection in self.connections:
-            if not self._keeps_us_waiting(connection):
+            holds = connection.received.size if self._keeps_us_waiting(connection) else 0
+            if unread:
+                holds += _unsent(connection)
+            if not holds:
                 continue
             # Grows with every byte that passes, in either direction.
             progress = connection.received.pending - connection.outgoing_bytes
@@ -757,17 +793,19 @@ class Processor:
                 mark, since = progress, now
             elif elapsed >= _MEASURED_S:
                 rate = (progress - mark) / elapsed
-                if rate < max(_SLOWEST_BYTES_S, connection.received.size / _FILL_WITHIN_S):
-                    slow.append((connection.received.size / (rate + 1), connection))
+                if rate < max(_SLOWEST_BYTES_S, holds / _FILL_WITHIN_S):
+                    slow.append((holds / (rate + 1), connection))
                 else:
                     mark, since = progress, now
             self._progress[connection] = mark, since
         slow.sort(key=_first, reverse=True)
         for _, connection in slow:
-            if not self._memory.short:
+            if not self._memory.short and not self._unsent.too_much:
                 break
-            log.info("slow_peer_closed", peer=connection.peer.host, held_bytes=connection.received.size)
+            log.info("slow_peer_closed", peer=connection.peer.host)
             self._disconnect(connection)
+            if unread:
+                self._measure_unsent()
 
     def _keeps_us_waiting(self, connection: Connection) -> bool:
         """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
@@ -813,9 +851,10 @@ class Processor:
                 self._answered(connection)
         else:
             self._set_interest(connection, connection.interest | WRITE)
+        high_water = self._high_water if connection.session.in_flight_max else self._settings.high_water_bytes
         if connection.writable:
-            connection.writable = left <= self._settings.high_water_bytes
-        elif left <= self._settings.low_water_bytes:
+            connection.writable = left <= high_water
+        elif left <= min(self._settings.low_water_bytes, high_water):
             connection.writable = True
             self._run_later(connection)
             try:
@@ -834,7 +873,7 @@ class Processor:
         connection.socket.close()
         self.connections.pop(connection, None)
         connection.outgoing.clear()  # lets go of files
-        connection.outgoing_bytes = 0
+        connection.outgoing_bytes = connection.outgoing_files = 0
         request = connection.in_flight
         if request is not None:
             buffer = connection.received.abandon()

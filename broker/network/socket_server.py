@@ -20,6 +20,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Service
 from broker.network.timers import Timer
+from broker.network.unsent import Unsent
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import Body, ThreadHandle
@@ -81,6 +82,7 @@ class _Plane:
         self._server = server
         self._name = name
         self._memory = memory
+        self._unsent = Unsent(memory.capacity)  # as much for answers as for requests
         self._quotas = quotas
         # A quarter of the handlers to each lane: most are left for requests that are in none.
         self.channel = RequestChannel(queue, lane_width=max(1, handlers // 4))
@@ -149,6 +151,7 @@ class _Plane:
             threads=server.runtime.threads,
             channel=self.channel,
             memory=self._memory,
+            unsent=self._unsent,
             quotas=self._quotas,
             outbox=server.outbox,
             on_room=on_room,

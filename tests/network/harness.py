@@ -23,6 +23,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Peer
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
+from broker.network.unsent import Unsent
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
@@ -176,10 +177,18 @@ class Roles:
 class Stage:
     """What several processors share, as they do in a server."""
 
-    def __init__(self, *, memory: int = 1 << 28, queue: int = 100, quotas: ConnectionQuotas | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        memory: int = 1 << 28,
+        unsent: int = 1 << 28,
+        queue: int = 100,
+        quotas: ConnectionQuotas | None = None,
+    ) -> None:
         self.clock = ManualClock()
         self.roles = Roles()
         self.memory = MemoryPool(memory)
+        self.unsent = Unsent(unsent)
         self.channel = RequestChannel(queue)
         self.quotas = quotas or ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
         self.outbox = ProcessorOutbox()
@@ -211,13 +220,14 @@ class Bench:
         self.rooms = 0  # times the acceptor was told that there is room
         self.poller = SelectorPoller()
         self.processor = Processor(
-            0,
+            id(self),
             settings=ProcessorSettings(idle, high, low),
             poller=self.poller,
             clock=self.clock,
             threads=self.roles,
             channel=self.channel,
             memory=self.memory,
+            unsent=self.stage.unsent,
             outbox=self.outbox,
             quotas=self.quotas,
             on_room=self._room,

@@ -738,6 +738,63 @@ def test_a_reset_behind_a_request_that_was_not_read_is_noticed_while_another_is_
     b.until(lambda: connection.closed)
 
 
+def test_of_many_that_have_requests_each_gets_a_short_turn(bench: MakeBench) -> None:
+    b = bench()
+    clients = [b.connect() for _ in range(64)]
+    for client in clients:
+        client.send(frame(b"e", b"x") * 500)
+    while not b.processor.stats.requests:
+        b.step()
+    # One step: of those that were readable in it, none had a turn as long as if it were alone.
+    assert b.processor.stats.requests <= processor_module._STEP_REQUESTS + 64 * processor_module._LEAST_TURN_REQUESTS
+    b.until(lambda: all(len(client.frames) == 500 for client in clients))
+
+
+def test_answers_that_nobody_reads_are_bounded_over_all_connections(bench: MakeBench) -> None:
+    b = bench(stage=Stage(unsent=2 << 20), high=1 << 20, low=1 << 18, send_buffer=8192)
+    clients = [b.connect(receive_buffer=4096) for _ in range(10)]
+    reads = b.connect()
+    for client in clients:
+        client.reads = False
+    for _ in range(20):
+        for client in clients:
+            client.send(frame(b"e", b"x" * 50_000))
+        b.clock.now += 1
+        b.step(3)
+    # Two megabytes, and what came in the second before that was noticed.
+    assert b.stage.unsent.total <= 4 << 20
+    reads.send(frame(b"e", b"still served"))
+    b.until(lambda: reads.frames)
+    for _ in range(20):
+        b.clock.now += 1
+        b.step()
+    assert b.stage.unsent.total <= 2 << 20
+    gone = sum(client.reads is False and client.socket.fileno() > 0 for client in clients) - (
+        len(b.processor.connections) - 1
+    )
+    assert 0 < gone < 10
+    assert not reads.eof
+    for client in clients:
+        client.reads = True
+    b.until(lambda: len(b.processor.connections) == 1 or not any(c.outgoing for c in b.processor.connections))
+
+
+def test_files_that_nobody_reads_take_no_memory(bench: MakeBench, tmp_path: Path) -> None:
+    b = bench(EchoService(), stage=Stage(unsent=1 << 20), send_buffer=8192)
+    (tmp_path / "file").write_bytes(b"x" * (8 << 20))
+    b.service.file = SystemDisk().open(f"{tmp_path}/file", read_only=True)
+    client = b.connect(receive_buffer=4096)
+    client.reads = False
+    client.send(frame(b"f", b"0 %d" % (8 << 20)))
+    b.settle()
+    b.clock.now += 2
+    b.step(2)
+    assert b.connection_of(client).outgoing_bytes > 4 << 20
+    assert b.stage.unsent.total == 0
+    client.reads = True
+    b.until(lambda: client.frames)
+
+
 def test_a_reset_connection_is_gone_at_once(bench: MakeBench) -> None:
     b = bench()
     client, other = b.connect(), b.connect()
