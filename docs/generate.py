@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
 from broker.kafka import handlers
+from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, transaction
 from broker.network.mute import TABLE
 from broker.storage.log_config import SETTINGS
@@ -58,6 +59,14 @@ def topic_settings() -> str:
     return _table(("setting", "type", "Kafka's default", "taken from the broker's", "what it does"), rows)
 
 
+def _handled_on(api: Api) -> str:
+    if api.prepare:
+        return "processor, when short and it cannot block"
+    if api.inline:
+        return "processor, when short"
+    return "handler pool" if api.lane is None else f"handler pool, {api.lane} lane"
+
+
 def kafka_apis() -> str:
     rows = [
         (
@@ -65,7 +74,7 @@ def kafka_apis() -> str:
             _words(api.key.name),
             f"{api.min_version} - {api.max_version}",
             " - ".join(map(str, api.advertised)) if api.feature is None else f"as the feature `{api.feature[0]}`",
-            "processor, when it cannot block" if api.prepare else "processor" if api.inline else "handler pool",
+            _handled_on(api),
         )
         for key, api in handlers.load().items()
     ]

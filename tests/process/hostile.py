@@ -332,6 +332,35 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "sizes of one partition, 45,000 times": lambda: frame(
         ApiKey.DESCRIBE_LOG_DIRS, 1, count(1) + text(WIDE) + count(45_000) + count(0) * 45_000
     ),
+    "16,000 markers": lambda: control.encode_request(
+        ApiKey.WRITE_TXN_MARKERS,
+        1,
+        7,
+        "x",
+        {
+            "markers": [
+                {"producer_id": number, "topics": [{"name": WIDE, "partition_indexes": [number % 1000]}]}
+                for number in range(16_000)
+            ]
+        },
+    ),
+    "45,000 commits": lambda: frame(
+        ApiKey.OFFSET_COMMIT,
+        2,
+        text(GROUP)
+        + count(-1)
+        + text("")
+        + struct.pack(">q", -1)
+        + count(1)
+        + text(WIDE)
+        + count(45_000)
+        + b"".join(struct.pack(">iqh", number % 1000, number, -1) for number in range(45_000)),
+    ),
+    "45,000 members leave": lambda: frame(
+        ApiKey.LEAVE_GROUP,
+        3,
+        text(GROUP) + count(45_000) + b"".join(text(f"{number:5}") + b"\xff\xff" for number in range(45_000)),
+    ),
     "45,000 topic ids deleted": lambda: frame(
         ApiKey.DELETE_TOPICS, 6, b"\xc9\xdf\x02" + (b"\0" + b"i" * 16 + b"\0") * 45_000 + count(1000) + b"\0"
     ),

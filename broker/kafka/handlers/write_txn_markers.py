@@ -18,18 +18,29 @@ from protocol.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.kafka.broker import KafkaBroker
 
+# Markers of one request: each is written and fsynced, which whoever else waits for an fsync waits for. An operator sends one for
+# each partition that a transaction hangs in.
+_MARKERS_MAX = 1000
+
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
     markers = call.body.markers
+    if sum(len(topic.partition_indexes) for marker in markers for topic in marker.topics) > _MARKERS_MAX:
+        errors = [dict.fromkeys(_partitions(marker), ErrorCode.invalid_request) for marker in markers]
+        return {"markers": [_fields(*one) for one in zip(markers, errors, strict=True)]}
     answer = _Answer(call, len(markers))
     for index, marker in enumerate(markers):
-        partitions = frozenset((topic.name, one) for topic in marker.topics for one in topic.partition_indexes)
+        partitions = _partitions(marker)
         if marker.transaction_result:
             answer.of(index, dict.fromkeys(partitions, ErrorCode.cluster_authorization_failed))
             continue
         claim = Claim(marker.producer_id, marker.producer_epoch)
         broker.transactions.abort(claim, partitions, partial(answer.of, index))
     return None if markers else {"markers": []}
+
+
+def _partitions(marker: Any) -> frozenset[Partition]:
+    return frozenset((topic.name, one) for topic in marker.topics for one in topic.partition_indexes)
 
 
 class _Answer:
