@@ -114,8 +114,9 @@ def query_marks(cluster: Cluster, written: Sequence[Written]) -> QueryMarks:
 
 def write_marks(cluster: Cluster, app: str, topic: str | None, written: Sequence[Written]) -> WriteMarks:
     """Of a write of the application ``app``. ``topic``: of the option; None if the rows say it."""
+    query = next((one.query_id for one in written if one.query_id is not None), None)
     run = next((one.run for one in written if one.run is not None), None)
-    return WriteMarks(cluster, app, topic, _topics(written), sum(one.rows for one in written), run)
+    return WriteMarks(cluster, app, topic, _topics(written), sum(one.rows for one in written), query, run)
 
 
 def _topics(written: Iterable[Written]) -> list[str]:

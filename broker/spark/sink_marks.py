@@ -11,9 +11,10 @@ committed by the same decision as the rows (``sink_commit.py``). Which group it 
 
 So numbered writes of one application to different topics, or to different sets of topics, are counted apart, as Delta counts
 them by table. Two writes with one number to one target cannot be told from a write and its repetition by the numbers alone. The
-mark therefore also says in which run of a streaming query the number came last: within one run a batch comes once.
+mark therefore also says of which streaming query the write was, and in which run of it the number came last: a batch comes again
+only in the same query, and within one run it comes once.
 
-Until 0.1.0 all numbered writes of an application were counted together, in the group ``spark-<app>``. A mark in there stands for
+Older versions counted all numbered writes of an application together, in the group ``spark-<app>``. A mark in there stands for
 the last write whose first topic has it, whichever that was: the first write that comes with its number claims it.
 """
 
@@ -115,10 +116,12 @@ class QueryMarks:
 
 @attrs.frozen
 class _Mark:
-    """``run``: of the streaming query in which a number came last, and ``seen``: that number. ``rows``: of the last write."""
+    """``rows``: of the last write. ``query``: the streaming query that it was made for. ``run``: in which of its runs a number
+    came last, and ``seen``: that number."""
 
     number: int
     rows: int = -1
+    query: str | None = None
     run: str | None = None
     seen: int = -1
 
@@ -126,13 +129,13 @@ class _Mark:
     def of(cls, committed: OffsetAndMetadata) -> "_Mark":
         try:
             told: Any = json.loads(committed.metadata)
-            run = None if told["run"] is None else str(told["run"])
-            return cls(committed.offset, int(told["rows"]), run, int(told["seen"]))
+            query, run = (None if told[name] is None else str(told[name]) for name in ("query", "run"))
+            return cls(committed.offset, int(told["rows"]), query, run, int(told["seen"]))
         except (ValueError, TypeError, KeyError, RecursionError):
             return cls(committed.offset)  # an administrator has put it there
 
     def stored(self, topics: str) -> OffsetAndMetadata:
-        told = {"run": self.run, "seen": self.seen, "rows": self.rows, "topics": topics}
+        told = {"query": self.query, "run": self.run, "seen": self.seen, "rows": self.rows, "topics": topics}
         return OffsetAndMetadata(self.number, json.dumps(told))
 
 
@@ -145,6 +148,7 @@ class WriteMarks:
     topic: str | None
     topics: Sequence[str]
     rows: int
+    query: str | None = None
     run: str | None = None
     _mark: _Mark | None = None
 
@@ -185,11 +189,17 @@ class WriteMarks:
         return f"claimed {_digest(self.group)}"
 
     def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        return {_place(self.topics): _Mark(number, self.rows, self.run, number).stored(self._topics)}
+        return {_place(self.topics): _Mark(number, self.rows, self.query, self.run, number).stored(self._topics)}
 
     def repeated(self, leader: Producer, number: int) -> None:
         """Raises ConfigError if it is another write with the same number."""
         mark = self._mark
+        if mark is not None and None not in (self.query, mark.query) and mark.query != self.query:
+            raise ConfigError(
+                f"txnAppId {self.app!r} has come to txnVersion {mark.number} for {self._topics} in another query"
+                f" ({mark.query}), so these {self.rows} rows with txnVersion {number} would be lost: a query with a new"
+                f" checkpoint counts from 0 on, give it a txnAppId of its own."
+            )
         if mark is not None and self.run is not None and mark.run == self.run and number <= mark.seen:
             raise ConfigError(
                 f"txnAppId {self.app!r} has written to {self._topics} with txnVersion {mark.seen} in this run of the query"
@@ -211,7 +221,7 @@ class WriteMarks:
         if known < number:
             self._take_over(number)
         if self.run is not None:
-            again = _Mark(max(known, number), -1 if mark is None else mark.rows, self.run, number)
+            again = _Mark(max(known, number), -1 if mark is None else mark.rows, self.query, self.run, number)
             leader.commit_offsets(self.group, {_place(self.topics): again.stored(self._topics)})
             leader.commit()
 

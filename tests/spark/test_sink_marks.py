@@ -55,6 +55,7 @@ class App:
     id: str = attrs.Factory(lambda: f"app-{uuid.uuid4().hex}")
     run: str | None = attrs.Factory(lambda: str(uuid.uuid4()))
     tag: str = attrs.Factory(lambda: f"marks-{next(_names)}-")
+    query: str = "q"
 
     def restart(self) -> None:
         self.run = str(uuid.uuid4())
@@ -79,7 +80,7 @@ class App:
         rows = self.rows(number, target, task, marker)
         batch = pa.record_batch([[value for _, value in rows], [topic for topic, _ in rows]], names=["value", "topic"])
         columns = SinkColumns(value=0, topic=None if target.by_option else 1)
-        return write_task(self.options(target), columns, Task(task, attempt, "q", self.run), job, iter([batch]))
+        return write_task(self.options(target), columns, Task(task, attempt, self.query, self.run), job, iter([batch]))
 
     def commit(self, number: int, target: Target, written: list[Written], dies_after: str = "") -> bool:
         """What the driver does. Whether it was new."""
@@ -231,6 +232,23 @@ def test_a_number_that_goes_back_within_a_run_is_an_error(app: App) -> None:
         app.save(6, OPTION_A)
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_query_that_counts_from_0_again_is_an_error(app: App, number: int) -> None:
+    """It has a new checkpoint, and its rows are others."""
+    assert app.save(3, OPTION_A)
+    app.restart()
+    app.query = "q2"
+    with pytest.raises(
+        ConfigError, match=rf"has come to txnVersion 3 .* in another query \(q\), .* txnVersion {number} would be"
+    ):
+        app.save(number, OPTION_A)
+    assert app.save(4, OPTION_A)
+    app.query = "q"
+    with pytest.raises(ConfigError, match=r"in another query \(q2\)"):
+        app.save(4, OPTION_A)
+    assert app.expected((3, OPTION_A), (4, OPTION_A)) == app.seen()
+
+
 def test_outside_of_a_query_what_is_not_written_is_said(app: App, caplog: pytest.LogCaptureFixture) -> None:
     app.run = None
     assert app.save(7, OPTION_A)
@@ -317,7 +335,9 @@ def test_the_tasks_of_another_write_are_left_alone(app: App) -> None:
     assert sorted([*app.expected((0, OPTION_A)), (app.tag + "b", "x")]) == app.seen()
 
 
-@pytest.mark.parametrize("metadata", ["", "{", "[]", '{"run": 1}', '{"run": null, "rows": "x", "seen": 1}', "[" * 4000])
+@pytest.mark.parametrize(
+    "metadata", ["", "{", "[]", '{"run": 1}', '{"query": 1, "run": null, "rows": "x", "seen": 1}', "[" * 4000]
+)
 def test_a_mark_that_an_administrator_has_set_counts(app: App, metadata: str) -> None:
     app.cluster.make_topics([app.tag + "a"])
     group = write_name(app.id, app.tag + "a")

@@ -135,11 +135,11 @@ class Producer:
             raise TransactionError("Begin a transaction before sending.")
         most = self._cluster.config.max_request_size
         parts = self._fitting(topic, data, count)
-        for part, _ in parts:
-            if len(part) > most:
-                raise RecordTooLargeError(
-                    f"A record for {topic}-{partition} takes {len(part)} bytes, which is more than max.request.size={most}."
-                )
+        longest = max(len(part) for part, _ in parts)
+        if longest > most:
+            raise RecordTooLargeError(
+                f"A record for {topic}-{partition} takes {longest} bytes, which is more than max.request.size={most}."
+            )
         try:
             with self._cluster.limit.within(self._cluster.config.delivery_timeout_ms):
                 for part, records in parts:
