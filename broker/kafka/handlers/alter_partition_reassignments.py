@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import RequestError
 from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -44,4 +45,4 @@ def _reassign(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
     return {"partition_index": wanted.partition_index, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, min_version=0, max_version=1, handle=handle)
+API = Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, min_version=0, max_version=1, handle=handle, lane=ADMIN)

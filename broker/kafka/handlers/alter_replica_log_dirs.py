@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from broker.errors import RequestError, StorageError
 from broker.kafka.admin import online_log
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -19,7 +20,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         is_ours = directory.path == broker.logs.data_dir  # as DescribeLogDirs tells it
         for topic in directory.topics:
             partitions = results.setdefault(topic.name, [])
-            for one in topic.partitions:
+            for one in call.work.each(topic.partitions):
                 error = _move(broker, topic.name, one) if is_ours else ErrorCode.log_dir_not_found
                 partitions.append({"partition_index": one, "error_code": error})
     return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
@@ -35,4 +36,4 @@ def _move(broker: "KafkaBroker", topic: str, partition: int) -> ErrorCode:
     return ErrorCode.none
 
 
-API = Api(key=ApiKey.ALTER_REPLICA_LOG_DIRS, min_version=1, max_version=2, handle=handle)
+API = Api(key=ApiKey.ALTER_REPLICA_LOG_DIRS, min_version=1, max_version=2, handle=handle, lane=ADMIN)

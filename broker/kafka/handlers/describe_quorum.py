@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
+from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -20,20 +21,21 @@ _LISTENER = "CONTROLLER"
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    topics = call.body.topics
     host, port = broker.advertised(call.peer)
     node = {"node_id": broker.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "topics": [
-            {
-                "topic_name": topic.topic_name,
-                "partitions": [_partition(broker, topic.topic_name, one.partition_index) for one in topic.partitions],
-            }
-            for topic in topics
-        ],
+        "topics": call.array(call.body.topics, lambda topic: _topic(broker, call, topic)),
         "nodes": [node],
+    }
+
+
+def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+    name = topic.topic_name
+    return {
+        "topic_name": name,
+        "partitions": call.array(topic.partitions, lambda one: _partition(broker, name, one.partition_index)),
     }
 
 
@@ -70,4 +72,4 @@ def _partition(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, A
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle)
+API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle, lane=ADMIN)
