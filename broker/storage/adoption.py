@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from broker.errors import StorageError
 from broker.log import get_logger
 from broker.storage import partition_dir
 from broker.storage.catalogue import TopicRow
@@ -76,10 +77,13 @@ def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) 
                 logger.warning("directory ignored", path=orphan.path, reason=reason)
     if changed or adopted:
         disk.sync_dir(directory)
-    if deleted_ids:
-        catalogue.forget_deleted_topics(deleted_ids)
-    if catalogue.meta(TAKEN_IN) is None:
-        catalogue.set_meta(TAKEN_IN, "1")
+    try:
+        if deleted_ids:
+            catalogue.forget_deleted_topics(deleted_ids)
+        if catalogue.meta(TAKEN_IN) is None:
+            catalogue.set_meta(TAKEN_IN, "1")
+    except StorageError as error:  # a full disk: the next start does it again
+        logger.warning("catalogue not brought up to date", error=str(error))
     return adopted
 
 

@@ -16,9 +16,12 @@ from typing import NamedTuple, Protocol, TypeVar
 import attrs
 
 from broker.errors import ConfigError, StorageError, UnknownOutcome
+from broker.log import get_logger
 from broker.runtime.threads import Lock
 
 T = TypeVar("T")
+
+logger = get_logger("storage")
 
 # Rises with each change of the tables that an older broker would misread.
 SCHEMA_VERSION = 3
@@ -217,6 +220,9 @@ class SqliteCatalogue:
     stay in the file, and a process that opens it later takes them for a transaction that was committed. So a failed commit
     is followed by one that changes nothing but a counter: SQLite writes it over the failed frames, whose checksums continue
     those before them and are therefore void. Until that has succeeded nothing else is written.
+
+    In WAL mode SQLite wants a file of 32 KiB beside the catalogue, for which a full disk has no room. Then the catalogue is
+    opened for this process alone, which needs no such file: it can be read, and written again as soon as there is room.
     """
 
     def __init__(self, path: str) -> None:
@@ -225,25 +231,36 @@ class SqliteCatalogue:
         self._lock = Lock()
         self._uncertain = False  # frames of a commit that failed may be in the log
         try:
-            # isolation_level=None: transactions begin and end where we say so.
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+            self._connection = self._connect(exclusive=False)
         except sqlite3.Error as error:
-            raise ConfigError(
-                f"The catalogue {path} cannot be opened ({error}): make its directory writable."
-            ) from error
-        try:
-            self._prepare()
-        except sqlite3.Error as error:
-            self._connection.close()
-            raise ConfigError(
-                f"The catalogue {path} cannot be used ({error}): make it writable, or restore it from a backup if it is damaged."
-            ) from error
-        except ConfigError:
-            self._connection.close()
-            raise
+            if _is_damage(error):
+                raise ConfigError(
+                    f"The catalogue {path} is damaged ({error}): restore it from a backup, or move it and its -wal file away "
+                    "to have the topics taken in from their directories, without their settings and without committed offsets."
+                ) from error
+            try:
+                self._connection = self._connect(exclusive=True)
+            except sqlite3.Error:
+                raise ConfigError(
+                    f"The catalogue {path} cannot be used ({error}): make room on its disk if that is full, and see to it that "
+                    "its directory can be written to."
+                ) from error
+            logger.warning("catalogue opened for this process alone", path=path, reason=str(error))
 
-    def _prepare(self) -> None:
-        execute = self._connection.execute
+    def _connect(self, exclusive: bool) -> sqlite3.Connection:
+        # isolation_level=None: transactions begin and end where we say so.
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        try:
+            self._prepare(connection, exclusive)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, exclusive: bool) -> None:
+        execute = connection.execute
+        if exclusive:
+            execute("PRAGMA locking_mode=EXCLUSIVE")
         version = execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise ConfigError(
@@ -253,7 +270,7 @@ class SqliteCatalogue:
         execute("PRAGMA synchronous=FULL")
         if version < SCHEMA_VERSION:
             added = "".join(_LAYOUTS[version:])
-            self._connection.executescript(f"BEGIN IMMEDIATE;{added}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+            connection.executescript(f"BEGIN IMMEDIATE;{added}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
         problem = execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise sqlite3.DatabaseError(problem)
@@ -469,6 +486,13 @@ class _Inside(SqliteCatalogue):
 
     def _write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         return change(self._connection)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)  # none for what quick_check finds
+    return isinstance(error, sqlite3.DatabaseError) and (
+        code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    )
 
 
 def _put_transaction(connection: sqlite3.Connection, row: TransactionRow) -> None:

@@ -417,7 +417,7 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
             raise _missing(source, offset, loaded.segments[number + 1].base_offset)
         _cut(source, loaded, number, good, end)
     elif not last:
-        segment.finish_indexes()
+        segment.keep_indexes()
     return offset
 
 

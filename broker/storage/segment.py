@@ -7,6 +7,7 @@ An index is only a hint. Whatever it says is checked against the header that it 
 they disagree; the log then makes the index again.
 """
 
+import errno
 from collections.abc import Iterator
 
 from broker.errors import StorageError
@@ -23,6 +24,8 @@ BASE_OFFSET, LENGTH, EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP,
 PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT = range(9, 13)
 
 NEVER = 2**63 - 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # Headers are read a few at a time: an index entry stands for 4 KiB by default.
 WALK_BYTES = 8192
@@ -120,6 +123,14 @@ class Segment:
         self.offsets.flush()
         self.times.flush()
 
+    def keep_indexes(self) -> None:
+        """As ``finish_indexes``; what a full disk does not take stays in memory, and the next start makes it again."""
+        try:
+            self.finish_indexes()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+
     def start_indexes_from(self, position: int, offset: int) -> None:
         """Forget the entries for the batch at ``position``, whose base offset is ``offset``, and all behind it.
 
@@ -149,7 +160,7 @@ class Segment:
                 raise CorruptSegment(f"{self.log.path} has a batch with a wrong offset at position {position}")
             next_offset = last_offset + 1
             twin.index(position, header[LENGTH] + LOG_OVERHEAD, last_offset, header[MAX_TIMESTAMP], interval)
-        twin.finish_indexes()
+        twin.keep_indexes()
         self.offsets, self.times = twin.offsets, twin.times
         self.largest_timestamp, self.largest_timestamp_offset = twin.largest()
         self._bytes_since_index = twin._bytes_since_index

@@ -203,3 +203,30 @@ def test_a_directory_with_other_people_s_files_is_refused_in_one_sentence(tmp_pa
     with BrokerProcess(tmp_path) as broker:  # by now it is a broker's as well
         assert 0 == broker.stop()
     assert "a photo" == photo.read_text()
+
+
+def test_on_a_full_disk_it_starts_serves_what_there_is_and_writes_again_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    filler = small_disk / "somebody-else-s"
+    with BrokerProcess(tmp_path, data_dir=small_disk / "data") as broker:
+        for killed in (True, False, True):
+            producer = Producer(settings(broker.address, message_timeout_ms=5000, linger_ms=0))
+            before = end_of(broker.address, "topic") if filler.exists() else 0
+            filler.unlink(missing_ok=True)
+            for number in range(before, before + 20):
+                producer.produce("topic", b"%06d" % number)
+            assert 0 == producer.flush(30)
+            consumer = Consumer(settings(broker.address, group_id="group"))
+            consumer.commit(offsets=[TopicPartition("topic", 0, 7)], asynchronous=False)
+            consumer.close()
+            broker.kill() if killed else broker.stop()
+            fill_up(filler)
+            broker.start()
+            assert list(range(before + 20)) == numbers(broker.address, "topic", before + 20)
+            consumer = Consumer(settings(broker.address, group_id="group"))
+            assert 7 == consumer.committed([TopicPartition("topic", 0)], 30)[0].offset
+            consumer.close()
+            refused = Producer(settings(broker.address, message_timeout_ms=1500, linger_ms=0))
+            assert [] != fill(refused, "topic", least=0)[1]
+        assert 0 == broker.stop()

@@ -435,3 +435,30 @@ def test_leader_epochs_of_an_imported_log_are_kept(storage: Storage) -> None:
     storage.crash()
     assert storage.log().log_end_offset == 11
     assert read_bytes(storage.log(), 10)[12:16] == b"\0\0\0\3"
+
+
+@pytest.mark.parametrize("lost", [None, ".index", ".timeindex"])
+def test_recovery_needs_no_room(storage: Storage, lost: str | None) -> None:
+    """A broker that was killed on a full disk starts again: the indexes that have no place stay in memory."""
+    log = storage.create(segment_bytes=2000, index_interval_bytes=100)
+    append_many(log, 100)
+    expected = values(log)
+    if lost is not None:
+        storage.manager.checkpoint()
+    storage.kill()
+    if lost is not None:
+        for path in storage.path().glob(f"*{lost}"):
+            path.unlink()
+    storage.disk.room = 0
+    storage.open()
+    log = storage.log()
+    assert log.offline is None
+    assert values(log) == expected
+    for offset in (0, 33, 77):
+        assert read_records(log, start=offset)[0].offset == offset
+    with pytest.raises(StorageError):
+        append(log, b"x" * 10)
+    storage.disk.room = None
+    append(log, b"x")
+    for _ in range(2):
+        assert values(storage.crash().log()) == [*expected, b"x"]
