@@ -23,7 +23,7 @@ def begin(storage: Storage) -> Log:
     return log
 
 
-@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
 def test_a_segment_that_could_not_be_begun_leaves_nothing(storage: Storage, suffix: str, code: int) -> None:
     log = begin(storage)
