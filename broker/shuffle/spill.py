@@ -8,6 +8,7 @@ at the start.
 When the disk does not take anything, the data stays in memory (so that writers wait) and it is tried again every second.
 """
 
+import re
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -38,6 +39,8 @@ OPEN_FILES = 256
 
 _DATA = ".data"
 _INDEX = ".index"
+# The files that are made here: a partition's id and a number.
+_OWN = re.compile(r"[0-9a-f]+-[0-9]+\.(?:data|index|index\.tmp)")
 
 Done = Callable[[OSError | None], None]
 # Of one subpartition: the sequence number of the first buffer, and payloads from there on.
@@ -303,7 +306,7 @@ class Spiller:
     # -- the start ----------------------------------------------------------------------------------------------------
 
     def load(self, budget: Budget, ttl_s: float) -> Iterator[tuple[ResultPartition, float]]:
-        """The finished partitions on disk, each with the time (s) that it has left. Everything else there is removed.
+        """The finished partitions on disk, each with the time (s) that it has left. The files of all others are removed.
 
         ``ttl_s``: of those whose writer did not say.
         """
@@ -316,7 +319,7 @@ class Spiller:
             number = stem.partition("-")[2]
             if number.isdecimal():
                 self._next_stem = max(self._next_stem, int(number))
-            if dot + kind != _INDEX:
+            if dot + kind != _INDEX or not _OWN.fullmatch(name):
                 continue
             try:
                 index = self._read_index(stem)
@@ -339,7 +342,7 @@ class Spiller:
             age_s = (self._clock.time_ms() - index.finished_ms) / 1000
             yield partition, min(ttl, max(0.0, ttl - age_s))
         for name in names:
-            if name not in kept:
+            if name not in kept and _OWN.fullmatch(name):
                 self._remove_file(f"{self._directory}/{name}")
         # A broker that was killed may have renamed an index and not come to make that durable, and its writer is told now.
         self._sync_names()

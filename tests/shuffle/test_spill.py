@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,21 @@ def test_what_was_not_finished_is_removed_at_the_next_start(tmp_path: Path) -> N
     with serving(tmp_path) as server:
         assert server.files == []
         assert server.partitions.list("") == []
+
+
+def test_other_people_s_files_are_left_alone_at_the_start(tmp_path: Path) -> None:
+    with serving(tmp_path, leave=True, shuffle_memory_bytes=1 << 20) as server:
+        client = server.connect()
+        client.open(new_id(), 1, BLOCKING).push(*[b"x" * 100_000] * 8)
+        wait_for(lambda: server.files)
+        client.sync()
+    mine = {"notes.txt", "a.data", "backup-1.index", "photos"}
+    for name in mine - {"photos"}:
+        (tmp_path / "shuffle" / name).write_text(name)
+    (tmp_path / "shuffle" / "photos").mkdir()
+    with serving(tmp_path):
+        assert mine == {path.name for path in (tmp_path / "shuffle").iterdir()}
+        shutil.rmtree(tmp_path / "shuffle")
 
 
 def test_the_time_to_live_goes_on_over_a_restart(tmp_path: Path) -> None:
