@@ -24,20 +24,18 @@ GRACE_S = 0.5
 
 
 class Closing:
-    """``Body`` of each of the threads. A log is one step."""
+    """The logs that are left; any of the threads takes the next one."""
 
     def __init__(self, logs: Iterable[Log]) -> None:
         self._todo = deque(logs)
         self._left = deque(self._todo)  # one is taken out for each log that is done
-        self._idle = Event()
         self._given_up = False
 
-    def step(self, timeout: float | None) -> bool:
+    def next(self) -> bool:
+        """Checkpoint a log. False if there is none to begin."""
         try:
             log = self._todo.popleft()
         except IndexError:
-            if timeout != 0:
-                self._idle.wait(timeout)
             return False
         try:
             if not self._given_up:
@@ -48,9 +46,6 @@ class Closing:
             self._left.pop()
         return True
 
-    def wakeup(self) -> None:
-        self._idle.set()
-
     def done(self) -> bool:
         return not self._left
 
@@ -58,6 +53,24 @@ class Closing:
         """Begin no more logs. Returns how many are left."""
         self._given_up = True
         return len(self._left)
+
+
+class _Worker:
+    """``Body`` of one of the threads. A log is one step."""
+
+    def __init__(self, closing: Closing) -> None:
+        self._closing = closing
+        self._stop = Event()
+
+    def step(self, timeout: float | None) -> bool:
+        if self._closing.next():
+            return True
+        if timeout != 0:
+            self._stop.wait(timeout)
+        return False
+
+    def wakeup(self) -> None:
+        self._stop.set()
 
 
 def is_dirty(log: Log) -> bool:
@@ -77,13 +90,13 @@ def close_logs(logs: Iterable[Log], clock: Clock, deadline: float | None, thread
     closing = Closing(dirty)
     if threads is None:
         while not closing.done() and (deadline is None or clock.monotonic() < deadline):
-            closing.step(0)
+            closing.next()
         return _ended(closing, True)
 
     def crashed(error: BaseException) -> None:
         logger.error("thread_crashed", exc_info=error)
 
-    handles = [threads.spawn(f"closing-{n}", closing, crashed) for n in range(min(THREADS, len(dirty)))]
+    handles = [threads.spawn(f"closing-{n}", _Worker(closing), crashed) for n in range(min(THREADS, len(dirty)))]
     while not closing.done() and (deadline is None or clock.monotonic() < deadline):
         threads.pause(PAUSE_S)
     closing.give_up()
