@@ -138,11 +138,15 @@ def get_stuck(broker: BrokerProcess, times: int = 1) -> list[socket.socket]:
     connections = [socket.create_connection((host, int(port))) for _ in range(times)]
     for connection in connections:
         connection.sendall(control.encode_request(ApiKey.LIST_GROUPS, 0, 1, "stuck", {}))
+    until_stuck(broker, times)
+    return connections
+
+
+def until_stuck(broker: BrokerProcess, times: int = 1) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while [event["event"] for event in broker.events].count("stuck") < times:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return connections
 
 
 @pytest.mark.parametrize("client", ["waits", "has gone"])
@@ -155,11 +159,13 @@ def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, cli
             for connection in connections:
                 connection.close()
         broker.process.terminate()
-        assert 0 == broker.process.wait(PATIENCE_S)
-        assert [] == broker.errors
-        assert "not stopped within" not in broker.output
-        left_behind = [event["left_behind"] for event in broker.events if event["event"] == "stopped"]
-        assert left_behind[0] >= 3  # on a busy machine one more does not make it
+        if broker.process.wait(PATIENCE_S) == 0:
+            assert [] == broker.errors
+            left_behind = [event["left_behind"] for event in broker.events if event["event"] == "stopped"]
+            assert left_behind[0] >= 3
+        else:  # on a busy machine these three may leave nothing for who stops the broker: then the time itself ends it
+            assert how == "computes"
+            assert "broker: not stopped within 3 s" in broker.output
         for connection in connections:
             connection.close()
         broker.start()
@@ -190,6 +196,19 @@ def test_it_ends_in_time_even_if_its_own_end_is_stuck(tmp_path: Path) -> None:
         assert "broker: not stopped within 1 s" in broker.output
         broker.start()
         assert 1 == len(Librdkafka().consume(broker.address, "topic", 1)[0])
+
+
+def test_it_ends_in_time_while_it_starts(tmp_path: Path) -> None:
+    broker = stuck(tmp_path, "waits for ever at the start", "shutdown_timeout_ms=1000")
+    broker.launch()
+    try:
+        until_stuck(broker)
+        broker.process.terminate()
+        assert 1 == broker.process.wait(PATIENCE_S)
+        assert "broker: not stopped within 1 s" in broker.output
+    finally:
+        if broker.process.poll() is None:
+            broker.kill()
 
 
 def test_a_storm_of_connections_and_requests_does_not_hold_it_up(tmp_path: Path) -> None:
