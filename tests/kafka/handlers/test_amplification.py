@@ -35,7 +35,7 @@ class Tempting:
         self.kafka = kafka
         self.name = kafka.topic(PARTITIONS)
         group = self.name  # strings of a request are all the same
-        stable(kafka, group, protocols=[{"name": "range", "metadata": bytes(20_000)}])
+        stable(kafka, group, protocols=[{"name": "range", "metadata": bytes(20_000)}], session_timeout=1_800_000)
         commit(
             kafka, self.name + "-offsets", self.name, *range(PARTITIONS), partition={"committed_metadata": "m" * 500}
         )
@@ -144,3 +144,20 @@ def test_too_many_entries_close_the_connection(
 ) -> None:
     fields = repeated(schema_of(REQUEST, key, version), path, "", False, REQUEST_ENTRIES_MAX + 1)
     assert tempting.exchange(control.encode_request(key, version, 7, "x", fields)) == 0
+
+
+def test_an_answer_that_would_be_too_long_closes_the_connection(
+    tempting: Tempting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.kafka.api.RESPONSE_MAX_BYTES", 2000)
+    monkeypatch.setattr("broker.kafka.handlers.metadata.RESPONSE_MAX_BYTES", 2000)
+    described = {"topics": [{"name": tempting.name}], "response_partition_limit": 200}
+    asked = control.encode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 7, "x", described)
+    assert tempting.exchange(asked) == 0
+    every = control.encode_request(ApiKey.METADATA, 9, 7, "x", {"topics": None})
+    assert tempting.exchange(every) == 0
+    # Shorter ones are answered.
+    short = control.encode_request(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 7, "x", described | {"response_partition_limit": 5}
+    )
+    assert tempting.exchange(short) > 0
