@@ -13,8 +13,9 @@ from broker.errors import StorageError
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.transactions import joint_end
+from broker.kafka.transactions.entry import Entry, Reply
 from broker.kafka.transactions.marker_writer import MarkerWriter
-from broker.kafka.transactions.registry import Entry, Registry, Reply, log_failure
+from broker.kafka.transactions.registry import Registry, log_failure
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State
 from broker.kafka.transactions.unknown import AbortReply
 from broker.runtime.threads import Lock

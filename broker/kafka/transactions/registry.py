@@ -11,10 +11,8 @@ added to a transaction are durable before its decision is. Then:
 A start finds every transaction in one of these steps and goes on with the next one (``open``). Any thread may call any method.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-
-import attrs
 
 from broker.config import BrokerConfig
 from broker.errors import RequestError, StorageError
@@ -22,6 +20,7 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.groups.registry import send
 from broker.kafka.groups.room import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
+from broker.kafka.transactions.entry import Entry, Reply
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.rows import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
@@ -36,38 +35,10 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("transactions")
 
-Reply = Callable[[ErrorCode], None]
-
 # What could not be written is tried again after this long (s): a full disk, a log that is offline.
 _RETRY_S = 1.0
 # Transactional ids that a sweep looks at before it lets other changes pass.
 _SWEEP_AT_A_TIME = 1000
-
-
-@attrs.define(eq=False)
-class Entry:
-    """One transactional id. All of it is guarded by ``lock``; a group's lock may be taken under it. Who holds several of them has
-    taken them in the order of their ids."""
-
-    transaction: Transaction
-    lock: Lock = attrs.Factory(Lock)
-    # Group -> what it commits with the transaction, as far as durable.
-    offsets: dict[str, Offsets] = attrs.Factory(dict)
-    # The same, from the moment it is asked for: readers that want stable offsets wait for these.
-    unstable: set[tuple[str, Partition]] = attrs.Factory(set)
-    ended: list[Reply] = attrs.Factory(list)  # told when the decision is carried out
-    timer: TimerHandle | None = None
-    offsets_bytes: int = 0  # about what `offsets` take
-    counted_bytes: int = 0  # what it counts for in the room that groups and transactions share
-    is_gone: bool = False  # forgotten: whoever still has it asks again
-
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes in memory."""
-        state = self.transaction.pending or self.transaction.state
-        participants = 0 if state is None else len(state.partitions) + len(state.groups)
-        name_bytes = 2 * len(self.transaction.transactional_id)
-        return TRANSACTION_BYTES + name_bytes + PARTICIPANT_BYTES * participants + self.offsets_bytes
 
 
 class Registry:
@@ -130,7 +101,7 @@ class Registry:
                 gone.add(pending.topic)
                 continue
             key = (pending.topic, pending.partition)
-            _put(entry, pending.group, {key: committed_of(pending)})
+            entry.put(pending.group, {key: committed_of(pending)})
             self._make_unstable(entry, pending.group, [key])
         for topic in sorted(gone):
             self._writer.change(partial(_delete_topic_offsets, topic), log_failure)
@@ -309,7 +280,7 @@ class Registry:
         log_failure(failure)
         if failure is None:
             with entry.lock:
-                _put(entry, group, offsets)
+                entry.put(group, offsets)
                 self._count(entry)
         send([partial(reply, _error_of(failure))])
 
@@ -443,13 +414,6 @@ class Registry:
                 transaction.forget()
                 self.remove(entry)
                 self._writer.change(partial(_delete, transaction.transactional_id), log_failure)
-
-
-def _put(entry: Entry, group: str, offsets: Offsets) -> None:
-    of_group = entry.offsets.setdefault(group, {})
-    before = sum(of_group[key].size_bytes for key in offsets if key in of_group)
-    of_group.update(offsets)
-    entry.offsets_bytes += sum(one.size_bytes for one in offsets.values()) - before
 
 
 def _error_of(failure: StorageError | None) -> ErrorCode:
