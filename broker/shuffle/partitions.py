@@ -19,7 +19,7 @@ from broker.log import get_logger
 from broker.network.timers import Timer, TimerHandle
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.shuffle.budget import Budget
+from broker.shuffle.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill import Spiller
 from broker.shuffle.view import View
@@ -128,6 +128,18 @@ class Partitions:
                     raise Refused(
                         WriterErrorCode.RELEASED, f"the data set {wanted.partition.data_set.hex()} was released"
                     )
+                structure = PARTITION_BYTES + PLACE_BYTES * wanted.subpartitions
+                try:
+                    if not self.budget.admit(wanted.owner, structure):
+                        raise Refused(
+                            WriterErrorCode.QUOTA_EXCEEDED,
+                            f"{wanted.owner or 'nobody'} has {self.budget.owned(wanted.owner)} bytes",
+                        )
+                except NoRoom as error:
+                    raise Refused(
+                        WriterErrorCode.STORAGE_ERROR,
+                        f"no room for another partition (shuffle_memory_bytes): {error}; release some",
+                    ) from None
                 found = ResultPartition(
                     wanted.partition,
                     wanted.type,
@@ -138,6 +150,7 @@ class Partitions:
                     retains=self.settings.retention_s > 0,
                     unsent_max=self.settings.pipelined_bytes,
                 )
+                found.structure = structure
                 found.ttl_ms = wanted.ttl_ms
                 self._by_id[wanted.partition] = found
                 self._spiller.add(found)

@@ -21,7 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.runtime.threads import Lock
-from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, SUBPARTITION_BYTES, Budget
 from broker.shuffle.stored import SpillFile
 from broker.shuffle.subpartition import Subpartition
 from broker.storage.files import CachedFile
@@ -102,8 +102,11 @@ class ResultPartition:
         self.read_to_end = False  # released because all of it was read
         self.unwanted = False  # the same, or released because its readers have gone of their own will
         self.lock = Lock()
-        self.subpartitions = [Subpartition() for _ in range(subpartitions)]
+        # None: nothing has come for it, and nobody has asked for it.
+        self.subpartitions: list[Subpartition | None] = [None] * subpartitions
         self.budget = budget
+        self.structure = 0  # bytes of `budget.index` for the partition and its subpartitions
+        self.buffer_bytes = 0  # what its writer's buffers were like when it was lost
         self.unsent_max = unsent_max
         self.unsent = 0  # bytes that no reader has been sent, and what they cost beside
         self.memory = 0  # bytes held in memory
@@ -138,6 +141,16 @@ class ResultPartition:
     def spill_early(self) -> bool:
         return self.memory >= self._early_bytes and self.state is OPEN
 
+    def part(self, index: int) -> Subpartition:
+        """With the lock held: a subpartition that is going to be used."""
+        part = self.subpartitions[index]
+        if part is None:
+            part = self.subpartitions[index] = Subpartition()
+            if self.state is not RELEASED:
+                self.structure += SUBPARTITION_BYTES
+                self.budget.charge(self.owner, SUBPARTITION_BYTES)
+        return part
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def take_over(
@@ -155,7 +168,8 @@ class ResultPartition:
             self.epoch += 1
             self._incarnation = incarnation
             before, self.call_writer = self.call_writer, call
-            return TakenOver(self.epoch, [part.next_sequence for part in self.subpartitions], before)
+            sequences = [0 if part is None else part.next_sequence for part in self.subpartitions]
+            return TakenOver(self.epoch, sequences, before)
 
     def detach(self, epoch: int) -> bool:
         """The writer of this epoch has let go of it. False if another one has it by now."""
@@ -195,16 +209,21 @@ class ResultPartition:
         compressed: bool,
         payload: memoryview,
         epoch: int = 0,
+        unpromised: int | None = None,
     ) -> int:
         """Keep a buffer (one copy of the payload is made) unless it is there already. Returns the number expected next.
 
-        Raises Fenced, SequenceGap, AfterTheEnd, OverQuota, IndexError (no such subpartition). Does nothing if the partition is
-        not OPEN.
+        Raises Fenced, SequenceGap, AfterTheEnd, OverQuota, NoRoom, IndexError (no such subpartition). Does nothing if the
+        partition is not OPEN. ``unpromised``: see ``Budget.take``.
         """
         part = self.subpartitions[subpartition]
         with self.lock:
             if epoch != self.epoch:
                 raise Fenced
+            if part is None:
+                if self.state is not OPEN:
+                    return 0
+                part = self.part(subpartition)
             expected = part.first + len(part.kinds)
             if sequence != expected:
                 if sequence < expected:
@@ -218,7 +237,7 @@ class ResultPartition:
             if part.incomplete and part.cursor is None:
                 part.pass_over(data_type)
                 return expected + 1
-            self._keep(part, data_type, compressed, bytes(payload))
+            self._keep(part, data_type, compressed, payload, unpromised=unpromised)
             cursor = part.cursor
             told = False
             if cursor is not None:
@@ -235,13 +254,14 @@ class ResultPartition:
         part: Subpartition,
         data_type: DataType,
         compressed: bool,
-        payload: bytes,
+        payload: bytes | memoryview,
         obliged: bool = False,
+        unpromised: int | None = None,
     ) -> None:
         size = len(payload)
-        if not self.budget.take(self.owner, size, obliged, IN_MEMORY_BYTES):
+        if not self.budget.take(self.owner, size, obliged, IN_MEMORY_BYTES, unpromised):
             raise OverQuota(f"{self.owner or 'nobody'} has {self.budget.owned(self.owner)} bytes")
-        part.append(data_type, compressed, payload)
+        part.append(data_type, compressed, bytes(payload))
         self.memory += size
         self.unsent += size + _BUFFER_OVERHEAD
         self.in_memory += 1
@@ -255,8 +275,11 @@ class ResultPartition:
         told = []
         end = begin + _ENDED_AT_ONCE
         with self.lock:
-            for part in self.subpartitions[begin:end]:
-                if part.ended or part.gone or self.state is not OPEN:
+            for index in range(begin, min(end, len(self.subpartitions))):
+                if self.state is not OPEN:
+                    return 0
+                part = self.part(index)
+                if part.ended or part.gone:
                     continue
                 if not part.data_ended:
                     self._keep(part, DataType.END_OF_DATA, False, _END_OF_DATA, obliged=True)
@@ -298,9 +321,11 @@ class ResultPartition:
             if self.state is RELEASED:
                 return
             self.unwanted = self.read_by_all and not self.forsaken
-            self.read_to_end = self.unwanted and all(part.ended for part in self.subpartitions)
+            self.read_to_end = self.unwanted and all(part is not None and part.ended for part in self.subpartitions)
             self.state = RELEASED
             views = self._drop()
+            structure, self.structure = self.structure, 0
+        self.budget.give_back(self.owner, 0, 0, structure)
         self._tell_opener()
         for view in views:
             view.notify()
@@ -308,8 +333,9 @@ class ResultPartition:
     def _drop(self) -> "Iterable[View]":
         """With the lock held: forget the data. Returns who has to be told."""
         for part in self.subpartitions:
-            part.clear()
-        self.budget.give_back(self.owner, self.memory, self.disk, self.index_bytes)
+            if part is not None:
+                part.clear()
+        self.budget.give_back(self.owner, self.memory, self.disk, self.index_bytes - self.structure)
         self.memory = self.disk = self.unsent = self.in_memory = self.in_file = 0
         self.file = None  # regions that are being sent keep it open
         views, self.views = self.views, {}
@@ -392,7 +418,7 @@ class ResultPartition:
         """Nobody has come in place of lost readers. True if nobody is left who could read: it can be released."""
         with self.lock:
             for part in self.subpartitions:
-                if part.lost:
+                if part is not None and part.lost:
                     part.lost = False
                     self.abandon(part, part.let_go_before, lost=not part.sent_all)
             return self.read_by_all
@@ -400,9 +426,10 @@ class ResultPartition:
     def data_of(self, indices: IndexSet) -> int:
         """With the lock held, of a finished partition: data buffers of these subpartitions."""
         if indices.size == 1:
-            return self.subpartitions[indices.start].data_total
+            return self.part(indices.start).data_total
         if self._data_before is None:
-            self._data_before = array("q", accumulate((part.data_total for part in self.subpartitions), initial=0))
+            totals = (0 if part is None else part.data_total for part in self.subpartitions)
+            self._data_before = array("q", accumulate(totals, initial=0))
         return self._data_before[indices.end + 1] - self._data_before[indices.start]
 
     @property
@@ -410,7 +437,7 @@ class ResultPartition:
         """With the lock held: a pipelined one that nobody can read any more."""
         # Gone is gone for ever, so each is looked at once, however many readers go one after another.
         parts = self.subpartitions
-        while self._gone < len(parts) and parts[self._gone].gone:
+        while self._gone < len(parts) and (part := parts[self._gone]) is not None and part.gone:
             self._gone += 1
         return self.pipelined and self._gone == len(parts)
 
@@ -468,8 +495,8 @@ class ResultPartition:
 
     @property
     def index_bytes(self) -> int:
-        """What is kept of each buffer beside its payload."""
-        return self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
+        """What is kept beside payloads."""
+        return self.structure + self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
 
 
 def _all_processed(partition: ResultPartition, subpartitions: list[int], writers: "Writers") -> None:

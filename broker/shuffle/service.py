@@ -11,6 +11,7 @@ import attrs
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
+from broker.shuffle.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.credit import Credit
 from broker.shuffle.partitions import Partitions, Waiting
 from broker.shuffle.request_queue import Receiver, RequestQueue
@@ -136,6 +137,12 @@ class ShuffleService:
                 state.writers.handle(writer_frames.parse(frame))
             else:
                 self._message(state, request, outbox, messages.parse(frame, self._generation))
+        except NoRoom as error:
+            # Its writer connects again, and sends what was not taken when there is room. An error would be its end.
+            log.info(
+                "push_without_room", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
+            )
+            outbox.close(request)
         except ProtocolError as error:
             # As Flink: everybody on this connection hears of it, then it is closed.
             log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
@@ -200,6 +207,9 @@ class ShuffleService:
 
     def _request(self, state: _State, connection: Connection, outbox: Outbox, message: PartitionRequest) -> None:
         self._cancel(state, message.receiver)
+        if not self._partitions.budget.admit_reader(READER_BYTES):
+            self._no_memory(connection, outbox, message)
+            return
         partition = self._partitions.find(message.partition)
         if partition is not None:
             self._attach(state, connection, outbox, message, partition)
@@ -228,9 +238,14 @@ class ShuffleService:
             return  # cancelled meanwhile; perhaps the receiver has asked for something else
         del state.waiting[message.receiver]
         if partition is None:
+            self._partitions.budget.reader_gone(READER_BYTES)
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
         else:
             self._attach(state, connection, outbox, message, partition)
+
+    def _no_memory(self, connection: Connection, outbox: Outbox, message: PartitionRequest) -> None:
+        text = "The broker has no memory for another reader (shuffle_memory_bytes)."
+        outbox.push(connection, [encode_error(IO_EXCEPTION, text, message.receiver)])
 
     def _attach(
         self,
@@ -240,17 +255,27 @@ class ShuffleService:
         message: PartitionRequest,
         partition: ResultPartition,
     ) -> None:
+        """Its reader has been admitted."""
+        budget, indices = self._partitions.budget, message.subpartitions
+        cursors = 0 if partition.pipelined or indices.size == 1 else CURSOR_BYTES * indices.size
+        if indices.end < len(partition.subpartitions) and cursors and not budget.admit_reader(cursors):
+            budget.reader_gone(READER_BYTES)
+            self._no_memory(connection, outbox, message)
+            return
         receiver = Receiver(message.receiver)
         # On any thread: there is something where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
         try:
-            receiver.view = View(partition, message.subpartitions, Credit(message.credit), on_data, self._generation)
+            receiver.view = View(partition, indices, Credit(message.credit), on_data, self._generation)
         except PartitionGone:
+            budget.reader_gone(READER_BYTES)
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
             return
         except IndexError as error:
+            budget.reader_gone(READER_BYTES)
             outbox.push(connection, [encode_error(ILLEGAL_ARGUMENT_EXCEPTION, str(error), message.receiver)])
             return
+        receiver.view.reader_bytes = READER_BYTES + cursors
         state.queue.add(receiver)
         self._open_further(state, connection, outbox, receiver)
 
@@ -271,6 +296,7 @@ class ShuffleService:
         entry = state.waiting.pop(receiver, None)
         if entry is not None:
             self._partitions.stop_waiting(entry[0].partition, entry[1])
+            self._partitions.budget.reader_gone(READER_BYTES)
         state.queue.remove(receiver, complete=True)
 
     def _let_go(self, state: _State) -> None:
@@ -281,9 +307,11 @@ class ShuffleService:
     def _stop_waiting(self, state: _State) -> None:
         for message, waiting in state.waiting.values():
             self._partitions.stop_waiting(message.partition, waiting)
+            self._partitions.budget.reader_gone(READER_BYTES)
         state.waiting.clear()
 
     def _view_ended(self, view: View, complete: bool) -> None:
+        self._partitions.budget.reader_gone(view.reader_bytes)
         self._partitions.end_view(view, complete)
 
     def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:

@@ -17,7 +17,7 @@ from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.threads import Event, Lock
-from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, PARTITION_BYTES, PLACE_BYTES, Budget
 from broker.shuffle.released_files import ReleasedFiles
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill_index import SpillIndex
@@ -56,7 +56,7 @@ class _Finishing:
     error: OSError | None = None
     gone: bool = False  # released or failed meanwhile
     data: CachedFile | None = None
-    index: bytes = b""
+    index: SpillIndex | None = None
     index_path: str = ""
     index_file: File | None = None
 
@@ -233,7 +233,7 @@ class Spiller:
             if not partition.in_file:
                 partition.file, partition.file_end = None, 0
             # Before somebody gives back what was moved.
-            self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES))
+            self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES), partition.owner)
         return count
 
     def _create(self, partition: ResultPartition) -> NamelessFile | CachedFile:
@@ -285,7 +285,7 @@ class Spiller:
             named = partition.named_file
             assert named is not None, "each subpartition has its end, so there is a file"
             each.data, each.index_path = named, named.path.removesuffix(_DATA) + _INDEX
-            each.index = SpillIndex.of(partition, self._clock.time_ms()).encode()
+            each.index = SpillIndex.of(partition, self._clock.time_ms())
 
     def _sync_data(self, each: "_Finishing") -> None:
         assert each.data is not None
@@ -293,7 +293,10 @@ class Spiller:
 
     def _write_index(self, each: "_Finishing") -> None:
         each.index_file = self._disk.open(f"{each.index_path}.tmp", create=True)
-        each.index_file.pwrite([each.index], 0)
+        assert each.index is not None
+        offset = 0
+        for piece in each.index.pieces():
+            offset += each.index_file.pwrite([piece], offset)
 
     def _sync_index(self, each: "_Finishing") -> None:
         assert each.index_file is not None
@@ -335,7 +338,9 @@ class Spiller:
                 kept |= {stem + _INDEX, stem + _DATA}
                 continue
             partition.named_file = named
-            budget.loaded(partition.owner, partition.disk, partition.index_bytes)
+            subpartitions = partition.structure  # these have been counted
+            partition.structure += PARTITION_BYTES + PLACE_BYTES * len(partition.subpartitions)
+            budget.loaded(partition.owner, partition.disk, partition.index_bytes - subpartitions)
             kept |= {stem + _INDEX, stem + _DATA}
             self._partitions[partition.id] = partition
             ttl = ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000
@@ -393,14 +398,14 @@ def _oldest(partition: ResultPartition) -> tuple[list[_Run], int, int]:
     count = size = 0
     for turn in range(len(parts)):
         part = parts[(partition.spill_next + turn) % len(parts)]
-        if not part.payloads:
+        if part is None or not part.payloads:
             continue
-        start, payloads = part.oldest_in_memory(_PIECE_BYTES - size)
+        start, payloads = part.oldest_in_memory(_PIECE_BYTES - size - 64 * count)
         if payloads:
             found.append((part, start, payloads))
             count += len(payloads)
             size += sum(map(len, payloads))
-            if size >= _PIECE_BYTES:
+            if size + 64 * count >= _PIECE_BYTES:
                 partition.spill_next = (partition.spill_next + turn + 1) % len(parts)
                 break
     return found, count, size

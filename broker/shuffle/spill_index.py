@@ -6,6 +6,9 @@ of the sequence numbers of each subpartition: i32 subpartition, u8 data type, u8
 """
 
 import struct
+from array import array
+from collections.abc import Iterator
+from itertools import islice
 from typing import Self
 
 import attrs
@@ -26,7 +29,38 @@ _COUNT = struct.Struct(">q")
 _ENTRY = struct.Struct(">iBBqi")
 _CRC = struct.Struct(">I")
 
+# Entries that are encoded at once.
+_PIECE = 4096
+
 Entry = tuple[int, int, bool, int, int]
+
+
+class _Kept:
+    """The entries of a partition whose buffers are all in its file and which nothing is added to; made as they are wanted."""
+
+    def __init__(self, parts: list[tuple[bytearray, "array[int]", "array[int]"]]) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(kinds) for kinds, _, _ in self._parts)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for index, (kinds, offsets, sizes) in enumerate(self._parts):
+            for kind, offset, size in zip(kinds, offsets, sizes, strict=True):
+                yield index, kind & ~COMPRESSED, bool(kind & COMPRESSED), offset, size
+
+
+class _Packed:
+    """The entries of an index, as they lie in it."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data) // _ENTRY.size
+
+    def __iter__(self) -> Iterator[Entry]:
+        return _ENTRY.iter_unpack(self._data)
 
 
 @attrs.frozen
@@ -38,26 +72,35 @@ class SpillIndex:
     finished_ms: int
     subpartitions: int
     owner: str
-    entries: list[Entry]
+    entries: "list[Entry] | _Kept | _Packed"
 
     @classmethod
     def of(cls, partition: ResultPartition, finished_ms: int) -> Self:
         """With the partition's lock held, when all of it is spilled."""
-        entries: list[Entry] = []
-        for index, part in enumerate(partition.subpartitions):
+        parts = []
+        for part in partition.subpartitions:
+            assert part is not None, "a subpartition without an end"
             assert not part.first, "a blocking partition keeps all its buffers"
             assert part.memory_from == part.next_sequence, "a buffer that was not spilled"
-            for kind, offset, size in zip(part.kinds, part.offsets, part.sizes, strict=True):
-                entries.append((index, kind & ~COMPRESSED, bool(kind & COMPRESSED), offset, size))
-        count = len(partition.subpartitions)
-        return cls(partition.id, partition.ttl_ms, finished_ms, count, partition.owner, entries)
+            parts.append((part.kinds, part.offsets, part.sizes))
+        return cls(partition.id, partition.ttl_ms, finished_ms, len(parts), partition.owner, _Kept(parts))
 
     def encode(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The encoded index, piece by piece: there may be millions of entries."""
         owner = self.owner.encode()
         head = _HEAD.pack(_MAGIC, _VERSION, self.id, self.ttl_ms, self.finished_ms, self.subpartitions, len(owner))
-        pack = _ENTRY.pack
-        body = b"".join([head, owner, _COUNT.pack(len(self.entries)), *(pack(*entry) for entry in self.entries)])
-        return body + _CRC.pack(crc32c(body))
+        piece, checksum = b"".join((head, owner, _COUNT.pack(len(self.entries)))), 0
+        pack, entries = _ENTRY.pack, iter(self.entries)
+        while packed := [pack(*entry) for entry in islice(entries, _PIECE)]:
+            piece += b"".join(packed)
+            if len(packed) == _PIECE:
+                checksum = crc32c(piece, checksum)
+                yield piece
+                piece = b""
+        yield piece + _CRC.pack(crc32c(piece, checksum))
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -71,26 +114,26 @@ class SpillIndex:
         try:
             owner = data[_HEAD.size : pos].decode()
             (count,) = _COUNT.unpack_from(data, pos)
-            entries = list(_ENTRY.iter_unpack(data[pos + _COUNT.size : -_CRC.size]))
+            packed = memoryview(data)[pos + _COUNT.size : -_CRC.size]
         except struct.error as error:
             raise ValueError(f"the index is damaged: {error}") from None
-        if count != len(entries):
-            raise ValueError(f"an index of {count} entries has {len(entries)}")
-        return cls(ResultPartitionID(raw_id), ttl_ms, finished_ms, subpartitions, owner, entries)
+        if count * _ENTRY.size != len(packed):
+            raise ValueError(f"an index of {count} entries has {len(packed)} bytes of them")
+        return cls(ResultPartitionID(raw_id), ttl_ms, finished_ms, subpartitions, owner, _Packed(packed))
 
     def partition(self, file: SpillFile, size: int, budget: Budget) -> ResultPartition:
         """The partition whose data is in ``file``, of ``size`` bytes. ValueError if it cannot be that."""
+        if any(offset + length > size for _, _, _, offset, length in self.entries):
+            raise ValueError("the data is shorter than its index says")
         partition = ResultPartition(self.id, PartitionType.BLOCKING, self.subpartitions, budget, self.owner)
         partition.ttl_ms = self.ttl_ms
         for subpartition, data_type, compressed, offset, length in self.entries:
-            if offset + length > size:
-                raise ValueError("the data is shorter than its index says")
-            part = partition.subpartitions[subpartition]
+            part = partition.part(subpartition)
             part.load(DATA_TYPES[data_type], bool(compressed), offset, length)
             partition.disk += length
             partition.in_file += 1
-        for part in partition.subpartitions:
-            part.ended = True
+        for subpartition in range(self.subpartitions):
+            partition.part(subpartition).ended = True
         partition.file = file
         partition.file_end = size
         partition.state = FINISHED

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COMPRESSED = 0x80
 # How much longer than what is kept the lists may get before they are cut: cutting costs their length.
 _CUT_FROM = 64
+# What a payload counts beside its bytes when it is moved to the file.
+_OVERHEAD_BYTES = 64
 
 _END_OF_DATA, _END_OF_PARTITION = DataType.END_OF_DATA, DataType.END_OF_PARTITION
 
@@ -167,14 +169,17 @@ class Subpartition:
     # -- to the file ----------------------------------------------------------------------------------------------------
 
     def oldest_in_memory(self, most_bytes: int) -> tuple[int, list[bytes]]:
-        """The sequence number of the first, and the payloads from there on, up to the one with which they are so many bytes."""
+        """The sequence number of the first, and the payloads from there on, up to the one with which they are so many bytes.
+
+        Each counts some bytes more: somebody waits for the partition's lock while small ones are gathered.
+        """
         start = max(self.memory_from, self.let_go_before)
         found: list[bytes] = []
         for index in range(start - self.memory_from, len(self.payloads)):
             payload = self.payloads[index]
             assert payload is not None
             found.append(payload)
-            most_bytes -= len(payload)
+            most_bytes -= len(payload) + _OVERHEAD_BYTES
             if most_bytes <= 0:
                 break
         return start, found

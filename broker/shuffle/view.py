@@ -104,6 +104,7 @@ class View:
         "idle",
         "more",
         "partition",
+        "reader_bytes",
         "row",
         "waiting",
     )
@@ -122,6 +123,7 @@ class View:
         self.partition = partition
         self.alone = indices.size == 1
         self.waiting = 0  # data buffers that it has not taken
+        self.reader_bytes = 0  # what its reader was admitted with
         self.acknowledged = False  # the reader has processed all records
         self._indices = indices
         self._opened_to = indices.start  # the subpartitions before have a cursor, or have had one
@@ -145,7 +147,7 @@ class View:
                 self.idle = not self.row
             else:
                 parts = partition.subpartitions[indices.start : indices.end + 1]
-                if any(part.cursor is not None or part.incomplete for part in parts):
+                if any(part is not None and (part.cursor is not None or part.incomplete) for part in parts):
                     raise PartitionGone("a pipelined subpartition can be read once")
                 self._claim()
             partition.views[self] = None
@@ -167,7 +169,8 @@ class View:
 
     def _claim(self) -> None:
         begin, end = self._opened_to, min(self._opened_to + AT_ONCE, self._indices.end + 1)
-        for index, part in enumerate(self.partition.subpartitions[begin:end], begin):
+        for index in range(begin, end):
+            part = self.partition.part(index)
             if part.cursor is not None or part.incomplete:
                 raise PartitionGone("a pipelined subpartition can be read once")
             cursor = part.cursor = Cursor(self, part, index)
@@ -185,7 +188,7 @@ class View:
         index = self._opened_to
         if index <= self._indices.end:
             self._opened_to = index + 1
-            cursor = Cursor(self, self.partition.subpartitions[index], index)
+            cursor = Cursor(self, self.partition.part(index), index)
             if cursor.part.kinds:  # not if it has failed
                 cursor.ready = True
                 self.row.appendleft(cursor)
@@ -448,7 +451,12 @@ class View:
             if not partition.pipelined:
                 return True
             begin, end = self._closed_to, min(self._closed_to + AT_ONCE, self._indices.end + 1)
-            for index, part in enumerate(partition.subpartitions[begin:end], begin):
+            for index in range(begin, end):
+                part = partition.subpartitions[index]
+                if part is None:
+                    if partition.state is FAILED or partition.state is RELEASED:
+                        continue
+                    part = partition.part(index)
                 cursor = part.cursor
                 if cursor is not None and cursor.view is self:
                     position = cursor.position

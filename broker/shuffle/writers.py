@@ -7,6 +7,11 @@ of the window at a time, as long as there is room: all partitions together withi
 partition within its own bound. What is held back is granted when the spiller or a reader has made room. Who pushes small buffers
 gets a larger window, up to eight times as many: a writer that waits after each 64 KiB does little but wait.
 
+Credit counts buffers and is backed by bytes: for each, room for a buffer as large as the writer's last ones is reserved in the
+budget, for the first as for Flink's 32 KiB. A window holds at most as many bytes as one of buffers of 32 KiB, but always a few
+buffers. Who pushes larger ones than that, when there is no room but for what others were promised, loses its connection. It
+connects again, is told how far it got, and gets credit for buffers as large as it makes them.
+
 The newest opening of a partition has it. What comes by the handle of an older one is refused (see ``result_partition``), and its
 writer is told at once, on its own connection's processor.
 """
@@ -20,6 +25,7 @@ from broker.network.connection import Connection
 from broker.network.service import Outbox
 from broker.network.timers import TimerHandle
 from broker.shuffle.acknowledgement import WITHIN_S, Unacknowledged
+from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, NoRoom
 from broker.shuffle.partitions import Partitions, Refused
 from broker.shuffle.result_partition import (
     FAILED,
@@ -64,6 +70,14 @@ from protocol.shuffle.writer_frames import (
 _SMALL_BYTES = 8 * 1024
 _LARGER_MAX = 8
 _JUDGED_BY = 16
+# What a buffer is taken for before there was one, and above which a window has fewer: Flink's memory segment.
+_BUFFER_BYTES = 32 * 1024
+# A window of larger buffers has so many of them, all the same.
+_LARGE_LEAST = 4
+# A buffer as large as one of the last 64 to 128 may come again: credit is for as large ones.
+_REMEMBERED = 64
+# Spilled buffers that a partition may have, as a part of what there is memory for: then they are too small.
+_INDEX_SHARE = 4
 
 _FENCED = "another writer has opened the partition under the same writer id"
 
@@ -83,8 +97,22 @@ class Writer:
     window: int  # pushes that it may be ahead of what it is granted again
     used: int = 0  # credits used and not granted again
     used_bytes: int = 0  # of these pushes
+    largest: int = 0  # of the last pushes, up to 64
+    largest_before: int = 0  # of the 64 before them
+    pushes: int = 0  # granted again since then
+    reserved: int = 0  # bytes that the budget keeps for its credit, what is used of it included
     unacknowledged: Unacknowledged = attrs.Factory(Unacknowledged)
     finished: bool = False
+
+    @property
+    def buffer_bytes(self) -> int:
+        """How large a buffer may be that comes next, going by the last ones."""
+        return max(self.largest, self.largest_before)
+
+    def forget_sizes(self) -> None:
+        self.pushes += self.used
+        if self.pushes >= _REMEMBERED:
+            self.largest_before, self.largest, self.pushes = self.largest, 0, 0
 
 
 class Writers:
@@ -182,7 +210,7 @@ class Writers:
     # -- the frames -----------------------------------------------------------------------------------------------------
 
     def push(self, frame: PushBuffer) -> None:
-        """Take a buffer. Raises ProtocolError for a handle that was never given."""
+        """Take a buffer. Raises ProtocolError for a handle that was never given, NoRoom: the connection is to be closed."""
         handle, subpartition, sequence, data_type, compressed, payload = frame
         writer = self._writers.get(handle)
         if writer is None:
@@ -190,15 +218,23 @@ class Writers:
             return
         partition = writer.partition
         used = writer.used = writer.used + 1
-        writer.used_bytes += len(payload)
+        size = len(payload)
+        writer.used_bytes += size
+        if size > writer.largest:
+            writer.largest = size
         if used > writer.window:
             self._give_up(writer, WriterErrorCode.BAD_REQUEST, "more was pushed than there was credit for", lost=True)
             return
         try:
-            expected = partition.append(subpartition, sequence, data_type, compressed, payload, writer.epoch)
+            # More than was promised: it is taken if there is room beside what others were promised.
+            more = writer.reserved if writer.used_bytes + used * IN_MEMORY_BYTES > writer.reserved else None
+            expected = partition.append(subpartition, sequence, data_type, compressed, payload, writer.epoch, more)
         except Fenced:
             self._fenced(writer)
             return
+        except NoRoom:
+            self._lose(writer)  # what has arrived behind it is passed over
+            raise
         except IndexError:
             count = len(partition.subpartitions)
             self._give_up(writer, WriterErrorCode.BAD_REQUEST, f"subpartition {subpartition} of {count}", lost=True)
@@ -245,10 +281,12 @@ class Writers:
             self._forget(before)
         if fence is not None and fence != self._call:
             fence(partial(_fence, partition))
-        writer = Writer(self._next_handle, partition, epoch, self._window)
+        writer = Writer(self._next_handle, partition, epoch, 0)
         self._next_handle += 1
         self._writers[writer.handle] = self._by_partition[partition] = writer
-        self._send(encode_partition_opened(frame.writer, writer.handle, self._window, next_sequences))
+        writer.largest_before = partition.buffer_bytes or min(_BUFFER_BYTES, self._budget.memory_max // 8)
+        credit = self._promised(writer, self._fitting_window(writer))
+        self._send(encode_partition_opened(frame.writer, writer.handle, credit, next_sequences))
         if partition.state is not OPEN and not partition.read_to_end:  # between the two
             self._gone(writer)
 
@@ -288,6 +326,7 @@ class Writers:
             self._fenced(writer)
             return
         writer.finished = True
+        self._reserve(writer, 0)
         self._acknowledge(writer)
         self._partitions.finish(writer.partition, partial(self._finish_came, writer))
 
@@ -311,20 +350,52 @@ class Writers:
         self._outbox.call(self._connection, partial(work, self))
 
     def _grant(self, writer: Writer) -> None:
-        if not writer.used or writer.finished:
+        if writer.finished or (writer.window and not writer.used):
             return
         self._acknowledge(writer)
-        if writer.partition.held_back:
+        partition = writer.partition
+        if partition.in_file * IN_FILE_BYTES * _INDEX_SHARE > self._budget.memory_max:
+            text = f"{partition.in_file} spilled buffers are more than there is memory for: push larger ones"
+            self._give_up(writer, WriterErrorCode.QUOTA_EXCEEDED, text)
+            self._partitions.fail(partition, text, writer.epoch)
             return
-        used, wanted = writer.used, self._fitting_window(writer)
-        granted = max(0, used + wanted - writer.window)
-        writer.window += granted - used
-        writer.used = writer.used_bytes = 0
+        left = writer.window - writer.used
+        # What was pushed is counted as held by now.
+        self._reserve(writer, min(writer.reserved, left * (writer.buffer_bytes + IN_MEMORY_BYTES)))
+        if partition.held_back:
+            return
+        granted = self._promised(writer, self._fitting_window(writer) - left)
         if granted:
             self._send(encode_writer_credit(writer.handle, granted))
 
+    def _promised(self, writer: Writer, wanted: int) -> int:
+        """How much credit there is room for."""
+        left = writer.window - writer.used
+        each = writer.buffer_bytes + IN_MEMORY_BYTES
+        # Marked, then looked: room that comes in between is noticed.
+        writer.partition.starved = True
+        granted = self._budget.promise(max(wanted, 1 - left), each, left == 0) if wanted > 0 or left == 0 else 0
+        if granted or left:
+            writer.partition.starved = False
+            writer.reserved += granted * each
+            writer.window = left + granted
+            writer.forget_sizes()
+            writer.used = writer.used_bytes = 0
+        else:
+            self._spiller.press()
+        return granted
+
+    def _reserve(self, writer: Writer, size: int) -> None:
+        """Keep so much of what is reserved for it."""
+        if size != writer.reserved:
+            self._budget.unreserve(writer.reserved - size)
+            writer.reserved = size
+
     def _fitting_window(self, writer: Writer) -> int:
         """For pushes as large as the last ones; a few say nothing."""
+        size = writer.buffer_bytes
+        if size > _BUFFER_BYTES:
+            return max(min(_LARGE_LEAST, self._window), self._window * _BUFFER_BYTES // size)
         if writer.used < _JUDGED_BY:
             return max(self._window, writer.window)
         fitting = self._window * _SMALL_BYTES * writer.used // max(1, writer.used_bytes)
@@ -359,6 +430,8 @@ class Writers:
     def _forget(self, writer: Writer) -> bool:
         """False if the partition has another writer by now: it has come back on another connection."""
         self._writers.pop(writer.handle, None)
+        self._reserve(writer, 0)
+        writer.partition.buffer_bytes = writer.buffer_bytes
         if self._by_partition.get(writer.partition) is writer:
             del self._by_partition[writer.partition]
         return writer.partition.detach(writer.epoch)

@@ -388,6 +388,7 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
     if not leave:
         budget = served.partitions.budget
         assert (budget.memory, budget.disk, budget.index, dict(budget._owners)) == (0, 0, 0, {})
+        assert (budget.reserved, budget._readers) == (0, 0)
         assert served.files == []
         assert served.partitions._waiting == {}
         assert served.partitions._winners == {}

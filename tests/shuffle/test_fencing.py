@@ -142,7 +142,7 @@ def test_pushes_in_flight_on_another_processor_are_counted_or_refused(serve: Any
 
         threads.append(threading.Thread(target=push))
         threads[-1].start()
-        wait_for(lambda start=start: server.partitions._by_id[partition].subpartitions[0].next_sequence > start)
+        wait_for(lambda start=start: server.partitions._by_id[partition].part(0).next_sequence > start)
     for thread in threads:
         thread.join()
     client.finish(writer)
@@ -158,7 +158,7 @@ def test_our_own_writer_ends_when_it_is_fenced_and_does_not_come_back(server: Se
     with closing(ShuffleWriter(f"{host}:{port}", partition, 1, "blocking", writer_id=NAME)) as old:
         old.open()
         old.push(0, b"0")
-        wait_for(lambda: server.partitions._by_id[partition].subpartitions[0].next_sequence == 1)
+        wait_for(lambda: server.partitions._by_id[partition].part(0).next_sequence == 1)
         with ShuffleWriter(f"{host}:{port}", partition, 1, "blocking", writer_id=NAME) as new:
             with pytest.raises(WriterFencedError):
                 old.commit()
@@ -309,7 +309,7 @@ class FencingMachine(RuleBasedStateMachine):
         partition = self.partitions.find(self.id)
         if partition is not None:
             assert self.content == [
-                [bytes(part.at(n).payload) for n in range(part.next_sequence)]  # type: ignore[union-attr,arg-type]
+                [] if part is None else [bytes(part.at(n).payload) for n in range(part.next_sequence)]
                 for part in partition.subpartitions
             ]
 

@@ -39,7 +39,7 @@ def test_256_receivers_of_one_connection_one_of_which_never_gives_credit(server:
 
 
 def test_1000_partitions_at_once(serve: Any) -> None:
-    server = serve(shuffle_memory_bytes=1 << 20)
+    server = serve(shuffle_memory_bytes=1 << 23)
     client = server.connect()
     ids = [new_id() for _ in range(1000)]
     for number, partition in enumerate(ids):

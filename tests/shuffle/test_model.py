@@ -269,7 +269,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
         for partition in self.partitions:
             file = FakeFile() if partition.file is None else partition.file
             assert isinstance(file, FakeFile)
-            for part in partition.subpartitions:
+            for part in filter(None, partition.subpartitions):
                 spill(partition, part, file)
 
     @invariant()
@@ -287,7 +287,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
         assert self.budget.memory == sum(partition.memory for partition in self.partitions) >= 0
         for number in range(2):
             partition = self.partitions[number]
-            kept = [part.at(position) for part in partition.subpartitions for position in part.kept]
+            kept = [part.at(position) for part in filter(None, partition.subpartitions) for position in part.kept]
             held = [buffer.payload for buffer in kept if buffer is not None and type(buffer.payload) is bytes]
             assert partition.memory == sum(map(len, held))
             assert (partition.in_memory, partition.in_file) == (len(held), len(kept) - len(held))

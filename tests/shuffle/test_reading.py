@@ -344,7 +344,7 @@ def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, rete
     with serving(
         tmp_path,
         shuffle_pipelined_bytes=100_000,
-        shuffle_memory_bytes=1 << 20,
+        shuffle_memory_bytes=1 << 21,
         shuffle_pipelined_retention_ms=retention_ms,
     ) as server:
         client = server.connect()
@@ -361,7 +361,7 @@ def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, rete
             gone.sync()
         else:
             gone.reset()
-        wait_for(lambda: server.partitions.find(partition).subpartitions[0].gone)  # type: ignore[union-attr]
+        wait_for(lambda: server.partitions.find(partition).part(0).gone)  # type: ignore[union-attr]
         if not retention_ms:
             assert client.list(partition.hex())[0].bytes == 0
         came = []

@@ -85,7 +85,7 @@ def test_a_full_disk_takes_them_back(tmp_path: Path, released_bytes: int) -> Non
         remove(path)
 
     disk.remove = until_two_are_gone  # type: ignore[method-assign]
-    setup.partition(BLOCKING, b"y" * 501)
+    setup.partition(BLOCKING, b"y" * 560)
     setup.spiller.step(0)
     assert (setup.spiller.broken is None) is bool(released_bytes)
 
@@ -100,7 +100,7 @@ def test_they_go_with_the_broker(tmp_path: Path) -> None:
 
 def test_what_is_on_its_way_to_a_slow_reader_stays_as_it_is(tmp_path: Path) -> None:
     size = 256 * 1024
-    with serving(tmp_path, shuffle_memory_bytes=1 << 20) as server:
+    with serving(tmp_path, shuffle_memory_bytes=1 << 24) as server:
         first = server.store(*[bytes([number]) * size for number in range(32)])
         reader = server.connect(receive_buffer=4096)
         reader.request(first, credit=32)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from broker.runtime.disk import SystemDisk
-from broker.shuffle.budget import IN_FILE_BYTES, Budget
+from broker.shuffle.budget import IN_FILE_BYTES, SUBPARTITION_BYTES, Budget
 from broker.shuffle.result_partition import ResultPartition
 from broker.shuffle.spill import Spiller
 from broker.shuffle.spill_index import SpillIndex
@@ -41,7 +41,10 @@ def test_a_finished_blocking_partition_survives_a_restart(tmp_path: Path) -> Non
             assert read(server, partition) == BUFFERS
             (info,) = server.partitions.list("")
             assert info[1:5] == (BLOCKING, 1, 1, sum(map(len, BUFFERS)) + 9)
-            assert server.partitions.budget.owned("somebody") == info.bytes
+            assert (
+                server.partitions.budget.owned("somebody")
+                == info.bytes + server.partitions._by_id[partition].index_bytes
+            )
             assert (server.partitions.budget.memory, server.partitions.budget.disk) == (0, info.bytes)
 
 
@@ -61,9 +64,11 @@ def test_after_a_restart_its_writer_hears_that_it_is_finished_and_other_attempts
 
 def test_what_was_not_finished_is_removed_at_the_next_start(tmp_path: Path) -> None:
     with serving(tmp_path, leave=True, shuffle_memory_bytes=1 << 20) as server:
-        client = server.connect()
-        client.open(new_id(), 1, BLOCKING).push(*[b"x" * 100_000] * 8)
-        client.open(new_id(), 1, PIPELINED).push(*[b"x" * 100_000] * 8)
+        for kind in (BLOCKING, PIPELINED):
+            client = server.connect()
+            writer = client.open(new_id(), 1, kind)
+            for _ in range(27):
+                writer.push_with_credit(b"x" * 30_000)
         wait_for(lambda: server.files)
         client.sync()
     with serving(tmp_path) as server:
@@ -160,7 +165,7 @@ class Setup:
     def __init__(
         self, tmp_path: Path, disk: SystemDisk | None = None, *, released_bytes: int = 0, disk_max: int = -1
     ) -> None:
-        self.budget = Budget(1000, disk_max, -1)
+        self.budget = Budget(1150, disk_max, -1)
         self.disk = disk or MoodyDisk()
         self.directory = tmp_path / "shuffle"
         self.clock = ManualClock()
@@ -169,6 +174,7 @@ class Setup:
 
     def partition(self, kind: Any, *payloads: bytes) -> ResultPartition:
         partition = ResultPartition(new_id(), kind, 1, self.budget)
+        self.budget.memory_max += SUBPARTITION_BYTES
         self.spiller.add(partition)
         for number, payload in enumerate(payloads):
             partition.append(0, number, DataType.DATA_BUFFER, False, memoryview(payload))
@@ -185,6 +191,7 @@ class Setup:
 
     def release(self, partition: ResultPartition) -> None:
         partition.release()
+        self.budget.memory_max -= SUBPARTITION_BYTES
         self.spiller.remove(partition)
         self.spiller.step(0)
 
@@ -268,7 +275,7 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
     partition = setup.partition(PIPELINED, b"x" * 300, b"y" * 300, b"z" * 300)
-    part = partition.subpartitions[0]
+    part = partition.part(0)
 
     def sent(count: int) -> None:
         with partition.lock:
@@ -291,7 +298,7 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
 def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothing(tmp_path: Path) -> None:
     disk = MoodyDisk()
     setup = Setup(tmp_path, disk)
-    partition = setup.partition(BLOCKING, *[b"%d" % n * 100 for n in range(9)])
+    partition = setup.partition(BLOCKING, *[b"%d" % n * 220 for n in range(3)])
     disk.error = OSError(errno.ENOSPC, "full")
     assert not setup.spiller.step(0)
     assert setup.spiller.broken is disk.error
@@ -302,7 +309,7 @@ def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothin
     partition.end_subpartitions()
     setup.spiller.step(0)
     assert setup.done == [None]
-    assert setup.accounts == (0, 909)
+    assert setup.accounts == (0, 669)
     assert len(os.listdir(setup.directory)) == 2
 
 
@@ -409,21 +416,24 @@ def test_writers_wait_when_knowing_where_everything_is_takes_all_memory(tmp_path
     """16 bytes for each spilled buffer; more memory than that is not used, however small the buffers are."""
     most = (1 << 20) // IN_FILE_BYTES
     with serving(tmp_path, shuffle_memory_bytes=1 << 20) as server:
-        first = server.store(*[b"x"] * (most // 2))
-        client = server.connect()
-        writer = client.open(new_id(), kind=BLOCKING)
+        writers = [server.connect().open(new_id(), kind=BLOCKING) for _ in range(6)]
+        first = server.store(*[b"x"] * (most // 5))
+
+        done = threading.Event()
 
         def write() -> None:
-            for _ in range(most * 6 // 10):
-                writer.push_with_credit(b"y")
+            for _ in range(most // 7):
+                for writer in writers:
+                    writer.push_with_credit(b"y")
+            done.set()
 
         writing = threading.Thread(target=write)
         writing.start()
         budget = server.partitions.budget
-        wait_for(lambda: budget.memory + budget.index >= 1 << 20)
-        writing.join(0.3)
-        assert writing.is_alive()
-        assert budget.memory + budget.index < 1.1 * (1 << 20)
+        wait_for(lambda: budget.index >= 0.95 * (1 << 20))
+        assert not done.wait(0.3)
+        assert budget.memory + budget.index <= 1 << 20
         assert server.connect().release(first)
         writing.join()
-        client.finish(writer)
+        assert done.is_set()
+        assert budget.memory + budget.index <= 1 << 20

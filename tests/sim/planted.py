@@ -179,7 +179,7 @@ def _released_twice(right: Any) -> Any:
 
 def _resend_stored(right: Any) -> Any:
     def append(self: ResultPartition, subpartition: int, sequence: int, *args: Any) -> Any:
-        part = self.subpartitions[subpartition]
+        part = self.part(subpartition)
         return right(self, subpartition, sequence if part.ended else max(sequence, part.next_sequence), *args)
 
     return append

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from broker.shuffle.budget import IN_MEMORY_BYTES
+from broker.shuffle.budget import IN_MEMORY_BYTES, PARTITION_BYTES, READER_BYTES, SUBPARTITION_BYTES
 from broker.shuffle.service import _State
 from protocol.shuffle.generation import Generation
 from tests.sim.clients.shuffle_reader import ShuffleReader
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tests.sim.host import Host
 
 _DIRECTORY = "/data/shuffle"
+_PAYLOAD_BYTES_MAX = 21_000
+# For 100 attempts of 6 subpartitions, and those who read them.
+_STRUCTURES_BYTES = 100 * (PARTITION_BYTES + 6 * (SUBPARTITION_BYTES + READER_BYTES))
 
 
 class ShuffleScene:
@@ -30,8 +33,10 @@ class ShuffleScene:
         window = rng.choice((4, 5, 16))
         host.listeners.append(f"shuffle://127.0.0.1:{SHUFFLE_PORT}?generation={self.generation.value}")
         host.small = {
-            # What is known of each buffer must have room beside the payloads.
-            "shuffle_memory_bytes": rng.choice((3_000, 40_000, 1_000_000)) + IN_MEMORY_BYTES * self.work.buffers_most,
+            # What is known of each buffer must have room beside the payloads, and new partitions in 3/4 of all.
+            "shuffle_memory_bytes": rng.choice((3_000, 40_000, 1_000_000))
+            + IN_MEMORY_BYTES * self.work.buffers_most
+            + _STRUCTURES_BYTES,
             "shuffle_disk_bytes": rng.choice((-1, self.work.bytes_most)),
             "shuffle_released_bytes": rng.choice((0, 100_000, 1_000_000)),
             "shuffle_pipelined_bytes": rng.choice((1, 5_000, 1_000_000)),
@@ -41,7 +46,6 @@ class ShuffleScene:
             "shuffle_writer_retention_ms": rng.choice((200, 2_000, 5_000)),
             "shuffle_blocking_ttl_ms": 30 * 86_400_000,
         }
-        self._window_bytes = window * 21_000
         self._populate(rng)
 
     def _populate(self, rng: Any) -> None:
@@ -73,13 +77,12 @@ class ShuffleScene:
     # -- inside -------------------------------------------------------------------------------------------------------------
 
     def check(self, server: Any) -> None:
-        """At any moment: memory is bounded by the budget and what writers have been granted."""
+        """At any moment: memory is bounded by the budget, or one payload."""
         shuffle = server._shuffle
         if shuffle is None:
             return
         budget = shuffle.partitions.budget
-        most = budget.memory_max + (len(shuffle.partitions._by_id) + 8) * self._window_bytes
-        if not 0 <= budget.memory <= most:
+        if not 0 <= budget.memory <= max(budget.memory_max, _PAYLOAD_BYTES_MAX):
             raise Violation(f"{budget.memory} bytes of buffers are in memory, of {budget.memory_max}")
 
     def check_idle(self, server: Any) -> None:
@@ -113,6 +116,7 @@ class ShuffleScene:
             "bytes of buffers in memory": partitions.budget.memory,
             "bytes of buffers on disk": partitions.budget.disk,
             "bytes of their index": partitions.budget.index,
+            "bytes promised to writers": partitions.budget.reserved,
             "spill files": sum(
                 path.startswith(f"{_DIRECTORY}/") and path not in shuffle.spiller.released.paths
                 for path, _ in self.host.medium.walk()
