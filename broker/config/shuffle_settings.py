@@ -13,17 +13,21 @@ class ShuffleSettings:
         256 * 1024 * 1024,
         kafka=None,
         least=1024 * 1024,
-        doc="Memory for the buffers of all result partitions. From half of it on they are spilled to files, those of a blocking "
-        "partition from 16 MiB on; of each spilled one 16 bytes stay, until its partition is released. When those alone fill it, "
-        "writers wait.",
+        doc="Memory for the buffers of all result partitions and for what is known of them: 16 bytes of a spilled buffer, 3 KiB "
+        "of a partition, 544 bytes of each of its subpartitions that is used, 1.5 KiB of a reader. From half of it on buffers "
+        "are spilled to files, those of a blocking partition from 16 MiB on. When it is used up, writers wait; partitions are "
+        "refused when the rest has 3/4 of it, readers when they have half, and a partition fails whose spilled buffers have a "
+        "quarter.",
         reason="8,192 buffers of Flink's 32 KiB; a small machine stays alive.",
     )
     shuffle_disk_bytes: int = setting(
-        -1,
+        -2,
         kafka=None,
-        least=-1,
-        doc="Bytes of result partitions on disk. When they are used up, writers wait until something is released. -1: no bound.",
-        reason="What else the disk is for, only the operator knows.",
+        least=-2,
+        doc="Bytes of result partitions on disk. When they are used up, writers of blocking partitions wait until something is "
+        "released, those of pipelined ones when the memory is used up as well. -1: no bound. -2: half of what is free on the "
+        "file system when the broker starts, beside what partitions take there already.",
+        reason="A shuffle that runs away leaves half of the disk for the topics.",
     )
     shuffle_released_bytes: int = setting(
         1024 * 1024 * 1024,
@@ -37,8 +41,8 @@ class ShuffleSettings:
         -1,
         kafka=None,
         least=-1,
-        doc="Bytes, in memory and on disk, of the partitions of one owner (the user or job that a writer names). A writer that "
-        "goes beyond is refused and its partition fails. -1: no bound.",
+        doc="Bytes, in memory and on disk, of the partitions of one owner (the user or job that a writer names), with what is "
+        "known of them. A writer that goes beyond is refused and its partition fails. -1: no bound.",
         reason="There is one user until somebody says that there are more.",
     )
     shuffle_pipelined_bytes: int = setting(
@@ -54,7 +58,8 @@ class ShuffleSettings:
         unit="buffers",
         least=4,
         most=1_000_000,
-        doc="Buffers a writer may have on their way to the broker; up to eight times as many when they are smaller than 8 KiB.",
+        doc="Buffers a writer may have on their way to the broker; up to eight times as many when they are smaller than 8 KiB, "
+        "and fewer, down to 4, when they are larger than 32 KiB or memory is short.",
         reason="2 MiB of 32 KiB buffers: enough to fill a local network, little to hold back.",
     )
     shuffle_partition_request_timeout_ms: int = setting(

@@ -11,6 +11,9 @@ from broker.shuffle.spill import OPEN_FILES, Spiller
 from broker.shuffle.writers import WriterSettings
 from protocol.shuffle.generation import Generation
 
+# The value of shuffle_disk_bytes for half of what is free.
+OF_THE_FILE_SYSTEM = -2
+
 
 class Shuffle:
     """``spiller`` is the body of a thread that the broker runs from here to ``close``."""
@@ -32,6 +35,8 @@ class Shuffle:
         )
         self.partitions = Partitions(settings, budget, self.spiller, runtime.clock, timer)
         self.partitions.load()
+        if config.shuffle_disk_bytes == OF_THE_FILE_SYSTEM:
+            budget.disk_max = budget.disk + runtime.disk.free_bytes(config.data_dir) // 2
 
     def service(self, listener: Listener) -> ShuffleService:
         """Raises ConfigError for a generation of Flink's that is not spoken."""

@@ -42,6 +42,9 @@ _END_OF_PARTITION = b"\0\0\0\0"
 # those of one lie together in large pieces.
 _EARLY_BYTES = 16 * 1024 * 1024
 _EARLY_BYTES_OF_ONE = 256 * 1024
+# A pipelined partition's file is written anew when so many bytes of it, and half of it, are not wanted any more: what that costs
+# has been written before.
+_GARBAGE_BYTES = 16 * 1024 * 1024
 # Subpartitions that are ended at once: some 4 ms.
 _ENDED_AT_ONCE = 1024
 # What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
@@ -112,7 +115,10 @@ class ResultPartition:
         self.memory = 0  # bytes held in memory
         # All of a blocking one has to be on disk before it is finished: from here on (bytes in memory) it is time to begin.
         self._early_bytes = inf if self.pipelined else max(_EARLY_BYTES, subpartitions * _EARLY_BYTES_OF_ONE)
-        self.disk = 0  # bytes held in `file`
+        self.disk = 0  # bytes of `file`
+        self.wanted = 0  # of them, of a pipelined one: those that have not been let go of
+        self.untidy = False  # the spiller has been told that there are many others
+        self.on_garbage: Callable[[ResultPartition], None] = lambda partition: None
         self.in_memory = 0  # buffers held in memory
         self.in_file = 0  # buffers held in `file`
         self.file: SpillFile | None = None
@@ -336,7 +342,7 @@ class ResultPartition:
             if part is not None:
                 part.clear()
         self.budget.give_back(self.owner, self.memory, self.disk, self.index_bytes - self.structure)
-        self.memory = self.disk = self.unsent = self.in_memory = self.in_file = 0
+        self.memory = self.disk = self.wanted = self.unsent = self.in_memory = self.in_file = 0
         self.file = None  # regions that are being sent keep it open
         views, self.views = self.views, {}
         return views
@@ -358,7 +364,7 @@ class ResultPartition:
             part.incomplete = True
             part.let_go(end)
             if in_file:
-                self._forget(memory, in_memory, in_file)
+                self._forget(memory, in_memory, in_file, in_file_bytes)
             else:
                 self.memory -= memory
                 self.in_memory -= in_memory
@@ -388,18 +394,23 @@ class ResultPartition:
         kept = part.let_go_before
         in_file = max(0, part.memory_from - kept)
         memory = part.bytes_between(kept + in_file, end)
+        in_file_bytes = part.bytes_between(kept, kept + in_file)
         part.clear()
-        self._forget(memory, end - kept - in_file, in_file)
+        self._forget(memory, end - kept - in_file, in_file, in_file_bytes)
 
-    def _forget(self, memory: int, in_memory: int, in_file: int) -> None:
+    def _forget(self, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
         """With the lock held: buffers of a pipelined partition that no subpartition has any more; ``memory``: bytes."""
         disk = 0
         if in_file:
             self.in_file -= in_file
+            self.wanted -= in_file_bytes
             if not self.in_file:  # nothing in the file is wanted any more; what is being sent keeps it open
                 disk, self.disk = self.disk, 0
-                self.file_end = 0
+                self.file_end = self.wanted = 0
                 self.file = None
+            elif self.disk > 2 * self.wanted + _GARBAGE_BYTES and not self.untidy:
+                self.untidy = True
+                self.on_garbage(self)
         self.memory -= memory
         self.in_memory -= in_memory
         self.budget.give_back(self.owner, memory, disk, in_memory * IN_MEMORY_BYTES + in_file * IN_FILE_BYTES)

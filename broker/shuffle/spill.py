@@ -5,10 +5,16 @@ because they are read together. A finished BLOCKING partition has an index besid
 and made durable, so that it survives a restart; files without an index are what a broker that died has left, and are removed
 at the start.
 
+A pipelined partition's readers let go of what they have been sent, some sooner than others. When more of its file is unwanted
+than wanted, what is wanted is copied to a new file and the old one is let go of. It is not written over nor punched: what
+``sendfile`` has sent of it may still lie in a receiver's queue as the file's own pages.
+
 When the disk does not take anything, the data stays in memory (so that writers wait) and it is tried again every second.
 """
 
 import re
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -84,6 +90,7 @@ class Spiller:
         self._partitions: dict[bytes, ResultPartition] = {}
         self._finishing: list[_Finishing] = []
         self._removed: list[ResultPartition] = []
+        self._untidy: deque[ResultPartition] = deque()
         self._wanted = Event()
         self._room = False
         self._pressed = False
@@ -97,8 +104,14 @@ class Spiller:
     # -- from other threads -------------------------------------------------------------------------------------------
 
     def add(self, partition: ResultPartition) -> None:
+        partition.on_garbage = self._tidy_later
         with self._lock:
             self._partitions[partition.id] = partition
+
+    def _tidy_later(self, partition: ResultPartition) -> None:
+        """With the partition's lock held."""
+        self._untidy.append(partition)
+        self._wanted.set()
 
     def _room_came(self) -> None:
         self._room = True
@@ -141,6 +154,9 @@ class Spiller:
         for partition in removed:
             worked = True
             self._remove_files(partition)
+        while self._untidy:
+            worked = True
+            self._tidy(self._untidy.popleft())
         # Not at each step: it means to look at all partitions.
         pressed, self._pressed = self._pressed, False
         if pressed or self._budget.memory_scarce:
@@ -230,11 +246,44 @@ class Spiller:
             partition.in_file += kept
             partition.memory -= moved
             partition.disk += moved
+            partition.wanted += moved
+            partition.untidy = False
             if not partition.in_file:
                 partition.file, partition.file_end = None, 0
             # Before somebody gives back what was moved.
             self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES), partition.owner)
         return count
+
+    def _tidy(self, partition: ResultPartition) -> None:
+        """Copy what is wanted of a pipelined partition's file to a new one."""
+        with partition.lock:
+            old = partition.file
+            if old is None or partition.state not in (OPEN, FINISHED):
+                return
+            runs = []
+            for part in partition.subpartitions:
+                if part is not None and part.memory_from > part.let_go_before:
+                    index = part.let_go_before - part.first
+                    runs.append((part, part.let_go_before, part.memory_from, part.offsets[index:], part.sizes[index:]))
+            size = partition.wanted
+        try:
+            self.released.make_way(size)
+            new = self._create(partition)
+            moved, end = _copied(old.get(), new.get(), [(offsets, sizes) for _, _, _, offsets, sizes in runs])
+        except OSError as error:  # the old one is as good as before; with the next piece it is tried again
+            log.warning("spill_file_not_tidied", partition=str(partition.id), error=str(error))
+            return
+        with partition.lock:
+            if partition.file is not old:
+                return  # nothing of it is wanted any more
+            for (part, start, memory_from, _, _), offsets in zip(runs, moved, strict=True):
+                if part.memory_from == memory_from and part.offsets:  # else all of these were sent meanwhile
+                    first = max(start, part.first)
+                    part.offsets[first - part.first :] = offsets[first - start :]
+            partition.file, partition.file_end = new, end
+            unwanted, partition.disk = partition.disk - end, end
+            partition.untidy = False
+            self._budget.give_back(partition.owner, 0, unwanted)
 
     def _create(self, partition: ResultPartition) -> NamelessFile | CachedFile:
         self._disk.makedirs(self._directory)
@@ -315,8 +364,11 @@ class Spiller:
         """
         if not self._disk.is_dir(self._directory):
             return
-        names = self._disk.listdir(self._directory)
+        # The newest first: when there are two of one partition, the older one was released before the newer was written, and
+        # the broker died before it was removed. It must not come back, whatever the newer one is like.
+        names = sorted(self._disk.listdir(self._directory), key=_stem_number, reverse=True)
         kept = set()
+        known = set()
         for name in names:
             stem, dot, kind = name.partition(".")
             number = stem.partition("-")[2]
@@ -324,12 +376,15 @@ class Spiller:
                 self._next_stem = max(self._next_stem, int(number))
             if dot + kind != _INDEX or not _OWN.fullmatch(name):
                 continue
+            key = stem.partition("-")[0]
+            if key in known:
+                log.info("released_partition_removed", file=name)
+                continue
+            known.add(key)
             try:
                 index = self._read_index(stem)
                 named = self._files.cached(f"{self._directory}/{stem}{_DATA}")
                 partition = index.partition(named, named.get().size(), budget)
-                if partition.id in self._partitions:
-                    raise ValueError("there is another one of this partition")
             except (FileNotFoundError, ValueError) as error:
                 log.warning("partition_unreadable", file=name, error=str(error))
                 continue
@@ -386,6 +441,33 @@ class Spiller:
             pass
         except OSError as error:
             log.warning("file_not_removed", file=path, error=str(error))
+
+
+def _stem_number(name: str) -> int:
+    number = name.partition(".")[0].partition("-")[2]
+    return int(number) if number.isdecimal() and number.isascii() else 0
+
+
+def _copied(old: File, new: File, runs: list[tuple["array[int]", "array[int]"]]) -> tuple[list["array[int]"], int]:
+    """Copy buffers (offsets and sizes of each subpartition) one after another; where they are now, and their end. OSError."""
+    moved, end = [], 0
+    for offsets, sizes in runs:
+        there = array("q")
+        position = 0
+        while position < len(offsets):
+            start = stop = offsets[position]
+            while position < len(offsets) and offsets[position] == stop and stop - start < _PIECE_BYTES:
+                there.append(end + stop - start)
+                stop += sizes[position]
+                position += 1
+            data = old.pread(stop - start, start)
+            if len(data) < stop - start:
+                raise OSError(f"a spill file ends before byte {stop}")
+            if data:
+                new.pwrite([data], end)
+            end += stop - start
+        moved.append(there)
+    return moved, end
 
 
 def _oldest(partition: ResultPartition) -> tuple[list[_Run], int, int]:

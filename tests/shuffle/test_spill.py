@@ -12,14 +12,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from broker.runtime.disk import SystemDisk
+from broker.runtime.disk import FileRegion, SystemDisk
+from broker.shuffle import result_partition
 from broker.shuffle.budget import IN_FILE_BYTES, SUBPARTITION_BYTES, Budget
+from broker.shuffle.credit import Credit
 from broker.shuffle.result_partition import ResultPartition
 from broker.shuffle.spill import Spiller
 from broker.shuffle.spill_index import SpillIndex
+from broker.shuffle.view import View
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
-from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode
 from tests.network.harness import ManualClock
 from tests.shuffle.harness import BLOCKING, PIPELINED, MoodyDisk, new_id, serving, wait_for
@@ -366,6 +369,173 @@ def test_readers_writers_and_the_spiller_at_once_lose_and_leave_nothing(tmp_path
         assert errors == []
         wait_for(lambda: server.partitions.list("") == [])
         wait_for(lambda: server.partitions.budget.memory == server.partitions.budget.disk == 0)
+
+
+# -- the file of a pipelined partition whose readers lag ------------------------------------------------------------------
+
+
+class Lagging:
+    """A pipelined partition whose readers take what is asked of them; all goes through the file."""
+
+    def __init__(self, setup: Setup, subpartitions: int) -> None:
+        self.setup = setup
+        self.partition = ResultPartition(new_id(), PIPELINED, subpartitions, setup.budget)
+        setup.budget.memory_max += subpartitions * SUBPARTITION_BYTES
+        setup.spiller.add(self.partition)
+        self.views = [View(self.partition, IndexSet(n, n), Credit(1 << 30), lambda: None) for n in range(subpartitions)]
+        self.pushed: list[list[bytes]] = [[] for _ in range(subpartitions)]
+        self.taken: list[list[bytes]] = [[] for _ in range(subpartitions)]
+
+    def push(self, subpartition: int, size: int) -> None:
+        number = len(self.pushed[subpartition])
+        payload = bytes([number % 256]) * size
+        self.partition.append(subpartition, number, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(payload))
+        self.pushed[subpartition].append(payload)
+
+    def spill(self) -> None:
+        while self.setup.spiller._spill(self.partition):
+            pass
+
+    def take(self, subpartition: int, count: int) -> None:
+        for _, _, _, payload, size, _ in self.views[subpartition].take(count, 1 << 30):
+            region = payload.file.pread(size, payload.offset) if isinstance(payload, FileRegion) else bytes(payload)
+            self.taken[subpartition].append(region)
+
+    def check(self) -> None:
+        for pushed, taken in zip(self.pushed, self.taken, strict=True):
+            assert taken == pushed[: len(taken)]
+        partition, budget = self.partition, self.setup.budget
+        assert budget.disk == partition.disk >= partition.wanted
+        wanted = sum(
+            len(payload)
+            for part, pushed, taken in zip(partition.subpartitions, self.pushed, self.taken, strict=True)
+            for payload in (pushed[len(taken) : part.memory_from] if part is not None else [])
+        )
+        assert partition.wanted == wanted
+        file = partition.file
+        if file is not None:
+            assert file.get().size() == partition.file_end
+
+
+def test_a_pipelined_partition_s_file_is_bounded_by_what_is_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its readers are always ten buffers behind, and one of them further; a hundred times that goes through the file."""
+    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 5_000)
+    setup = Setup(tmp_path, SystemDisk())
+    setup.budget.memory_max = 1 << 20
+    lagging = Lagging(setup, 3)
+    largest = 0
+    for number in range(1000):
+        for subpartition in range(3):
+            lagging.push(subpartition, 100)
+        lagging.spill()
+        if number >= 10:
+            lagging.take(0, 1)
+            lagging.take(1, 1)
+        if number % 100 == 99:
+            lagging.take(2, 95)
+        setup.spiller.step(0)
+        assert lagging.partition.file is not None
+        file_size = lagging.partition.file.get().size()
+        largest = max(largest, file_size)
+        assert file_size <= 2 * lagging.partition.wanted + 5_000
+        lagging.check()
+    assert largest < 60_000
+    for subpartition in range(3):
+        lagging.take(subpartition, 1000)
+    assert lagging.taken == lagging.pushed
+    assert lagging.partition.file is None
+    assert setup.accounts == (0, 0)
+
+
+def test_what_is_read_while_the_file_is_written_anew_is_read_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 0)
+    disk = Interrupting()
+    setup = Setup(tmp_path, disk)
+    setup.budget.memory_max = 1 << 24
+    lagging = Lagging(setup, 2)
+    for size in (100, 9_000, 0, 3):
+        for _ in range(40):
+            lagging.push(0, size)
+            lagging.push(1, size)
+    lagging.spill()
+    old = lagging.partition.file
+
+    def meanwhile() -> None:
+        disk.meanwhile = None
+        lagging.take(0, 75)  # all but a few
+        lagging.take(1, 200)  # and all
+
+    lagging.take(0, 70)
+    lagging.take(1, 70)
+    disk.meanwhile = meanwhile
+    setup.spiller.step(0)
+    assert disk.meanwhile is None
+    assert lagging.partition.file not in (None, old)
+    lagging.check()
+    lagging.push(1, 50)
+    lagging.spill()
+    lagging.take(0, 100)
+    lagging.take(1, 100)
+    assert lagging.taken == lagging.pushed
+    assert setup.accounts == (0, 0)
+
+
+def test_a_file_that_cannot_be_written_anew_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 0)
+    disk = MoodyDisk()
+    setup = Setup(tmp_path, disk)
+    setup.budget.memory_max = 1 << 20
+    lagging = Lagging(setup, 1)
+    for _ in range(100):
+        lagging.push(0, 100)
+    lagging.spill()
+    lagging.take(0, 90)
+    disk.error = OSError(errno.ENOSPC, "full")
+    setup.spiller.step(0)
+    disk.error = None
+    assert (lagging.partition.disk, lagging.partition.wanted) == (10_000, 1_000)
+    lagging.push(0, 100)
+    lagging.spill()
+    lagging.take(0, 1)
+    setup.spiller.step(0)
+    assert (lagging.partition.disk, lagging.partition.wanted) == (1_000, 1_000)
+    lagging.take(0, 100)
+    assert lagging.taken == lagging.pushed
+
+
+def test_of_two_indexes_of_one_partition_the_newer_one_is_kept(tmp_path: Path) -> None:
+    """A broker that died when a partition of the same id had been finished, and the one before it, released, was there still."""
+    partition = stored_by_an_earlier_broker(tmp_path)
+    directory = tmp_path / "shuffle"
+    older = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with serving(tmp_path, leave=True) as server:
+        client = server.connect()
+        client.release(partition)
+        client.finish(client.open(partition, 1, BLOCKING).push(b"the newer one"))
+    for name, data in older.items():
+        (directory / name).write_bytes(data)
+    assert len(list(directory.iterdir())) == 4
+    with serving(tmp_path, leave=True) as server:
+        assert read(server, partition) == [b"the newer one"]
+        assert len(server.files) == 2
+    for name, data in older.items():
+        (directory / name).write_bytes(data)
+    damage(next(path for path in directory.iterdir() if path.suffix == ".index" and path.name not in older), "cut")
+    with serving(tmp_path) as server:
+        assert server.partitions.list("") == []
+        assert server.files == []
+
+
+def test_without_a_setting_half_of_the_free_disk_is_for_partitions(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        most, free = server.partitions.budget.disk_max, server.disk.free_bytes(str(tmp_path))
+        assert 0.3 * free < most < 0.7 * free
+    with serving(tmp_path, shuffle_disk_bytes=-1) as server:
+        assert server.partitions.budget.disk_left == float("inf")
 
 
 class Recording(SystemDisk):

@@ -49,6 +49,7 @@ def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> Non
     partition.in_file += count
     partition.memory -= size
     partition.disk += size
+    partition.wanted += size
     partition.budget.spilled(size, count * (IN_MEMORY_BYTES - IN_FILE_BYTES))
     partition.file = file
 
