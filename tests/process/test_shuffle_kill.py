@@ -319,7 +319,8 @@ def test_a_pipelined_partition_and_one_that_was_not_finished_go_with_the_broker(
     with Client(where) as client:
         for kind in (PIPELINED, BLOCKING):
             partitions.append(new_id())
-            client.open(partitions[-1], 1, kind).push(*[b"x" * 100_000] * 15)
+            writer = client.open(partitions[-1], 1, kind)
+            writer.push(*[b"x" * 30_000] * writer.credit)
         client.sync()
         broker.kill()
     broker.start()
