@@ -19,6 +19,7 @@ from broker.log import get_logger
 from broker.network.timers import Timer, TimerHandle
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.shuffle.acknowledgement import Soon
 from broker.shuffle.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
 from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
 from broker.shuffle.spill import Spiller
@@ -83,6 +84,7 @@ class Partitions:
         self._spiller = spiller
         self._clock = clock
         self._timer = timer
+        self.soon = Soon(clock, timer)  # for writers
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
         self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
@@ -403,10 +405,6 @@ class Partitions:
             for partition in found
             if partition.id.hex().startswith(prefix)
         ]
-
-    def after(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
-        """Have ``callback`` called on the timer's thread in ``seconds``."""
-        return self._timer.at(self._clock.monotonic() + seconds, callback)
 
     def _ttl_s(self, partition: ResultPartition) -> float:
         return self.settings.ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000

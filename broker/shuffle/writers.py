@@ -23,8 +23,7 @@ import attrs
 
 from broker.network.connection import Connection
 from broker.network.service import Outbox
-from broker.network.timers import TimerHandle
-from broker.shuffle.acknowledgement import WITHIN_S, Unacknowledged
+from broker.shuffle.acknowledgement import Unacknowledged
 from broker.shuffle.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, NoRoom
 from broker.shuffle.partitions import Partitions, Refused
 from broker.shuffle.result_partition import (
@@ -135,7 +134,7 @@ class Writers:
         self._writers: dict[int, Writer] = {}
         self._by_partition: dict[ResultPartition, Writer] = {}  # the same
         self._next_handle = 1
-        self._acknowledge_at: TimerHandle | None = None  # set while a push may wait for its acknowledgement
+        self._acknowledges_soon = False  # what waits for it now
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -167,8 +166,6 @@ class Writers:
 
     def close(self) -> None:
         """The connection is gone."""
-        if self._acknowledge_at is not None:
-            self._acknowledge_at.cancel()
         for writer in list(self._writers.values()):
             self._lose(writer)
 
@@ -252,10 +249,11 @@ class Writers:
         if partition.state is not OPEN:
             self._gone(writer)
             return
-        if writer.unacknowledged.add(subpartition, expected, len(payload)):
+        if writer.unacknowledged.add(subpartition, expected, len(payload), self._connection.last_active):
             self._acknowledge(writer)
-        elif self._acknowledge_at is None:
-            self._acknowledge_at = self._partitions.after(WITHIN_S, self._acknowledgement_due)
+        elif not self._acknowledges_soon:
+            self._acknowledges_soon = True
+            self._partitions.soon.call(self._acknowledgement_due)
         # A quarter, so that credit and acknowledgements are few and the writer never has to stop for them.
         if used * 4 >= writer.window:
             self._grant(writer)
@@ -403,14 +401,16 @@ class Writers:
 
     def _acknowledge(self, writer: Writer) -> None:
         if writer.unacknowledged:
-            self._send(encode_push_acknowledged(writer.handle, writer.unacknowledged.take()))
+            self._send(
+                encode_push_acknowledged(writer.handle, writer.unacknowledged.take(self._connection.last_active))
+            )
 
     def _acknowledgement_due(self) -> None:
         """On the timer's thread."""
         self._outbox.call(self._connection, self._acknowledge_all)
 
     def _acknowledge_all(self) -> None:
-        self._acknowledge_at = None
+        self._acknowledges_soon = False
         for writer in self._writers.values():
             self._acknowledge(writer)
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.client import InputGate, ShuffleWriter
 from broker.client.resend_window import Lack, Push, ResendWindow
-from broker.shuffle.acknowledgement import AFTER_BYTES, Unacknowledged
+from broker.network.timers import Timer
+from broker.shuffle.acknowledgement import AFTER_BYTES, WITHIN_S, Soon, Unacknowledged
 from protocol.shuffle import writer_frames as w
 from tests.shuffle.harness import BLOCKING, CLEAR_END, Served, new_id
 
@@ -20,12 +21,54 @@ MIB = 1024 * 1024
 def test_bytes_make_an_acknowledgement_due_whatever_the_number_of_pushes() -> None:
     pending = Unacknowledged()
     assert not pending
-    assert not pending.add(3, 1, AFTER_BYTES - 1)
-    assert pending.add(0, 8, 1)
-    assert {3: 1, 0: 8} == dict(pending.take())
+    assert [] == list(pending.take(0.0))
+    assert not pending.add(3, 1, AFTER_BYTES - 1, 0.0)
+    assert pending.add(0, 8, 1, 0.0)
+    assert {3: 1, 0: 8} == dict(pending.take(0.0))
     assert not pending
-    assert not pending.add(3, 2, 0)
-    assert {3: 2} == dict(pending.take())
+    assert not pending.add(3, 2, 0, 0.0)
+    assert {3: 2} == dict(pending.take(0.0))
+
+
+def test_a_push_after_a_pause_is_acknowledged_at_once() -> None:
+    """The first one ever, too; those that follow it closely are not."""
+    pending = Unacknowledged()
+    assert pending.add(0, 1, 10, 100.0)
+    pending.take(100.0)
+    assert not pending.add(0, 2, 10, 100.0)
+    assert not pending.add(0, 3, 10, 100.0 + WITHIN_S / 2)
+    assert pending.add(0, 4, 10, 101.0)
+    assert {0: 4} == dict(pending.take(101.0))
+
+
+def test_one_timer_serves_all_who_ask_while_it_runs() -> None:
+    clock = HandClock()
+    timer = Timer(clock)
+    soon = Soon(clock, timer)
+    called: list[int] = []
+    for number in range(3):
+        soon.call(lambda number=number: called.append(number))  # type: ignore[misc]
+    assert 1 == len(timer)
+    timer.step(0)
+    assert [] == called
+    clock.now += WITHIN_S
+    timer.step(0)
+    assert [0, 1, 2] == called
+    soon.call(lambda: called.append(3))
+    clock.now += WITHIN_S
+    timer.step(0)
+    assert [0, 1, 2, 3] == called
+    assert 0 == len(timer)
+
+
+class HandClock:
+    now = 5.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ms(self) -> int:
+        return 0
 
 
 # -- a model of both sides ------------------------------------------------------------------------------------------
@@ -72,7 +115,7 @@ class Both:
         self.stored[push.subpartition] += 1
         self.used += 1
         assert self.used <= self.policies.credit, "more was pushed than there was credit for"
-        self.pending.add(push.subpartition, push.sequence + 1, len(push.payload))
+        self.pending.add(push.subpartition, push.sequence + 1, len(push.payload), 0.0)
         self.since += len(push.payload)
         if self.policies.due and self.since >= self.policies.due:
             self.acknowledge()
@@ -84,7 +127,7 @@ class Both:
     def acknowledge(self) -> None:
         self.since = 0
         if self.pending:
-            self.to_writer.append(("acknowledged", tuple(self.pending.take())))
+            self.to_writer.append(("acknowledged", tuple(self.pending.take(0.0))))
 
     def hear(self) -> None:
         what, value = self.to_writer.popleft()

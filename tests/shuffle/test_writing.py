@@ -128,8 +128,11 @@ def test_an_acknowledgement_says_what_is_expected_next(server: Served) -> None:
     writer = client.open(new_id(), 2)
     x, y = b"x" * 10_000, b"y" * 10_000
     writer.push(*[x] * 10).push(*[y] * 5, subpartition=1).push(x, sequence=3)
-    assert client.next() == w.PushAcknowledged(writer.handle, ((0, 10), (1, 5)))
-    assert client.next() == w.WriterCredit(writer.handle, 16)
+    last: dict[int, int] = {}  # the first push is acknowledged at once, and a slow machine makes more of it
+    while isinstance(message := client.next(), w.PushAcknowledged):
+        last |= dict(message.next_sequences)
+    assert {0: 10, 1: 5} == last
+    assert message == w.WriterCredit(writer.handle, 16)
 
 
 def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
