@@ -42,6 +42,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # How long a worker may take to start; 15 s are too few where every core is busy with something else.
+        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
         .getOrCreate()
     )
