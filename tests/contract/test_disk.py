@@ -201,6 +201,13 @@ def test_free_room_is_part_of_all_room(disk: Disk, root: str) -> None:
     assert 0 < disk.free_bytes(root) <= disk.total_bytes(root)
 
 
+def test_a_size_can_be_asked_without_opening_the_file(disk: Disk, root: str) -> None:
+    make(disk, f"{root}/a", b"abc")
+    assert disk.file_size(f"{root}/a") == 3
+    with pytest.raises(FileNotFoundError):
+        disk.file_size(f"{root}/b")
+
+
 def test_neither_a_file_nor_a_directory_nor_nothing_is_a_link(disk: Disk, root: str) -> None:
     make(disk, f"{root}/a")
     disk.makedirs(f"{root}/d")
