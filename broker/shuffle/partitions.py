@@ -84,7 +84,7 @@ class Partitions:
         self._spiller = spiller
         self._clock = clock
         self._timer = timer
-        self.soon = Soon(clock, timer)  # for writers
+        self.acknowledgements = Soon(clock, timer)  # of writers
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
         self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key

@@ -253,7 +253,7 @@ class Writers:
             self._acknowledge(writer)
         elif not self._acknowledges_soon:
             self._acknowledges_soon = True
-            self._partitions.soon.call(self._acknowledgement_due)
+            self._partitions.acknowledgements.call(self._acknowledgement_due)
         # A quarter, so that credit and acknowledgements are few and the writer never has to stop for them.
         if used * 4 >= writer.window:
             self._grant(writer)
