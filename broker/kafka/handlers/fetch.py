@@ -191,7 +191,7 @@ class _Parked:
         self._limit = reading.limit
         self._committed = reading.committed
         self._size = reading.size  # bytes that there are to send, by log as in `_logs` and altogether
-        self._watches: list[int] = []  # tokens, by log as in `_logs`; empty: none of them is watched
+        self._watches: list[tuple[Log, int]] = []  # with the token of each; empty: none is watched
         # Numbers of logs that were appended to since they were looked at. A dict: a set whose every operation is one step.
         self._changed: dict[int, None] = {}
         self._timer: TimerHandle | None = None
@@ -202,7 +202,9 @@ class _Parked:
         self._request.connection.data = self
         deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
         if self._broker.watches.take(len(self._logs)):
-            self._watches = [seen.log.watch(partial(self._appended, number)) for number, seen in enumerate(self._logs)]
+            self._watches = [
+                (seen.log, seen.log.watch(partial(self._appended, number))) for number, seen in enumerate(self._logs)
+            ]
         self._timer = self._broker.timer.at(deadline, self._expired)
         # What was appended between the reading and the watching has rung no bell.
         for number, seen in enumerate(self._logs):
@@ -303,10 +305,9 @@ class _Parked:
             self._timer.cancel()
         watches, self._watches = self._watches, []
         if watches:
-            for seen, token in zip(self._logs, watches, strict=True):
-                seen.log.unwatch(token)
+            for log, token in watches:
+                log.unwatch(token)
             self._broker.watches.give_back(len(watches))
-        self._logs = []
 
 
 API = Api(
