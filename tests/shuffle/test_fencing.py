@@ -178,7 +178,7 @@ class Side:
     def __init__(self, name: str, partitions: Partitions, spiller: Spiller) -> None:
         self.name = name
         self.queue: deque[Any] = deque()
-        self.connection: Any = SimpleNamespace()
+        self.connection: Any = SimpleNamespace(last_active=0.0)
         self.outbox: Any = SimpleNamespace(push=self._push, call=lambda connection, work: self.queue.append(work))
         self.partitions, self.spiller = partitions, spiller
         self.writers = self.connect()

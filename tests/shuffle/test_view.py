@@ -1,5 +1,6 @@
 """Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -315,11 +316,13 @@ def calls(work: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
+    gc.disable()  # its callbacks are functions, too
     sys.setprofile(profile)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return count
 
 

@@ -395,7 +395,7 @@ def test_partitions_are_listed_as_they_are(server: Served) -> None:
 @pytest.mark.parametrize("spilled", [False, True])
 def test_a_lost_reader_begins_again_within_the_retention(serve: Any, spilled: bool) -> None:
     server = serve(shuffle_pipelined_retention_ms=60_000, **({"shuffle_memory_bytes": 1 << 20} if spilled else {}))
-    size = 200_000 if spilled else 10
+    size = 60_000 if spilled else 10
     buffers = [bytes([n]) * size for n in range(10)]
     client = server.connect()
     writer = client.open(partition := new_id()).push(*buffers)
