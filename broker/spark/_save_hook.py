@@ -1,7 +1,7 @@
 """Has ``broker.spark.save_mode`` patch PySpark's DataFrameWriter as soon as that is imported.
 
 Where the package is installed, each Python runs this at its start, as the top-level module ``reactor_broker_save_hook``, so it
-imports nothing that costs anything. Elsewhere ``import broker.spark`` does. Why so: docs/decisions/0007-save-mode.md.
+imports nothing that costs anything. Elsewhere ``import broker.spark`` does. Why so: docs/decisions/0008-save-mode.md.
 """
 
 import sys
