@@ -2,15 +2,15 @@
 
     spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-Where this package is installed, Spark finds the format by itself. Importing ``broker.spark`` also registers it with the active
-session, and has ``write.save()`` append without a mode, which is of use where the package is only on the path.
+Where this package is installed, Spark finds the format by itself. Importing ``broker.spark`` registers it with the active session
+where the package is only on the path, and has ``write.save()`` of this format append without a mode.
 """
 
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from broker.spark import _save_hook  # noqa: F401  has write.save() take a topic for what it is
+from broker.spark import save_hook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,4 +49,5 @@ def _register_with_the_active_session() -> None:
             register(session)
 
 
+save_hook.install()
 _register_with_the_active_session()

@@ -2,7 +2,7 @@
 
 Spark's default mode is ErrorIfExists, and its JVM refuses that to every Python data source before it asks the source anything. So
 the mode has to be another one when ``save`` is called: ``patch`` wraps that method of PySpark's. Writes of any other format are
-passed on as they are. Who calls ``patch``, and when: ``_save_hook.py``; why so: docs/decisions/0008-save-mode.md.
+passed on as they are. Who calls ``patch``, and when: ``save_hook.py``; why so: docs/decisions/0008-save-mode.md.
 """
 
 import functools
