@@ -22,7 +22,7 @@ class Handler:
         item = self._channel.take(timeout)
         if item is None:
             return False
-        service, request = item
+        service, request, _ = item
         try:
             service.handle(request, self._outbox)
         except Exception as error:  # the seam: one request's failure is one connection's, never the pool's

@@ -166,7 +166,8 @@ class Processor:
         self._runnable: deque[Connection] = (
             deque()
         )  # have bytes that may hold a whole frame, and are not muted any more
-        self._channel_waiters: deque[Connection] = deque()
+        # By lane: where one lane is full, there may be room for what is in another one or in none.
+        self._channel_waiters: dict[str | None, deque[Connection]] = {}
         self._memory_waiters: deque[Connection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
         self._progress: dict[Connection, tuple[int, float]] = {}  # of peers that hold memory: bytes, and since when
@@ -443,8 +444,7 @@ class Processor:
         if connection.closed or connection.in_flight is not request:
             return
         if not self._channel.offer((connection.service, request), self._room_came):
-            connection.held = request
-            self._channel_waiters.append(connection)
+            self._hold(connection, request)
 
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Bytes that answer nothing."""
@@ -660,8 +660,7 @@ class Processor:
                         request.frame = memoryview(bytearray(frame))
                     request.done = False
                     if not self._channel.offer((service, request), self._room_came):
-                        connection.held = request
-                        self._channel_waiters.append(connection)
+                        self._hold(connection, request)
                         break
                 if connection.close_when_sent:
                     break
@@ -724,6 +723,11 @@ class Processor:
         else:
             self._disconnect(connection)
 
+    def _hold(self, connection: Connection, request: Request) -> None:
+        """The channel has no room for the request now."""
+        connection.held = request
+        self._channel_waiters.setdefault(request.lane, deque()).append(connection)
+
     def _wait_for_memory(self, connection: Connection) -> None:
         connection.waits_for_memory = True
         self._memory_waiters.append(connection)
@@ -731,17 +735,17 @@ class Processor:
 
     def _retry_waiters(self) -> None:
         """There is room in the request channel or the memory pool: let those who wait try again, in their order."""
-        waiters = self._channel_waiters
-        while waiters:
-            connection = waiters[0]
-            request = connection.held
-            if request is not None and not connection.closed:
-                if not self._channel.offer((connection.service, request), self._room_came):
-                    break
-                connection.held = None
-                if connection.session.in_flight_max == 0:
-                    self._run_later(connection)
-            waiters.popleft()
+        for waiters in self._channel_waiters.values():
+            while waiters:
+                connection = waiters[0]
+                request = connection.held
+                if request is not None and not connection.closed:
+                    if not self._channel.offer((connection.service, request), self._room_came):
+                        break
+                    connection.held = None
+                    if connection.session.in_flight_max == 0:
+                        self._run_later(connection)
+                waiters.popleft()
         if self._memory_waiters:
             self._hand_out_memory()
 

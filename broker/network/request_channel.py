@@ -16,12 +16,15 @@ from broker.network.service import Request, Service
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 
 Item = tuple[Service, Request]
+# What a handler is given: the lane as well, because by the time the handler is done the request may be on its way through
+# another one.
+Taken = tuple[Service, Request, str | None]
 
 
 @attrs.define(eq=False)
 class _Lane:
     running: int = 0  # with a handler, or on the way to one
-    behind: deque[Item] = attrs.Factory(deque)
+    behind: deque[Taken] = attrs.Factory(deque)
 
 
 class RequestChannel:
@@ -30,7 +33,7 @@ class RequestChannel:
         may be with handlers at a time."""
         self.capacity = capacity
         self.lane_width = lane_width
-        self._queue: SimpleQueue[Item | None] = SimpleQueue()
+        self._queue: SimpleQueue[Taken | None] = SimpleQueue()
         self._size = 0  # requests only: wake-ups of handlers do not count
         self._lock = Lock()
         self._waiting: list[Callable[[], None]] = []
@@ -41,24 +44,26 @@ class RequestChannel:
 
     def offer(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Queue it; or False, and ``on_room`` is called once when there is room again."""
-        name = item[1].lane
+        service, request = item
+        name = request.lane
+        queued = service, request, name
         with self._lock:
             lane = None if name is None else self._lanes.setdefault(name, _Lane())
-            # A lane may fill half of the channel: what is in none must find room.
-            if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 2):
+            # There are two lanes, and together they may fill half of the channel: what is in none must find room.
+            if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 4):
                 if on_room not in self._waiting:
                     self._waiting.append(on_room)
                 return False
             self._size += 1
             if lane is not None:
                 if lane.running >= self.lane_width:
-                    lane.behind.append(item)
+                    lane.behind.append(queued)
                     return True
                 lane.running += 1
-        self._queue.put(item)
+        self._queue.put(queued)
         return True
 
-    def take(self, timeout: float | None) -> Item | None:
+    def take(self, timeout: float | None) -> Taken | None:
         """The oldest request that may be handled now; None after ``timeout`` s or when woken. ``done`` must follow."""
         try:
             item = self._queue.get(timeout != 0, timeout)
@@ -75,9 +80,9 @@ class RequestChannel:
             on_room()
         return item
 
-    def done(self, item: Item) -> None:
-        """The handler that took ``item`` is free again."""
-        name = item[1].lane
+    def done(self, taken: Taken) -> None:
+        """The handler that took it is free again."""
+        name = taken[2]
         if name is None:
             return
         with self._lock:

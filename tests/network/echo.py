@@ -20,9 +20,10 @@ def frame(command: bytes, payload: bytes = b"") -> bytes:
 
 
 class EchoRequest(Request):
-    __slots__ = ("command", "copy")
+    __slots__ = ("command", "copy", "lane")
     command: bytes
     copy: bytes  # of the whole frame, for those that are answered later
+    lane: str | None
 
 
 class EchoSession:
@@ -40,15 +41,17 @@ class EchoSession:
     def receive(self, data: memoryview) -> Request:
         request = EchoRequest()
         request.command = bytes(data[4:5])
+        request.lane = "slow" if request.command == b"s" else None
         if request.command == b"!":
             raise ProtocolError("asked for")
         return request
 
 
 class EchoService:
-    """Commands: e echo inline, p echo through the pool, w wait for `gate` (pool), n no answer, N no answer (pool), c close,
-    C close (pool), x raise (inline), X raise (pool), ! not a request at all, h park until the test answers, H the same (pool),
-    t echo and begin to throttle, z 1 MiB back per byte of payload, f payload "offset size": that part of `file`."""
+    """Commands: e echo inline, p echo through the pool, s the same in a lane, w wait for `gate` (pool), n no answer,
+    N no answer (pool), c close, C close (pool), x raise (inline), X raise (pool), ! not a request at all, h park until the test
+    answers, H the same (pool), t echo and begin to throttle, z 1 MiB back per byte of payload, f payload "offset size": that
+    part of `file`."""
 
     def __init__(self, in_flight_max: int = 1) -> None:
         self.in_flight_max = in_flight_max
@@ -65,7 +68,7 @@ class EchoService:
         return EchoSession(self.in_flight_max)
 
     def inline(self, request: Any) -> bool:
-        return request.command not in b"pwXCHN"
+        return request.command not in b"pswXCHN"
 
     def handle(self, request: Any, outbox: Outbox) -> None:
         command = request.command

@@ -298,6 +298,34 @@ def test_those_held_back_by_a_full_channel_get_in_in_their_order(bench: MakeBenc
     assert [request.copy for request, _ in b.service.parked] == [frame(b"H", bytes([n])) for n in range(4)]
 
 
+def test_who_waits_for_a_full_lane_holds_back_nobody_else(bench: MakeBench) -> None:
+    b = bench(queue=4)
+    slow, usual = [b.connect() for _ in range(5)], [b.connect() for _ in range(2)]
+    for client in slow[:3]:
+        client.send(frame(b"s"))
+        b.settle(handling=False)
+    usual[0].send(frame(b"p"))
+    b.settle(handling=False)
+    for client in slow[3:]:
+        client.send(frame(b"s"))
+        b.settle(handling=False)
+    usual[1].send(frame(b"p"))
+    b.settle(handling=False)
+    assert [b.connection_of(client).held is not None for client in slow + usual] == [
+        *[False] * 3,
+        True,
+        True,
+        False,
+        True,
+    ]
+    for _ in range(2):  # one of the lane, for which the next one comes, and one of none
+        assert b.handle()
+        b.step()
+    assert b.service.handled == [b"s", b"p"]
+    assert [b.connection_of(client).held is not None for client in slow + usual] == [*[False] * 4, True, False, False]
+    b.until(lambda: all(client.frames for client in slow + usual))
+
+
 def test_a_connection_that_goes_while_held_back_is_forgotten(bench: MakeBench) -> None:
     b = bench(queue=1)
     first, goes, last = b.connect(), b.connect(), b.connect()

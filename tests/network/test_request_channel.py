@@ -3,6 +3,8 @@
 import threading
 from typing import Any
 
+import pytest
+
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Request
 
@@ -106,7 +108,7 @@ class Laned(Request):
     __slots__ = ("lane",)
 
 
-def laned(number: int, lane: str = "slow") -> Any:
+def laned(number: int, lane: str | None = "slow") -> Any:
     request = Laned()
     request.received_at = float(number)
     request.lane = lane
@@ -121,12 +123,12 @@ def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in
     assert len(channel) == 5
     assert numbers(channel, 5) == [0, 1, 10]
     assert len(channel) == 2
-    channel.done(slow[1])
+    channel.done((*slow[1], "slow"))
     assert numbers(channel, 2) == [2]
-    channel.done(slow[0])
-    channel.done(slow[2])
+    channel.done((*slow[0], "slow"))
+    channel.done((*slow[2], "slow"))
     assert numbers(channel, 2) == [3]
-    channel.done(slow[3])
+    channel.done((*slow[3], "slow"))
     assert len(channel) == 0
     assert channel.offer(laned(4), never)
     assert channel.offer(laned(5), never)
@@ -140,10 +142,34 @@ def test_lanes_do_not_wait_for_each_other() -> None:
     assert numbers(channel, 4) == [0, 2]
 
 
-def test_a_lane_leaves_half_of_the_channel_to_others() -> None:
-    channel = RequestChannel(10, lane_width=1)
+def test_two_lanes_leave_half_of_the_channel_to_others() -> None:
+    channel = RequestChannel(20, lane_width=1)
     taken = 0
-    while channel.offer(laned(taken), lambda: None):
-        taken += 1
-    assert taken == 7  # one on its way to a handler, six behind it
-    assert all(channel.offer(item(n), never) for n in range(3))
+    for lane in ("a", "b"):
+        while channel.offer(laned(taken, lane), lambda: None):
+            taken += 1
+    assert taken == 14  # of each lane one on its way to a handler, and six behind it
+    assert all(channel.offer(item(n), never) for n in range(6))
+
+
+@pytest.mark.parametrize(("before", "after"), [("a", None), (None, "a"), ("b", "a")])
+def test_a_request_that_comes_back_in_another_lane_before_its_handler_is_done_counts_in_each_once(
+    before: str | None, after: str | None
+) -> None:
+    channel = RequestChannel(10, lane_width=1)
+    request = laned(0)
+    request[1].lane = before
+    assert channel.offer(request, never)
+    first = channel.take(0)
+    assert first is not None
+    request[1].lane = after  # it was parked meanwhile, and goes to another handler
+    assert channel.offer(request, never)
+    channel.done(first)
+    second = channel.take(0)
+    assert second is not None
+    channel.done(second)
+    for lane in ("a", "b"):  # each has room for one, and for no more
+        assert channel.offer(laned(1, lane), never)
+        assert channel.offer(laned(2, lane), never)
+        assert numbers(channel, 2) == [1]
+        assert len(channel) == (1 if lane == "a" else 2)
