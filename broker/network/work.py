@@ -39,6 +39,9 @@ CHECK_EVERY = 256
 # Logs that parked fetches watch, all together: 16 fetches of 10,000 partitions, some 60 MB. One that finds no room is answered
 # at its deadline, without having noticed what was appended meanwhile.
 WATCHES_MAX = 160_000
+# A fetch of so few logs watches them in any case, or 16 connections could make every consumer wait for its deadlines. With
+# 10,000 connections these are as many logs again.
+WATCHED_ALWAYS = 16
 
 # The lanes. Requests with long bodies, and those that are slow by nature: they change topics, or describe everything.
 BULK = "bulk"
@@ -86,10 +89,10 @@ class Allowance:
     def taken(self) -> int:
         return self._taken
 
-    def take(self, count: int) -> bool:
-        """False if that much is not left; then nothing was taken."""
+    def take(self, count: int, *, force: bool = False) -> bool:
+        """False if that much is not left; then nothing was taken. ``force``: take it all the same."""
         with self._lock:
-            if self._taken + count > self.capacity:
+            if self._taken + count > self.capacity and not force:
                 return False
             self._taken += count
             return True

@@ -15,7 +15,7 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.broker import KafkaBroker
 from broker.network.service import Outbox
 from broker.network.timers import TimerHandle
-from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, Work
+from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.storage.log import Log
 from protocol.kafka import fetch
 from protocol.kafka.api_keys import ApiKey
@@ -201,7 +201,8 @@ class _Parked:
     def park(self) -> None:
         self._request.connection.data = self
         deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
-        if self._broker.watches.take(len(self._logs)):
+        count = len(self._logs)
+        if self._broker.watches.take(count, force=count <= WATCHED_ALWAYS):
             self._watches = [
                 (seen.log, seen.log.watch(partial(self._appended, number))) for number, seen in enumerate(self._logs)
             ]
@@ -299,15 +300,21 @@ class _Parked:
         _send(self._request, self._outbox, reading.results)
 
     def abandon(self) -> None:
-        """Stop waiting without an answer (the connection is gone)."""
+        """Stop waiting without an answer (the connection is gone). On the processor, and for a fetch that was handed over on a
+        handler, maybe at the same time: each watch is taken out by one of them."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
-        watches, self._watches = self._watches, []
-        if watches:
-            for log, token in watches:
+        ended = 0
+        try:
+            while True:
+                log, token = self._watches.pop()
                 log.unwatch(token)
-            self._broker.watches.give_back(len(watches))
+                ended += 1
+        except IndexError:  # none is left
+            pass
+        if ended:
+            self._broker.watches.give_back(ended)
 
 
 API = Api(

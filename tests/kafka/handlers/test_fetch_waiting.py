@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.network.work import INLINE_ENTRIES
+from broker.network.work import INLINE_ENTRIES, WATCHED_ALWAYS
 from broker.storage.log import Log
 from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
@@ -114,11 +114,25 @@ def test_it_lets_go_of_its_logs_when_the_client_goes(kafka: Kafka, partitions: i
 
 
 def test_without_room_for_its_watches_it_waits_for_its_deadline(kafka: Kafka) -> None:
-    topic = kafka.topic(5)
-    taken = kafka.inside.watches.capacity - 4
+    partitions = WATCHED_ALWAYS + 1
+    topic = kafka.topic(partitions)
+    taken = kafka.inside.watches.capacity - WATCHED_ALWAYS
     assert kafka.inside.watches.take(taken)
-    (found,) = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(topic, range(5), max_wait=50)).responses
-    assert len(found.partitions) == 5
+    (found,) = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(topic, range(partitions), max_wait=50)).responses
+    assert len(found.partitions) == partitions
+    kafka.inside.watches.give_back(taken)
+
+
+def test_one_of_few_partitions_notices_appends_although_others_have_all_the_room(kafka: Kafka) -> None:
+    topic = kafka.topic(WATCHED_ALWAYS)
+    taken = kafka.inside.watches.capacity
+    assert kafka.inside.watches.take(taken)
+    with Beside(kafka) as client:
+        client.tell(ApiKey.FETCH, 11, **fetch_fields(topic, range(WATCHED_ALWAYS)))
+        wait_for(lambda: kafka.inside.watches.taken == taken + WATCHED_ALWAYS)
+        kafka.fill(topic, NOW_MS, partition=3)
+        (found,) = response(client)
+        assert [3] == [one.partition_index for one in found.partitions if one.records]
     kafka.inside.watches.give_back(taken)
 
 
