@@ -20,7 +20,7 @@ from broker.network.service import Outbox, Part
 from broker.network.timers import TimerHandle
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.storage.log_manager import TopicInfo
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, TooManyEntries
 from protocol.frames import with_correlation_id
 from protocol.kafka import metadata
 from protocol.kafka.api_keys import ApiKey
@@ -30,6 +30,8 @@ from protocol.wire import BytesLike
 # An answer about more topics or partitions than this is encoded by a handler: it would take a processor more than 1 ms.
 _INLINE_TOPICS_MAX = 20
 _INLINE_PARTITIONS_MAX = 500
+# One about more partitions than this takes a handler 20 ms and more: it goes through the bulk lane, however short the question.
+_USUAL_PARTITIONS_MAX = 5_000
 # How long a request waits for its topics to be made (s), before the client is told to ask again. They are made all the same.
 _WAIT_S = 2.0
 # A longer frame is not copied, neither to be kept nor for its correlation id.
@@ -40,21 +42,26 @@ def _key(broker: KafkaBroker, request: KafkaRequest) -> Key:
     return (request.api_version, broker.advertised(request.connection.peer), bytes(request.body))
 
 
+def _cached(broker: KafkaBroker, request: KafkaRequest) -> BytesLike | None:
+    return broker.metadata_cache.get(_key(broker, request), broker.logs.generation)
+
+
 def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
-    cached = broker.metadata_cache.get(_key(broker, request), broker.logs.generation)
+    cached = _cached(broker, request)
     if cached is not None:
         request.prepared = cached
         return True
     parsed = metadata.parse_request(request.body, request.api_version, 0, INLINE_ENTRIES)
-    if parsed.topics is None or len(parsed.topics) > _INLINE_TOPICS_MAX:
+    found = [] if parsed.topics is None else [broker.logs.topic(name) for name in once(parsed.topics)]
+    if parsed.topics is None:
+        partitions = len(broker.logs.partitions)
+    else:
+        partitions = sum(info.partitions for info in found if info is not None)
+    if partitions > _USUAL_PARTITIONS_MAX:
+        raise TooManyEntries(f"metadata of {partitions} partitions")
+    if parsed.topics is None or len(found) > _INLINE_TOPICS_MAX or None in found:
         return False
-    left = _INLINE_PARTITIONS_MAX
-    for name in parsed.topics:
-        info = broker.logs.topic(name)
-        if info is None:
-            return False
-        left -= info.partitions
-    return left >= 0
+    return partitions <= _INLINE_PARTITIONS_MAX
 
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
@@ -68,6 +75,12 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
         else:
             outbox.send(request, _parts(prepared, request))
         return
+    short = len(request.body) <= INLINE_BYTES
+    # After a change many clients ask the same at once: those that waited for a handler find what the first one was answered.
+    cached = _cached(broker, request) if short else None
+    if cached is not None:
+        outbox.send(request, _parts(cached, request))
+        return
     # Read before the topics: a change in between makes the answer count as old at once.
     generation = broker.logs.generation
     parsed = metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
@@ -79,7 +92,7 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
             _Waiting(broker, request, outbox, parsed, names).park(missing)
             return
     frame, complete = _answer(broker, request, parsed, names, create)
-    if complete and generation == broker.logs.generation and len(request.body) <= INLINE_BYTES:
+    if complete and generation == broker.logs.generation and short:
         broker.metadata_cache.put(_key(broker, request), generation, frame)
     outbox.send(request, _parts(frame, request))
 

@@ -1,10 +1,16 @@
 """Metadata over the wire: what tools ask for besides topics and partitions."""
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from broker.kafka.handlers import metadata
+from broker.network.work import BULK
 from protocol.kafka.api_keys import ApiKey
+from tests.faults.raw import wait_for
+from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka
 
 # 1 << the codes of Kafka's AclOperation.
@@ -34,3 +40,56 @@ def test_whoever_asks_is_told_what_may_be_done(kafka: Kafka, version: int, asked
     assert answer.cluster_authorized_operations == (CLUSTER if asked[0] else NOT_ASKED)
     expected = TOPIC if asked[1] else NOT_ASKED
     assert [one.topic_authorized_operations for one in answer.topics] == [expected] * 2
+
+
+def offered(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The lane of each Metadata request that goes to a handler."""
+    channel = kafka.broker.server.sockets.planes[0].channel
+    lanes: list[str | None] = []
+    offer = channel.offer
+
+    def noted(item: Any, on_room: Any) -> bool:
+        if item[1].api.key == ApiKey.METADATA:
+            lanes.append(item[1].lane)
+        return offer(item, on_room)
+
+    monkeypatch.setattr(channel, "offer", noted)
+    return lanes
+
+
+def test_a_short_question_with_a_long_answer_goes_through_the_bulk_lane(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = kafka.topic(30)
+    monkeypatch.setattr(metadata, "_USUAL_PARTITIONS_MAX", 20)
+    lanes = offered(kafka, monkeypatch)
+    for topics in (None, [{"name": wide}]):
+        answer = kafka.ask(ApiKey.METADATA, 9, topics=topics)
+        assert 30 in [len(topic.partitions) for topic in answer.topics]
+    assert lanes == [BULK, BULK]
+
+
+def test_those_who_ask_the_same_at_once_share_one_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka.topic()  # what was kept is old
+    begun, go_on, made = threading.Event(), threading.Event(), []
+    answer = metadata._answer
+
+    def slow(*arguments: Any) -> Any:
+        made.append(threading.get_ident())
+        begun.set()
+        assert go_on.wait(60)
+        return answer(*arguments)
+
+    monkeypatch.setattr(metadata, "_answer", slow)
+    monkeypatch.setattr(metadata, "_USUAL_PARTITIONS_MAX", 0)  # into the lane, which has two handlers
+    lanes = offered(kafka, monkeypatch)
+    clients = [Beside(kafka) for _ in range(6)]
+    for client in clients:
+        client.tell(ApiKey.METADATA, 9, topics=None)
+    wait_for(lambda: len(lanes) == 6)
+    assert begun.wait(60)
+    go_on.set()
+    for client in clients:
+        with client:
+            client._receive(int.from_bytes(client._receive(4), "big"))
+    assert len(made) <= 2
