@@ -256,7 +256,8 @@ def in_session_of_its_own(df: "AnyDataFrame", settings: Mapping[str, str]) -> Da
     assert spark._jvm is not None
     plan = df._jdf.queryExecution().analyzed()
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
-    return DataFrame(rows, SparkSession(spark.sparkContext, session))
+    # Not with a SparkSession of its own: making one has RDD.toDF, in the whole process, make its frames in that session.
+    return DataFrame(rows, spark)
 
 
 def _require_arrow(schema: StructType) -> None:

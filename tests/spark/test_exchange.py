@@ -315,6 +315,18 @@ def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkS
         cached.unpersist()
 
 
+def test_frames_made_of_rdds_afterwards_are_in_the_user_s_session(spark: "SparkSession", broker: Broker) -> None:
+    """PySpark's ``RDD.toDF`` makes frames in the session that was made last in this process."""
+    exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
+    made = spark.sparkContext.parallelize([(7,)], 1).toDF(["number"])
+    assert made.sparkSession is spark
+    made.createOrReplaceTempView("made_afterwards")
+    try:
+        assert [(7,)] == spark.sql("SELECT number FROM made_afterwards").collect()
+    finally:
+        spark.catalog.dropTempView("made_afterwards")
+
+
 def test_interrupting_the_session_stops_the_map_stage(spark: "SparkSession", broker: Broker) -> None:
     slow = spark.range(0, 10_000, 1, 2).selectExpr("id", "reflect('java.lang.Thread', 'sleep', bigint(20)) as nap")
     outcome: list[BaseException] = []
