@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.config import load
 from broker.errors import ConfigError
+from broker.runtime import forks
 from broker.runtime.temporary import TemporaryDirectory
 from broker.server import BrokerServer
 
@@ -31,10 +32,12 @@ class Broker:
         self._temporary: TemporaryDirectory | None = None
         self._settings: Mapping[str, Any] = settings
         self._server: BrokerServer | None = None
+        self._forks = forks.count()
 
     def start(self) -> "Broker":
         """Start; returns when clients can connect."""
         assert self._server is None, "already started"
+        self._forks = forks.count()
         if self._given_dir is None:
             self._temporary = TemporaryDirectory(before_exit=self.stop)
         settings = {"listeners": _LISTENERS, **self._settings}
@@ -50,7 +53,7 @@ class Broker:
     def stop(self) -> None:
         """Stop, and remove the temporary directory. Stopping twice is no error; in a process that was forked from the one that
         has started it, it does nothing."""
-        if self._temporary is not None and not self._temporary.is_mine:
+        if forks.count() != self._forks:
             return
         server, self._server = self._server, None
         if server is None:

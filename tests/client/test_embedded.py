@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kafka import KafkaProducer
 
 from broker.client import Broker
 
@@ -85,16 +86,22 @@ except Exception as error:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_forked_process_leaves_the_broker_alone() -> None:
-    with Broker() as running:
+@pytest.mark.parametrize("given", [False, True])
+def test_a_forked_process_leaves_the_broker_alone(tmp_path: Path, given: bool) -> None:
+    with Broker(data_dir=str(tmp_path) if given else None) as running:
         child = os.fork()
         if child == 0:
+            status = 1
             try:
                 running.stop()
+                status = 0
             finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+                os._exit(status)
+        assert 0 == os.waitpid(child, 0)[1]
         assert os.path.isdir(running.data_dir)
+        producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
+        producer.send("orders", b"one").get(30)
+        producer.close()
 
 
 def test_it_can_be_started_again_with_another_directory() -> None:
