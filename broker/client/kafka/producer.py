@@ -158,7 +158,7 @@ class Producer:
         largest = self.largest(topic)
         if count == 1 or len(data) <= largest:
             return ((data, count),)
-        return [one for part in split(data, largest) for one in self._fitting(topic, *part)]
+        return [one for part in _split(topic, data, largest) for one in self._fitting(topic, *part)]
 
     def _queue(self, batch: _Batch, most: int) -> None:
         lane = self._lane(batch)
@@ -484,7 +484,7 @@ class Producer:
             if not batch.too_large:
                 self._cluster.retrying(lambda batch=batch: self._send_alone(batch), retry)  # type: ignore[misc]
             if batch.too_large:
-                parts = split(batch.data, self.largest(batch.topic))
+                parts = _split(batch.topic, batch.data, self.largest(batch.topic))
                 waiting.extendleft(_Batch(batch.topic, batch.partition, *part) for part in reversed(parts))
 
     def _send_alone(self, batch: _Batch) -> None:
@@ -502,3 +502,13 @@ class Producer:
         if refused is not None and not batch.too_large:
             self._cluster.leader_moved(*batch.key)
             raise refused
+
+
+def _split(topic: str, data: bytearray, largest: int) -> list[tuple[bytearray, int]]:
+    """Raises RecordTooLargeError for a batch whose records cannot be read."""
+    try:
+        return split(data, largest)
+    except ProtocolError as error:
+        raise RecordTooLargeError(
+            f"A batch of {len(data)} bytes for {topic!r} is too large, and it cannot be split: {error}."
+        ) from None

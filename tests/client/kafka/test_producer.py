@@ -125,6 +125,18 @@ def test_a_record_that_the_topic_does_not_take_is_one_clear_sentence(running: Br
     assert [b"x"] == everything(cluster, "small")  # what came before it
 
 
+def test_a_batch_that_is_too_large_and_cannot_be_read_fails_the_producer(running: Broker, cluster: Cluster) -> None:
+    """Its error is final, like any other: what was not written must not be forgotten by the next flush."""
+    running.server.kafka.logs.create_topic("small-garbage", 1, {"max.message.bytes": "1000"})
+    data, count = batch(*[b"x" * 600] * 4)
+    data[-1300:] = bytes(1300)  # the producer makes the checksum anew
+    with cluster.producer() as producer:
+        producer.send("small-garbage", 0, data, count)
+        for _ in range(2):
+            with pytest.raises(RecordTooLargeError, match="cannot be split"):
+                producer.flush()
+
+
 def test_a_batch_above_the_client_s_own_limit_is_split_before_it_is_sent(running: Broker, topic: str) -> None:
     records = [b"%d" % number + b"x" * 300 for number in range(40)]
     with Cluster(config(running, max_request_size=1000, batch_size=1000)) as cluster, cluster.producer() as producer:
