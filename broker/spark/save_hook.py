@@ -21,7 +21,9 @@ class _Finder(MetaPathFinder):
         if name not in _MODULES:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            # Old finders have no `find_spec`; Python passes over them, too.
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
                     spec.loader = _PatchingLoader(spec.loader)

@@ -61,6 +61,21 @@ def test_a_pyspark_that_is_another_one_is_left_alone(tmp_path: Path) -> None:
     run(f"import sys, broker.spark\nsys.path.insert(0, {str(tmp_path)!r})\nimport pyspark.sql.readwriter")
 
 
+def test_a_finder_of_the_old_kind_is_passed_over() -> None:
+    """Old copies of ``six`` have one."""
+    run(
+        """
+import sys
+import broker.spark
+class Old:
+    def find_module(self, name, path=None): return None
+sys.meta_path.insert(1, Old())
+from pyspark.sql.readwriter import DataFrameWriter
+assert DataFrameWriter.save._broker_appends
+"""
+    )
+
+
 def test_it_is_patched_once() -> None:
     run(
         """
