@@ -106,9 +106,8 @@ def exchange(
     ``partitions``: as many as ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
     listeners, which all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker forgets what
     nobody has released. ``owner``: in whose quota it counts. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
-    ``patience``: s for which a task tries to get a lost connection back; one is lost, too, when a broker that has to answer is
-    silent for 15 s. ``progress``: a bar on stderr; None: if that is a
-    terminal.
+    ``patience``: s for which a task tries to get a lost connection back. A connection also counts as lost when an answer is due
+    and the broker is silent for 15 s. ``progress``: a bar on stderr; None: if that is a terminal.
 
     Raises ExchangeError (one sentence), ValueError, and what ``df`` raises.
     """
