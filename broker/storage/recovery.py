@@ -236,15 +236,16 @@ def _drop_left_over(source: LogOnDisk, loaded: LoadedLog) -> None:
     """Drop empty segments whose offsets the segment before has: a new segment was begun and not finished, its file could not be
     removed or came back after a power loss, and the records went on where they had been."""
     segments = loaded.segments
-    number = len(segments) - 1
-    while number > 0:
+    number = 1
+    while number < len(segments):
         empty = segments[number]
         if empty.size == 0:
             end, whole = _known_end(segments[number - 1], empty.base_offset)
             if end > empty.base_offset or (not whole and empty.base_offset > source.dense_from):
                 log.warning("empty segment dropped", path=empty.log.path, reason="the segment before has its offsets")
                 _drop(source, loaded, number, number + 1)
-        number -= 1
+                continue  # there may be several: the next one is compared with the segment that has records
+        number += 1
 
 
 def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:

@@ -71,6 +71,23 @@ def test_an_empty_segment_in_the_middle_hides_no_records(storage: Storage) -> No
     assert storage.files(".log") == [f"{0:020d}.log", f"{4:020d}.log"]
 
 
+@pytest.mark.parametrize("large_follows", [False, True])
+def test_several_empty_segments_hide_no_records(storage: Storage, large_follows: bool) -> None:
+    log = begin(storage)
+    append_many(log, 4)
+    if large_follows:
+        append(log, b"y" * LARGE)  # in a segment of its own
+    expected = values(log)
+    storage.stop()
+    for offset in (1, 3, 4):
+        (storage.path() / f"{offset:020d}.log").touch()
+    storage.open()
+    assert values(storage.log()) == expected
+    for offset in range(5):
+        assert read_records(storage.log(), start=offset)[0].offset == offset
+    assert storage.files(".log") == [f"{0:020d}.log", *([f"{5:020d}.log"] if large_follows else [])]
+
+
 def test_an_empty_segment_that_was_begun_in_order_stays(storage: Storage) -> None:
     log = begin(storage)
     with log.lock:
