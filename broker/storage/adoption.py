@@ -4,11 +4,12 @@ was lost, and what an interrupted creation or deletion has left.
 Runs on the thread that opens the broker. Directories that are not a partition's are left alone, whatever they are called.
 """
 
+import json
 from typing import TYPE_CHECKING
 
 import attrs
 
-from broker.errors import StorageError
+from broker.errors import RequestError, StorageError
 from broker.log import get_logger
 from broker.storage import partition_dir
 from broker.storage.catalogue import TopicRow
@@ -21,6 +22,8 @@ logger = get_logger("storage")
 
 # In the catalogue, since it was first brought in step with the directories. Without it the catalogue is a new one.
 TAKEN_IN = "directories_taken_in"
+# In the catalogue: the topics that were taken in and of which the checkpoint files do not say everything yet (JSON).
+UNSETTLED = "topics_not_settled"
 
 
 @attrs.define
@@ -37,7 +40,8 @@ class _Orphan:
 
 def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) -> set[str]:
     """The directories without a row in the catalogue: what is left of a deletion or an unfinished creation goes, and topics that
-    were put there by hand, or whose catalogue was lost, get a row. Returns the names of those.
+    were put there by hand, or whose catalogue was lost, get a row. Returns the names of those, and of those that an earlier start
+    has taken in and not settled (``settle``).
 
     A partition that was made and never written to looks like what a creation that was interrupted has left. It stays where the
     catalogue is new, or where another partition of its topic was written to.
@@ -59,14 +63,14 @@ def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) 
             changed = True
         else:
             found.setdefault(topic, []).append(orphan)
-    adopted = set()
+    adopted = _unsettled(manager) & rows.keys()
+    homeless: dict[str, list[_Orphan]] = {}
     for topic, orphans in found.items():
         row = rows.get(topic)
         if row is None and not is_new:
             changed = _keep_illegible(manager, orphans) or changed
         if orphans and row is None and (is_new or not all(orphan.is_unfinished for orphan in orphans)):
-            rows[topic] = _adopt(manager, topic, orphans)
-            adopted.add(topic)
+            homeless[topic] = orphans
             continue
         for orphan in orphans:
             if orphan.is_unfinished and (row is None or orphan.metadata.topic_id in (None, row.topic_id)):
@@ -75,7 +79,13 @@ def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) 
             elif row is not None:
                 reason = f"topic {topic} has {row.partitions} partitions"
                 logger.warning("directory ignored", path=orphan.path, reason=reason)
-    if changed or adopted:
+    if homeless:
+        adopted.update(homeless)
+        # Before the rows: if this start is interrupted, the next one finds the rows and must not believe the checkpoints.
+        catalogue.set_meta(UNSETTLED, json.dumps(sorted(adopted)))
+    for topic, orphans in homeless.items():
+        rows[topic] = _adopt(manager, topic, orphans)
+    if changed or homeless:
         disk.sync_dir(directory)
     try:
         if deleted_ids:
@@ -85,6 +95,36 @@ def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) 
     except StorageError as error:  # a full disk: the next start does it again
         logger.warning("catalogue not brought up to date", error=str(error))
     return adopted
+
+
+def _unsettled(manager: "LogManager") -> set[str]:
+    return set(json.loads(manager.catalogue.meta(UNSETTLED) or "[]"))
+
+
+def settle(manager: "LogManager") -> None:
+    """Move the recovery points of the topics that were taken in to their ends, and save them: behind its recovery point a log
+    must not have gaps, and there they may be anywhere. From then on the checkpoints are believed.
+
+    Called when all logs are open and the other checkpoints are saved. A topic with a partition that is offline waits for a later
+    start. Raises StorageError.
+    """
+    unsettled = _unsettled(manager)
+    if not unsettled:
+        return
+    left = set()
+    for (topic, number), log in list(manager.partitions.items()):
+        if topic not in unsettled:
+            continue
+        try:
+            if log.offline is None and log.recovery_point < log.log_end_offset:
+                log.checkpoint()
+        except (StorageError, RequestError) as error:
+            logger.error("checkpoint failed", topic=topic, partition=number, error=str(error))
+        if log.offline is not None or log.recovery_point < log.log_end_offset:
+            left.add(topic)
+    manager.save_recovery_points()
+    if left != unsettled:
+        manager.catalogue.set_meta(UNSETTLED, json.dumps(sorted(left)))
 
 
 def _orphan(manager: "LogManager", name: str) -> tuple[str, _Orphan | None]:

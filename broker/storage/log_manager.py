@@ -22,7 +22,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock, Threads
-from broker.storage import data_directory, partition_dir, startup
+from broker.storage import adoption, data_directory, partition_dir, startup
 from broker.storage.catalogue import Catalogue, TopicRow
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, Offsets, write_offsets
 from broker.storage.config import StorageConfig
@@ -118,6 +118,7 @@ class LogManager:
                 # The next start believes them, even if this process is killed before it would write them anyhow.
                 self.save_log_starts()
                 self.save_cleaner_offsets()
+                adoption.settle(self)
             except StorageError as error:
                 logger.warning("checkpoint not written", error=str(error))
         except BaseException:

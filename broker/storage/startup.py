@@ -134,7 +134,8 @@ def _open(manager: "LogManager", info: "TopicInfo", config: LogConfig, number: i
     # Where compaction may have been.
     gaps = key in saved[CLEANER_OFFSETS] or CLEANER_OFFSETS in known.damaged
     gaps = gaps or (CLEANER_OFFSETS in known.missing and log.config.compact)
-    dense_from = NEVER if adopted else recovery_point if gaps else 0
+    # Compaction stays before the recovery point, so if that is lost a gap may be anywhere: no segment must be cut for one.
+    dense_from = NEVER if adopted or (gaps and not recovery_point) else recovery_point if gaps else 0
     try:
         names = _list(manager, log.dir)
         if not says(manager.disk, log.dir, info.topic_id, info.partitions):

@@ -1,5 +1,6 @@
 """Closed segments whose files are gone: noticed at the start, and said which."""
 
+import errno
 import itertools
 from pathlib import Path
 
@@ -161,6 +162,101 @@ def test_a_checkpoint_that_is_lost_takes_nothing_offline(storage: Storage, name:
         assert values(storage.log()) == expected[0]
         assert values(storage.log("u"))[-10:] == expected[1][-10:]
         storage.crash()
+
+
+def compacted(storage: Storage) -> list[tuple[int, bytes | None]]:
+    """A topic of several segments with gaps between them; its records."""
+    log = storage.create(
+        segment_bytes=600, cleanup_policy="compact", min_cleanable_dirty_ratio=0, file_delete_delay_ms=0
+    )
+    for number in range(120):
+        append(log, b"%d" % number, keys=[b"%d" % (number % 3 if number % 40 else number)])
+    for _ in range(3):
+        storage.manager.checkpoint()
+        storage.housekeep()
+    found = offsets_and_values(storage)
+    assert found[1][0] - found[0][0] > 1 and len(log.view.bases) > 2
+    return found
+
+
+def offsets_and_values(storage: Storage) -> list[tuple[int, bytes | None]]:
+    return [(record.offset, record.value) for record in read_records(storage.log())]
+
+
+@pytest.mark.parametrize("text", [None, "0\n7\nx", "0\n0\n"])
+def test_without_a_recovery_point_the_gaps_of_compaction_cut_nothing(storage: Storage, text: str | None) -> None:
+    expected = compacted(storage)
+    storage.stop()
+    checkpoint = Path(storage.directory) / "recovery-point-offset-checkpoint"
+    checkpoint.unlink()
+    if text is not None:
+        checkpoint.write_text(text)
+    storage.open()
+    for how in ("crash", "crash", "restart"):
+        assert (storage.log().offline, offsets_and_values(storage)) == (None, expected)
+        getattr(storage, how)()
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "at", ["log-start-offset-checkpoint", "cleaner-offset-checkpoint", "recovery-point-offset-checkpoint", None]
+)
+def test_a_start_that_takes_topics_in_may_be_interrupted(storage: Storage, at: str | None) -> None:
+    """The checkpoints are Kafka's then: no line for a log that begins with its first segment, and recovery points that
+    compaction does not stop at."""
+    expected = compacted(storage)
+    others = storage.create("u", segment_bytes=600, file_delete_delay_ms=0)
+    append_many(others, 100)
+    others.delete_records(others.view.bases[2])
+    others.drop_old_segments()
+    of_others = values(others)
+    storage.stop()
+    root = Path(storage.directory)
+    for path in root.glob("catalogue.sqlite*"):
+        path.unlink()
+    (root / "log-start-offset-checkpoint").write_text("0\n0\n")
+    (root / "recovery-point-offset-checkpoint").write_text(f"0\n2\nt 0 30\nu 0 {others.view.bases[3]}\n")
+    (root / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 110\n")
+    (root / ".kafka_cleanshutdown").unlink()
+
+    def kill(what: str, path: str) -> None:
+        if what == "rename" and at is not None and at in path:
+            raise Killed
+
+    storage.disk.before = kill
+    try:
+        storage.open()
+        assert at is None
+        storage.kill()
+    except Killed:
+        pass
+    storage.disk.before = lambda what, path: None
+    storage.open()
+    for how in ("crash", "crash", "restart"):
+        assert (storage.log().offline, offsets_and_values(storage)) == (None, expected)
+        assert (storage.log("u").offline, values(storage.log("u"))) == (None, of_others)
+        getattr(storage, how)()
+
+
+def test_a_topic_that_was_taken_in_and_is_offline_is_not_settled(storage: Storage) -> None:
+    expected = compacted(storage)
+    storage.stop()
+    root = Path(storage.directory)
+    for path in [*root.glob("catalogue.sqlite*"), *root.glob("*checkpoint")]:
+        path.unlink()
+    storage.disk.fail["stat", "t-0/"] = errno.EIO
+    for _ in range(2):
+        storage.open()
+        assert storage.log().offline is not None
+        storage.stop()
+    storage.disk.fail.clear()
+    storage.open()
+    for how in ("crash", "restart"):
+        assert (storage.log().offline, offsets_and_values(storage)) == (None, expected)
+        getattr(storage, how)()
 
 
 def test_what_is_missing_in_a_topic_that_was_taken_in_is_not_known(storage: Storage) -> None:
