@@ -2,6 +2,7 @@
 
 import _thread
 import os
+import select
 import time
 
 
@@ -28,7 +29,17 @@ class LastResort:
 
 
 def exit_now(status: int, why: str = "") -> None:
-    """Without the interpreter's own end, which waits for what other threads hold."""
-    if why:
-        os.write(2, f"{why}\n".encode())
-    os._exit(status)
+    """Without the interpreter's own end, which waits for what other threads hold.
+
+    ``why`` goes to standard error if that takes it at once: it may be a pipe that nobody reads, or whose reader has gone.
+    """
+    try:
+        if why:
+            writable = select.poll()
+            writable.register(2, select.POLLOUT)
+            if writable.poll(0):
+                os.write(2, f"{why}\n".encode())
+    except (OSError, ValueError):
+        pass
+    finally:
+        os._exit(status)
