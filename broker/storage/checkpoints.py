@@ -12,11 +12,12 @@ A checkpoint that is lost or damaged costs time, never records: everything is sc
 
 import base64
 import binascii
+import errno
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from broker.runtime.disk import Disk
+from broker.runtime.disk import Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -26,6 +27,8 @@ PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024
+_PAGE_BYTES = 4096
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Offsets = dict[tuple[str, int], int]
 
@@ -91,8 +94,44 @@ def read_offsets(disk: Disk, path: str) -> Offsets:
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Durably. Raises OSError; the file is then as it was.
+
+    Retention makes room on a full disk, and must first say here where the logs begin. So where there is no room for a new file,
+    the text goes over the old one. That is only done within a page, which a power loss leaves whole in one state or the other.
+    """
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
-    replace_text(disk, path, text_of(lines))
+    text = text_of(lines)
+    try:
+        replace_text(disk, path, text)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or not _overwrite(disk, path, text.encode()):
+            raise
+
+
+def _overwrite(disk: Disk, path: str, text: bytes) -> bool:
+    """False if the file is not there or too large. Raises OSError; the file is then as it was."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return False
+    try:
+        before = file.pread(_PAGE_BYTES + 1, 0)
+        if max(len(before), len(text)) > _PAGE_BYTES:
+            return False
+        try:
+            _write_over(file, text)
+        except OSError:
+            _write_over(file, before)
+            raise
+    finally:
+        file.close()
+    return True
+
+
+def _write_over(file: File, text: bytes) -> None:
+    file.pwrite([text], 0)
+    file.truncate(len(text))
+    file.sync()
 
 
 def text_of(lines: Iterable[str]) -> str:

@@ -52,6 +52,44 @@ def test_a_damaged_file_is_known_as_such(tmp_path: Path, text: bytes) -> None:
         read_offsets(FaultyDisk(), f"{tmp_path}/c")
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("now", [{}, {("a", 0): 8}, {("a", 0): 7_000_000, ("b", 1): 9}])
+def test_without_room_for_a_new_file_offsets_go_over_the_old_one(
+    tmp_path: Path, code: int, now: dict[tuple[str, int], int]
+) -> None:
+    disk = FaultyDisk()
+    write_offsets(disk, f"{tmp_path}/c", {("a", 0): 7, ("b", 0): 9})
+    disk.fail["write", "c.tmp"] = code
+    write_offsets(disk, f"{tmp_path}/c", now)
+    assert read_offsets(disk, f"{tmp_path}/c") == now
+    assert disk.synced[-1] == f"{tmp_path}/c"
+
+
+def test_what_cannot_go_over_the_old_one_leaves_it_as_it_was(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    path, before = f"{tmp_path}/c", {("a", 0): 7, ("b", 0): 9}
+    disk.fail["write", "c.tmp"] = errno.ENOSPC
+    with pytest.raises(OSError):  # there is none
+        write_offsets(disk, path, before)
+    assert not (tmp_path / "c").exists()
+    disk.fail.clear()
+    write_offsets(disk, path, before)
+    disk.fail["write", "c.tmp"] = errno.ENOSPC
+    with pytest.raises(OSError):  # more than a page
+        write_offsets(disk, path, {("a", number): number for number in range(1000)})
+    assert read_offsets(disk, path) == before
+    syncs = iter([errno.ENOSPC])
+
+    def fails_once(what: str, name: str) -> None:
+        if (what, name) == ("sync", path) and (code := next(syncs, None)) is not None:
+            raise OSError(code, "for a test", name)
+
+    disk.before = fails_once
+    with pytest.raises(OSError):
+        write_offsets(disk, path, {("a", 0): 8})
+    assert read_offsets(disk, path) == before
+
+
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
 def test_a_failed_replacement_leaves_the_old_content(tmp_path: Path, operation: str) -> None:
     disk = FaultyDisk()

@@ -130,7 +130,7 @@ def test_what_delete_records_and_retention_take_is_not_missing(storage: Storage,
 
 def test_files_do_not_go_before_the_new_log_start_is_saved(storage: Storage) -> None:
     fill(storage, file_delete_delay_ms=0, retention_bytes=1)
-    storage.disk.fail["rename", "log-start-offset-checkpoint"] = 28  # ENOSPC
+    storage.disk.fail["rename", "log-start-offset-checkpoint"] = errno.EIO
     there = segments(storage)
     for _ in range(2):
         storage.housekeep()
@@ -142,6 +142,20 @@ def test_files_do_not_go_before_the_new_log_start_is_saved(storage: Storage) -> 
     assert len(segments(storage)) <= 2
     storage.crash()
     assert storage.log().offline is None
+
+
+@pytest.mark.parametrize("what", ["open", "write"])
+def test_retention_makes_room_on_a_full_disk(storage: Storage, what: str) -> None:
+    fill(storage, file_delete_delay_ms=0)
+    storage.restart()
+    storage.manager.alter_topic_configs("t", {"retention.bytes": "1"})
+    storage.disk.fail[what, "checkpoint.tmp"] = errno.ENOSPC
+    storage.housekeep()
+    assert len(segments(storage)) <= 2
+    start = storage.log().log_start_offset
+    assert start > 0
+    storage.crash()
+    assert (storage.log().offline, storage.log().log_start_offset) == (None, start)
 
 
 @pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "cleaner-offset-checkpoint"])
