@@ -63,9 +63,10 @@ def drop_old_segments(log: "Log") -> int:
                 return 0
             log.set_segments(segments[count:])
             log.read_ends.clear()
-            dir_dirty, log.dir_dirty = log.dir_dirty, False
         try:
-            if dir_dirty:  # the new segment must not be lost when the old ones already are
+            # The new segment must not be lost when the old ones already are. Whoever fsyncs it does this once more: he does not
+            # wait here, and must not take the directory for durable before it is.
+            if log.dir_dirty:
                 log.around.disk.sync_dir(log.dir)
             # Snapshots go with the checkpoints: the newest may well have the offset of one of these segments.
             paths = [path for segment in segments[:count] for path in segment.paths()]

@@ -1,5 +1,10 @@
 """Old segments go by time and by size, Kafka's way."""
 
+import errno
+
+import pytest
+
+from broker.errors import StorageError
 from broker.storage.log import Log
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, offsets, read_records
 
@@ -119,3 +124,39 @@ def test_a_damaged_time_index_never_makes_data_go(storage: Storage) -> None:
     list(storage.manager.housekeeper.apply_retention())
     assert log.log_start_offset == 0
     assert log.offline is None
+
+
+def old_segments(storage: Storage) -> Log:
+    """A log of several segments of which nothing is durable yet and the first ones are to go."""
+    log = storage.create(segment_bytes=1000)
+    append_many(log, 50)
+    assert log.advance_start(log.view.bases[3])
+    storage.manager.save_log_starts()
+    storage.disk.synced.clear()
+    return log
+
+
+def test_a_new_segment_is_durable_in_its_directory_although_old_ones_could_not_go(storage: Storage) -> None:
+    log = old_segments(storage)
+    storage.disk.fail["sync_dir", log.dir] = errno.EMFILE
+    with pytest.raises(StorageError):
+        log.drop_old_segments()
+    assert log.offline is None
+    storage.disk.fail.clear()
+    log.flush_to(log.log_end_offset)
+    assert log.dir in storage.disk.synced
+
+
+def test_who_makes_records_durable_while_old_segments_go_does_not_trust_to_them(storage: Storage) -> None:
+    log = old_segments(storage)
+    durable: list[list[str]] = []
+
+    def flush(what: str, path: str) -> None:
+        if (what, path) == ("sync_dir", log.dir) and not durable:
+            durable.append([])
+            log.flush_to(log.log_end_offset)  # as another thread, before the directory is durable
+            durable[0] += storage.disk.synced
+
+    storage.disk.before = flush
+    assert log.drop_old_segments() == 3
+    assert log.dir in durable[0]
