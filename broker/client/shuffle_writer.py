@@ -588,6 +588,9 @@ class ShuffleWriter(PartitionWriter):
         if self._window.all_acknowledged and not self._finishing:
             self._lost_at = None
             self._backoff = _RECONNECT_FIRST_S
+        # But a broker without credit for it has it wait for room, for as long as that takes. That is no lost connection.
+        elif not credit and not self._window.all_sent:
+            self._lost_at = None
 
     def _on_refused(self, code: WriterErrorCode, text: str) -> None:
         if code is WriterErrorCode.FINISHED_ALREADY and self._finish_ever_sent:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 import attrs
@@ -89,6 +90,7 @@ class Partitions:
         self._by_id: dict[bytes, ResultPartition] = {}
         self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
         self._waiting: dict[bytes, list[Waiting]] = {}
+        self._first_told = 0
         self._deadlines: dict[tuple[ResultPartition, _Deadline], TimerHandle] = {}
         self._released_data_sets: dict[bytes, None] = {}  # the latest last
         spiller.on_room = self.room
@@ -253,7 +255,10 @@ class Partitions:
         """From the spiller: memory or disk has been freed."""
         with self._lock:
             partitions = list(self._by_id.values())
-        for partition in partitions:
+            # The first ones may take all of it, so each time others are first.
+            self._first_told = (self._first_told + 1) % max(1, len(partitions))
+            first = self._first_told
+        for partition in islice(cycle(partitions), first, first + len(partitions)):
             partition.room()
 
     def fail(self, partition: ResultPartition, message: str, epoch: int | None = None) -> bool:

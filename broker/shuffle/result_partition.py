@@ -110,6 +110,7 @@ class ResultPartition:
         self.budget = budget
         self.structure = 0  # bytes of `budget.index` for the partition and its subpartitions
         self.buffer_bytes = 0  # what its writer's buffers were like when it was lost
+        self.cut_off = False  # ... and whether that was for want of room
         self.unsent_max = unsent_max
         self.unsent = 0  # bytes that no reader has been sent, and what they cost beside
         self.memory = 0  # bytes held in memory

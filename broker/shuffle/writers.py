@@ -10,7 +10,8 @@ gets a larger window, up to eight times as many: a writer that waits after each 
 Credit counts buffers and is backed by bytes: for each, room for a buffer as large as the writer's last ones is reserved in the
 budget, for the first as for Flink's 32 KiB. A window holds at most as many bytes as one of buffers of 32 KiB, but always a few
 buffers. Who pushes larger ones than that, when there is no room but for what others were promised, loses its connection. It
-connects again, is told how far it got, and gets credit for buffers as large as it makes them.
+connects again, is told how far it got, and gets credit for buffers as large as it makes them. It gets none at once: that tells it
+to wait, so that it does not count the lost connection against the broker, and others have their turn first.
 
 The newest opening of a partition has it. What comes by the handle of an older one is refused (see ``result_partition``), and its
 writer is told at once, on its own connection's processor.
@@ -230,6 +231,7 @@ class Writers:
             self._fenced(writer)
             return
         except NoRoom:
+            partition.cut_off = True
             self._lose(writer)  # what has arrived behind it is passed over
             raise
         except IndexError:
@@ -283,7 +285,13 @@ class Writers:
         self._next_handle += 1
         self._writers[writer.handle] = self._by_partition[partition] = writer
         writer.largest_before = partition.buffer_bytes or min(_BUFFER_BYTES, self._budget.memory_max // 8)
-        credit = self._promised(writer, self._fitting_window(writer))
+        if partition.cut_off:
+            partition.cut_off = False
+            credit = 0
+            partition.starved = True
+            self._partitions.acknowledgements.call(partition.room)  # soon: there may be room, and nobody else to say so
+        else:
+            credit = self._promised(writer, self._fitting_window(writer))
         self._send(encode_partition_opened(frame.writer, writer.handle, credit, next_sequences))
         if partition.state is not OPEN and not partition.read_to_end:  # between the two
             self._gone(writer)

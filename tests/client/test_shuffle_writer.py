@@ -135,6 +135,26 @@ def test_a_writer_gives_up_when_the_broker_stays_away(partition: ResultPartition
     writer.close()
 
 
+def test_a_broker_that_has_a_writer_wait_for_room_is_not_lost(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    """It may take longer than ``reconnect_timeout``, and there may be connections lost in between."""
+    server.acknowledge = False
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        writer.push(0, b"not taken")
+        while not server.pushes:
+            time.sleep(0.001)
+        server.call(server.partitions[partition].subpartitions[0].clear)
+        server.credit = 0
+        server.cut_connections()
+        while server.opens < 2 or writer._handle < 0:
+            time.sleep(0.001)
+        assert writer._lost_at is None
+        server.credit, server.acknowledge = 16, True
+        server.cut_connections()
+    assert [b"not taken"] == stored(server, partition)
+
+
 def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID) -> None:
     with (
         pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:1.*refused"),

@@ -77,6 +77,25 @@ def test_who_pushes_more_than_there_is_room_for_is_cut_off_and_loses_nothing(ser
     assert held[0] <= 2 * MiB
 
 
+def test_who_was_cut_off_is_told_to_wait_and_is_given_credit_unasked(serve: Any) -> None:
+    """However much room there is by then: a writer that hears of no credit does not count the lost connection."""
+    server = serve(shuffle_memory_bytes=2 * MiB)
+    server.disk.gate.clear()
+    client = server.connect()
+    writer = client.open(partition := new_id(), 1, BLOCKING)
+    with suppress(OSError):
+        for _ in range(writer.credit):
+            writer.push(b"x" * 300_000)
+    with suppress(OSError):
+        client.closed()
+    server.disk.gate.set()
+    wait_for(lambda: not server.partitions.budget.memory_scarce)
+    other = server.connect()
+    again = other.open(partition, 1, BLOCKING, writer=writer.writer)
+    assert again.credit == 0
+    assert other.find(w.WriterCredit).credit > 0
+
+
 def test_our_writers_get_through_with_buffers_of_any_size(serve: Any, held: list[int]) -> None:
     server = serve(shuffle_memory_bytes=2 * MiB)
     host, port = server.sockets.address("2.0")
