@@ -191,9 +191,13 @@ class Budget:
             if self.owner_max >= 0:
                 self._owners[owner] += size + index
 
-    def charge(self, owner: str, index: int) -> None:
-        """A subpartition that is used for the first time."""
+    def charge(self, owner: str, index: int, bounded: bool = False) -> None:
+        """Subpartitions that are used for the first time. Raises NoRoom if ``bounded`` and they are too many."""
         with self._lock:
+            if bounded and index and self.index + index > self.memory_max * _PARTITIONS_SHARE:
+                raise NoRoom(
+                    f"{self.index} of {self.memory_max} bytes of memory are taken, and {index} more are needed"
+                )
             self.index += index
             if self.owner_max >= 0:
                 self._owners[owner] += index

@@ -184,6 +184,14 @@ class Partitions:
 
     def finish(self, partition: ResultPartition, done: Callable[[Refused | None], None]) -> None:
         """``done(None)`` when it is finished and, if it is BLOCKING, on disk; on any thread."""
+        try:
+            partition.count_all()  # each gets an end
+        except NoRoom as error:
+            text = f"no room for the ends of all subpartitions (shuffle_memory_bytes): {error}"
+            self._give_way(partition)
+            done(Refused(WriterErrorCode.STORAGE_ERROR, text))
+            self.fail(partition, text)
+            return
         if partition.pipelined:
             self._finish_pipelined(partition, done)
             return

@@ -109,6 +109,7 @@ class ResultPartition:
         self.subpartitions: list[Subpartition | None] = [None] * subpartitions
         self.budget = budget
         self.structure = 0  # bytes of `budget.index` for the partition and its subpartitions
+        self._all_counted = False  # with those that are not there yet
         self.buffer_bytes = 0  # what its writer's buffers were like when it was lost
         self.cut_off = False  # ... and whether that was for want of room
         self.unsent_max = unsent_max
@@ -153,10 +154,32 @@ class ResultPartition:
         part = self.subpartitions[index]
         if part is None:
             part = self.subpartitions[index] = Subpartition()
-            if self.state is not RELEASED:
+            if self.state is not RELEASED and not self._all_counted:
                 self.structure += SUBPARTITION_BYTES
                 self.budget.charge(self.owner, SUBPARTITION_BYTES)
         return part
+
+    def count_for(self, indices: IndexSet) -> None:
+        """A reader of these comes to a pipelined one. Raises NoRoom."""
+        if indices.size > 1:
+            self.count_all()  # the others will be read as well
+            return
+        index = indices.start
+        with self.lock:
+            if self.subpartitions[index] is None and not self._all_counted and self.state in (OPEN, FINISHED):
+                self.budget.charge(self.owner, SUBPARTITION_BYTES, bounded=True)
+                self.structure += SUBPARTITION_BYTES
+                self.subpartitions[index] = Subpartition()
+
+    def count_all(self) -> None:
+        """All subpartitions are going to be used, by what is a small frame on the wire. Raises NoRoom."""
+        with self.lock:
+            if self._all_counted or self.state not in (OPEN, FINISHED):
+                return
+            unused = self.subpartitions.count(None) * SUBPARTITION_BYTES
+            self.budget.charge(self.owner, unused, bounded=True)
+            self.structure += unused
+            self._all_counted = True
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -438,7 +461,8 @@ class ResultPartition:
     def data_of(self, indices: IndexSet) -> int:
         """With the lock held, of a finished partition: data buffers of these subpartitions."""
         if indices.size == 1:
-            return self.part(indices.start).data_total
+            part = self.subpartitions[indices.start]
+            return 0 if part is None else part.data_total
         if self._data_before is None:
             totals = (0 if part is None else part.data_total for part in self.subpartitions)
             self._data_before = array("q", accumulate(totals, initial=0))

@@ -262,6 +262,13 @@ class ShuffleService:
             budget.reader_gone(READER_BYTES)
             self._no_memory(connection, outbox, message)
             return
+        if partition.pipelined and indices.end < len(partition.subpartitions):
+            try:
+                partition.count_for(indices)
+            except NoRoom:
+                budget.reader_gone(READER_BYTES)
+                self._no_memory(connection, outbox, message)
+                return
         receiver = Receiver(message.receiver)
         # On any thread: there is something where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))

@@ -188,8 +188,9 @@ class View:
         index = self._opened_to
         if index <= self._indices.end:
             self._opened_to = index + 1
-            cursor = Cursor(self, self.partition.part(index), index)
-            if cursor.part.kinds:  # not if it has failed
+            part = self.partition.subpartitions[index]
+            if part is not None and part.kinds:  # not if it has failed
+                cursor = Cursor(self, part, index)
                 cursor.ready = True
                 self.row.appendleft(cursor)
 

@@ -186,6 +186,40 @@ def test_a_subpartition_is_counted_when_something_comes_for_it(serve: Any) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_finishing_gives_every_subpartition_an_end_and_is_refused_when_that_is_too_much(serve: Any, kind: Any) -> None:
+    server = serve(shuffle_memory_bytes=8 * MiB)
+    client = server.connect()
+    writers = [client.open(new_id(), 10_000, kind) for _ in range(4)]
+    answers = []
+    for writer in writers:
+        client.send(w.encode_finish_partition(writer.handle))
+        answers.append(client.find((w.PartitionFinished, w.WriterError)))
+    assert isinstance(answers[0], w.PartitionFinished)
+    error = answers[-1]
+    assert isinstance(error, w.WriterError)
+    assert (error.code, "shuffle_memory_bytes" in error.message) == (WriterErrorCode.STORAGE_ERROR, True)
+    assert server.partitions.budget.index <= 8 * MiB
+    for info in client.list():
+        client.release(info.partition)
+
+
+@pytest.mark.parametrize("end", [0, 9_999])
+def test_a_receiver_whose_subpartitions_have_no_room_is_refused(serve: Any, end: int) -> None:
+    server = serve(shuffle_memory_bytes=MiB)
+    client = server.connect()
+    client.open(partition := new_id(), 10_000)
+    budget = server.partitions.budget
+    if not end:
+        budget.charge("", MiB * 3 // 4 - budget.index)
+    before = budget.index
+    refused = client.request(partition, 0, end)
+    assert client.find(ErrorResponse)[::2] == (IO_EXCEPTION, refused)
+    assert budget.index == before
+    if not end:
+        budget.give_back("", 0, 0, MiB * 3 // 4 - PARTITION_BYTES - 8 * 10_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_quota_counts_what_it_takes_to_know_where_everything_is(serve: Any, kind: Any) -> None:
     server = serve(shuffle_quota_bytes=100_000)
     client = server.connect()
