@@ -141,11 +141,14 @@ class Budget:
             self.reserved += granted * each
             return granted
 
-    def unreserve(self, size: int) -> None:
-        """Promised room that was used, or will not be."""
+    def unreserve(self, size: int, unused: bool = False) -> None:
+        """Promised room that was used, or, ``unused``, will not be: its writer has gone."""
         with self._lock:
             self.reserved -= size
             assert self.reserved >= 0
+        if unused and self._memory_wanted:  # perhaps it was this that others had no room beside
+            self._memory_wanted = False
+            self.on_room()
 
     def _fits(self, size: int, promised: int = 0) -> bool:
         """Beside all that is held, and promised; one alone may be larger."""

@@ -332,7 +332,7 @@ class Writers:
             self._fenced(writer)
             return
         writer.finished = True
-        self._reserve(writer, 0)
+        self._reserve(writer, 0, leaves=True)
         self._acknowledge(writer)
         self._partitions.finish(writer.partition, partial(self._finish_came, writer))
 
@@ -391,10 +391,10 @@ class Writers:
             self._spiller.press()
         return granted
 
-    def _reserve(self, writer: Writer, size: int) -> None:
+    def _reserve(self, writer: Writer, size: int, leaves: bool = False) -> None:
         """Keep so much of what is reserved for it."""
         if size != writer.reserved:
-            self._budget.unreserve(writer.reserved - size)
+            self._budget.unreserve(writer.reserved - size, leaves)
             writer.reserved = size
 
     def _fitting_window(self, writer: Writer) -> int:
@@ -438,7 +438,7 @@ class Writers:
     def _forget(self, writer: Writer) -> bool:
         """False if the partition has another writer by now: it has come back on another connection."""
         self._writers.pop(writer.handle, None)
-        self._reserve(writer, 0)
+        self._reserve(writer, 0, leaves=True)
         writer.partition.buffer_bytes = writer.buffer_bytes
         if self._by_partition.get(writer.partition) is writer:
             del self._by_partition[writer.partition]

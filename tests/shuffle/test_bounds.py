@@ -275,3 +275,17 @@ def test_a_receiver_of_many_finished_subpartitions_is_counted_by_their_number(se
     assert reader.find(ErrorResponse)[::2] == (IO_EXCEPTION, refused)
     reader.send(*map(m.encode_cancel_partition_request, granted))
     wait_for(lambda: budget._readers == 0)
+
+
+def test_a_writer_that_goes_makes_room_for_those_that_wait(serve: Any) -> None:
+    """It has not used what it was promised, and nothing else changes."""
+    server = serve(shuffle_memory_bytes=MiB)
+    holder, waiting = server.connect(), server.connect()
+    budget = server.partitions.budget
+    assert holder.open(new_id(), 1, BLOCKING).credit
+    filled = MiB - budget.index - budget.reserved - 20_000
+    assert budget.take("", filled)
+    assert waiting.open(new_id(), 1, BLOCKING).credit == 0
+    holder.close()
+    assert waiting.find(w.WriterCredit).credit > 0
+    budget.give_back("", filled, 0)

@@ -92,3 +92,19 @@ def test_what_the_index_takes_is_not_there_for_payloads() -> None:
     assert budget.full(to_disk=False)
     budget.give_back("", 0, 28, index=60)
     assert calls == [True, True]
+
+
+def test_who_waits_is_told_when_a_writer_goes_that_was_promised_room() -> None:
+    budget = Budget(1000, -1, -1)
+    calls = []
+    budget.on_room = lambda: calls.append("room")
+    assert budget.take("", 400)
+    assert budget.promise(1, 500, at_least_one=True) == 1
+    assert budget.promise(1, 300, at_least_one=True) == 0
+    budget.unreserve(100)
+    assert calls == []
+    budget.unreserve(400, unused=True)
+    assert calls == ["room"]
+    assert budget.promise(1, 300, at_least_one=True) == 1
+    budget.unreserve(300, unused=True)
+    assert calls == ["room"]
