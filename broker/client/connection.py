@@ -127,7 +127,13 @@ class Connection:
             if events & READ:
                 self._receive()
             if events & WRITE and not self.is_closed:
-                self._send()
+                try:
+                    self._send()
+                except OSError:
+                    # The broker has gone, perhaps with a last word that says why: it counts for more than the broken connection.
+                    self._receive()
+                    if not self.is_closed:
+                        raise
         except OSError as error:
             self.close(
                 RemoteTransportError(f"the connection to {self.name} broke: {error.strerror or error}", self.name)

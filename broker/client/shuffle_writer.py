@@ -134,6 +134,7 @@ class ShuffleWriter(PartitionWriter):
         self._loop: IoLoop | None = loop
         self._writer_id = writer_id
         self._incarnation = NO_INCARNATION  # tells it from another writer of the same id
+        self._attempts = 0  # openings that were sent
         self._changed = Condition()
         self._window = ResendWindow(subpartitions, window_bytes)
         self._connection: Connection | None = None
@@ -424,6 +425,7 @@ class ShuffleWriter(PartitionWriter):
 
     def _ask_to_open(self) -> None:
         assert self._connection is not None
+        self._attempts += 1
         frame = encode_open_partition(
             self.writer_id,
             self.partition,
@@ -433,6 +435,7 @@ class ShuffleWriter(PartitionWriter):
             self._owner,
             self._incarnation,
             self._opened,
+            self._attempts,
         )
         self._connection.send([frame])
 

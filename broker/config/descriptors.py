@@ -47,8 +47,7 @@ def share_out(
     left = max(0, limit - kept)
     files = min(open_files + spill_files, max(left // _FILES_SHARE, left - connections))
     spill = files * spill_files // (open_files + spill_files)
+    logs, spills = max(min(_LEAST, open_files), files - spill), max(min(_LEAST, spill_files), spill)
     return Descriptors(
-        open_files=max(min(_LEAST, open_files), files - spill),
-        spill_files=max(min(_LEAST, spill_files), spill),
-        connections=min(connections, max(_LEAST, left - files)),
+        open_files=logs, spill_files=spills, connections=min(connections, max(_LEAST, left - logs - spills))
     )

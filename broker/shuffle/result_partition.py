@@ -140,6 +140,7 @@ class ResultPartition:
         self.call_writer: Callable[[Callable[[Writers], None]], None] | None = None
         self.epoch = 0  # of the newest opening
         self._incarnation = NO_INCARNATION  # of the writer that opened it last
+        self._attempt = 0  # of that writer
         self._opener: Callable[[bool], None] | None = None  # a writer that came while it was being finished
         self.starved = False  # the writer waits for credit that was held back
         self._acknowledged: set[int] = set()  # subpartitions whose readers have processed everything
@@ -184,19 +185,24 @@ class ResultPartition:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def take_over(
-        self, call: "Callable[[Callable[[Writers], None]], None]", incarnation: int, resumes: bool
+        self, call: "Callable[[Callable[[Writers], None]], None]", incarnation: int, resumes: bool, attempt: int
     ) -> "TakenOver":
         """A writer opens it: whoever had it is fenced. ``call``: its ``call_writer``.
 
-        Raises Fenced (it ``resumes``, and another one has opened the partition since) and Finishing.
+        Raises Fenced (it ``resumes``, and another one has opened the partition since; or it is an earlier ``attempt`` of the
+        same one, which has given up that connection) and Finishing.
         """
         with self.lock:
-            if resumes and self.epoch and incarnation != self._incarnation:
+            if incarnation == self._incarnation != NO_INCARNATION:
+                if attempt < self._attempt:
+                    raise Fenced
+                self._attempt = attempt
+            elif resumes and self.epoch:
                 raise Fenced
             if self.finishing and self.state is OPEN:
                 raise Finishing
             self.epoch += 1
-            self._incarnation = incarnation
+            self._incarnation, self._attempt = incarnation, attempt
             before, self.call_writer = self.call_writer, call
             sequences = [0 if part is None else part.next_sequence for part in self.subpartitions]
             return TakenOver(self.epoch, sequences, before)

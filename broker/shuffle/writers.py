@@ -269,7 +269,9 @@ class Writers:
             self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
             return
         try:
-            epoch, next_sequences, fence = partition.take_over(self._call, frame.incarnation, frame.resumes)
+            epoch, next_sequences, fence = partition.take_over(
+                self._call, frame.incarnation, frame.resumes, frame.attempt
+            )
         except Fenced:
             self._refuse_opening(frame)
             return

@@ -122,7 +122,7 @@ __all__ = [
 
 # The bodies; each begins at offset 9.
 _OPEN = struct.Struct(">16s60siBq")
-_INCARNATION = struct.Struct(">q?")
+_INCARNATION = struct.Struct(">q?i")
 _PUSH = struct.Struct(">iiiBBi")
 _I32 = struct.Struct(">i")
 _OPENED = struct.Struct(">16siii")
@@ -168,9 +168,11 @@ def encode_open_partition(
     owner: str = "",
     incarnation: int = NO_INCARNATION,
     resumes: bool = False,
+    attempt: int = 0,
 ) -> bytes:
     """Without an incarnation the frame is the one that was before there were any."""
-    named = _INCARNATION.pack(incarnation, resumes) if incarnation != NO_INCARNATION or resumes else b""
+    is_named = incarnation != NO_INCARNATION or resumes or attempt
+    named = _INCARNATION.pack(incarnation, resumes, attempt) if is_named else b""
     return _frame(64, _OPEN.pack(writer, partition, subpartitions, type, ttl_ms), _text(owner), named)
 
 
@@ -365,8 +367,8 @@ def _open_partition(reader: Reader) -> OpenPartition:
     if ttl_ms < DEFAULT_TTL:
         raise ProtocolError(f"a time to live of {ttl_ms} ms")
     owner = _read_text(reader)
-    incarnation, resumes = (reader.i64(), reader.bool()) if reader.remaining else (NO_INCARNATION, False)
-    return OpenPartition(writer, partition, subpartitions, kind, ttl_ms, owner, incarnation, resumes)
+    named = (reader.i64(), reader.bool(), reader.i32()) if reader.remaining else (NO_INCARNATION, False, 0)
+    return OpenPartition(writer, partition, subpartitions, kind, ttl_ms, owner, *named)
 
 
 def _partition_opened(reader: Reader) -> PartitionOpened:

@@ -81,7 +81,8 @@ class OpenPartition(NamedTuple):
 
     The newest opening under a writer id fences the older ones. ``incarnation``: a number that a writer draws when it begins,
     the same on all its connections; NO_INCARNATION if it has none. ``resumes``: it had opened the partition before, and is
-    refused if another incarnation has opened it since.
+    refused if another incarnation has opened it since. ``attempt``: counts the openings of one incarnation. One that comes late,
+    by a connection that the writer has given up already, is refused: it must not fence the one after it.
     """
 
     writer: bytes
@@ -92,6 +93,7 @@ class OpenPartition(NamedTuple):
     owner: str = ""
     incarnation: int = NO_INCARNATION
     resumes: bool = False
+    attempt: int = 0
 
 
 class PushBuffer(NamedTuple):

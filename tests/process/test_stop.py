@@ -154,7 +154,7 @@ def until_stuck(broker: BrokerProcess, times: int = 1) -> None:
 def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, client: str) -> None:
     with stuck(tmp_path, how, "shutdown_timeout_ms=3000") as broker:
         write(broker.address, "topic", 1)
-        connections = get_stuck(broker, 3)
+        connections = get_stuck(broker, 2)  # no more of a lane are with the handlers
         if client == "has gone":
             for connection in connections:
                 connection.close()
@@ -162,8 +162,8 @@ def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, cli
         if broker.process.wait(PATIENCE_S) == 0:
             assert [] == broker.errors
             left_behind = [event["left_behind"] for event in broker.events if event["event"] == "stopped"]
-            assert left_behind[0] >= 3
-        else:  # on a busy machine these three may leave nothing for who stops the broker: then the time itself ends it
+            assert left_behind[0] >= 2
+        else:  # on a busy machine these two may leave nothing for who stops the broker: then the time itself ends it
             assert how == "computes"
             assert "broker: not stopped within 3 s" in broker.output
         for connection in connections:

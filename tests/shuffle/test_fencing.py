@@ -91,6 +91,24 @@ def test_a_writer_that_resumes_is_refused_when_another_one_has_opened_the_partit
     assert read(server, partition) == [b"data"]
 
 
+def test_a_writer_is_not_fenced_by_an_opening_of_its_own_that_comes_late(server: Served) -> None:
+    """A broker that has been stopped for a while finds several, in any order: a client connects again and again meanwhile."""
+    partition = new_id()
+
+    def opening(attempt: int) -> bytes:
+        return w.encode_open_partition(
+            NAME, partition, 1, BLOCKING, incarnation=1, resumes=attempt > 0, attempt=attempt
+        )
+
+    server.connect().send(opening(0)).next(w.PartitionOpened)
+    newest = server.connect().send(opening(2))
+    opened = newest.next(w.PartitionOpened)
+    given_up = server.connect().send(opening(1))
+    assert given_up.next(w.WriterError).code == WriterErrorCode.FENCED
+    newest.finish(Writer(newest, opened).push(b"data"))
+    assert read(server, partition) == [b"data"]
+
+
 def test_being_refused_leaves_the_time_of_a_lost_writer_running(serve: Any) -> None:
     server = serve(shuffle_writer_retention_ms=300)
     partition = new_id()

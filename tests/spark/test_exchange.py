@@ -552,7 +552,7 @@ def test_no_room_in_the_quota(spark: "SparkSession") -> None:
 
 
 def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_map, "_NO_ROOM_S", 0.05)
+    monkeypatch.setattr(exchange_map, "_NO_ROOM_S", 1.0)
     with Broker(shuffle_disk_bytes=0, shuffle_memory_bytes=1024 * 1024) as broker:
         task = MapTask(spec_of(broker.shuffle_address), SCHEMA)
         text = pa.array(["x" * 100_000] * 200)

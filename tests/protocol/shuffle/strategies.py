@@ -116,6 +116,7 @@ WRITER_FRAMES = st.one_of(
         TEXT,
         st.integers(-(2**63), 2**63 - 1),
         st.booleans(),
+        ints(),
     ),
     pushes(),
     st.builds(w.FinishPartition, ints()),

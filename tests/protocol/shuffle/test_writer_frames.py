@@ -45,16 +45,16 @@ def test_an_opening_without_an_incarnation_is_the_frame_that_older_writers_send(
     opened = w.parse(memoryview(old))
     assert isinstance(opened, w.OpenPartition)
     assert (opened.incarnation, opened.resumes) == (w.NO_INCARNATION, False)
-    new = w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice", 7, True)
-    assert new[9:] == old[9:] + bytes.fromhex("000000000000000701")
+    new = w.encode_open_partition(WRITER, PARTITION, 2, w.PartitionType.BLOCKING, 10_000, "alice", 7, True, 3)
+    assert new[9:] == old[9:] + bytes.fromhex("00000000000000070100000003")
 
 
 @given(WRITER_FRAMES | SERVER_FRAMES, st.data())
 def test_each_truncation_is_a_protocol_error(message: Any, data: st.DataObject) -> None:
     frame = w.encode(message)
     length = data.draw(st.integers(0, len(frame) - 1))
-    if isinstance(message, w.OpenPartition) and (message.incarnation or message.resumes):
-        assume(length != len(frame) - 9)  # without an incarnation, as writers sent it before there was one
+    if isinstance(message, w.OpenPartition) and (message.incarnation or message.resumes or message.attempt):
+        assume(length != len(frame) - 13)  # without an incarnation, as writers sent it before there was one
     cut = memoryview(frame)[:length]
     for parse in (w.parse, w.parse_server):
         with pytest.raises(ProtocolError):
