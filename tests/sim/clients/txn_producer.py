@@ -349,6 +349,8 @@ class TxnProducer(Client):
     def _excuse(self, error: int, what: str) -> None:
         # Something is still being carried out. For ever, it may not: then nobody gets to the end.
         concurrent = error in (ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit)
+        # So a group's coordinator calls it while the end of the transaction, whose time is over, is being carried out.
+        concurrent |= what == ApiKey.TXN_OFFSET_COMMIT.name and error == ErrorCode.coordinator_not_available
         if error not in _RETRIABLE or (self.strict and not concurrent):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {what} of {self._txn}")
         self.idle(0.05)
