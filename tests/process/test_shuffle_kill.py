@@ -28,7 +28,8 @@ from tests.shuffle.harness import BLOCKING, PIPELINED, Client, new_id
 CYCLES = int(os.environ.get("BROKER_KILL_CYCLES", "3"))
 SEED = int(os.environ.get("BROKER_KILL_SEED", random.SystemRandom().randrange(2**32)))
 SETTINGS = (
-    "shuffle_memory_bytes=1048576",  # so that it spills all the time
+    # What is known of the partitions must have room, some 6 KiB each: a fast machine finishes hundreds in a cycle.
+    f"shuffle_memory_bytes={(16 << 20) * CYCLES}",
     "shuffle_partition_request_timeout_ms=200",
     "shuffle_writer_retention_ms=1500",
 )
