@@ -13,21 +13,21 @@ from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.errors import BrokerError, ConfigError
 from broker.kafka import handlers
-from broker.kafka.broker import KafkaBroker
-from broker.kafka.config_changes import load_defaults
+from broker.kafka.configs.changes import load_defaults
+from broker.kafka.context import KafkaBroker
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue, SqliteCatalogue
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
 from broker.storage import data_directory
-from broker.storage.catalogue import Catalogue, SqliteCatalogue
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager

@@ -15,7 +15,7 @@ from broker.kafka import handlers
 from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, transaction
 from broker.network.mute import TABLE
-from broker.storage.log_config import SETTINGS
+from broker.storage.log.log_config import SETTINGS
 
 DOCS = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)

@@ -6,8 +6,8 @@ import pytest
 
 from broker.config import load
 from broker.errors import ConfigError
+from broker.metadata.catalogue import SqliteCatalogue
 from broker.server import BrokerServer
-from broker.storage.catalogue import SqliteCatalogue
 from broker.storage.data_directory import LOCK
 
 

@@ -11,8 +11,8 @@ from broker.cli.output import json_line, json_text, print_table
 from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
 from protocol.errors import ProtocolError
-from protocol.kafka.markers import read_marker
-from protocol.kafka.records import BatchHeader, records
+from protocol.kafka.records.markers import read_marker
+from protocol.kafka.records.records import BatchHeader, records
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 # Of each segment: a file of zeros would fill the screen otherwise.

@@ -14,8 +14,8 @@ from typing import BinaryIO
 import click
 
 from broker.cli.output import print_table
-from broker.client.connection import parse_address
-from broker.client.errors import ProducerFailedError, ShuffleError
+from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
+from broker.client.shuffle.io.connection import parse_address
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.generation import Generation
@@ -121,7 +121,7 @@ def write(
     The files are cut into data buffers as they are; EndOfData and EndOfPartition follow. A pipelined partition waits for
     its readers, a blocking one can be read when this ends.
     """
-    from broker.client.shuffle_writer import ShuffleWriter
+    from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
     from protocol.shuffle.events import EndOfData, EndOfPartition
 
     buffers = size = 0
@@ -212,7 +212,7 @@ def read(
     A file is all data buffers of its subpartition, one after another. Exits with 3 if the producer has failed; the files
     hold what had come by then.
     """
-    from broker.client.input_gate import InputGate
+    from broker.client.shuffle.reading.input_gate import InputGate
 
     if credit + floating_buffers == 0:
         raise click.UsageError("Leave at least one buffer: --credit and --floating-buffers are both 0.")
@@ -257,7 +257,7 @@ def read(
 @click.option("--prefix", default="", help="Only those whose hex digits begin like this.")
 def list_partitions(address: tuple[str, int], prefix: str) -> None:
     """List the partitions that the broker has, one a line."""
-    from broker.client.shuffle_admin import ShuffleAdmin
+    from broker.client.shuffle.admin import ShuffleAdmin
 
     with ShuffleAdmin(address) as admin:
         found = sorted(admin.partitions(prefix))
@@ -284,7 +284,7 @@ def release(address: tuple[str, int], released: bytes, if_exists: bool) -> None:
     """Forget PARTITION and free its space, or do so with all partitions of DATA-SET (the first 32 hex digits of theirs), which
     nobody may write to any more then.
     """
-    from broker.client.shuffle_admin import ShuffleAdmin
+    from broker.client.shuffle.admin import ShuffleAdmin
 
     with ShuffleAdmin(address) as admin:
         if isinstance(released, ResultPartitionID):

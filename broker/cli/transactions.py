@@ -13,9 +13,9 @@ from broker.errors import BrokerError
 from broker.runtime import clock, threads
 from broker.runtime.dial import ask
 from protocol.errors import ProtocolError
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 
 _TRANSACTION = 1  # a key type of FindCoordinator
 _TIMEOUT_S = 10.0

@@ -6,9 +6,9 @@ worth: all are looked at together, a few times a second, as long as there are an
 
 from typing import Protocol
 
-from broker.network.timers import Timer
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
 
 # How late (s) a client may be told.
 TICK_S = 0.25

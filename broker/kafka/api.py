@@ -1,7 +1,7 @@
 """How an API of Kafka's plugs into the service.
 
 Each module of ``broker.kafka.handlers`` exports ``API``. Most are *control* APIs: the body is parsed and the reply encoded by
-``protocol.kafka.control``, and the handler maps a parsed request to the reply's fields. The few on the hot path are *raw*:
+``protocol.kafka.schema.control``, and the handler maps a parsed request to the reply's fields. The few on the hot path are *raw*:
 they get the request as it came and send bytes themselves.
 """
 
@@ -15,12 +15,12 @@ from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
 from protocol.errors import MessageTooLarge
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import Counted
+from protocol.kafka.schema import control
+from protocol.kafka.schema.control import Counted
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]

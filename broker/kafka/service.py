@@ -7,15 +7,15 @@ import struct
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.context import KafkaBroker
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.headers import parse_request_header
+from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.schema import control
 
 log = get_logger("kafka")
 

@@ -19,11 +19,11 @@ from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Service
-from broker.network.timers import Timer
 from broker.network.unsent import Unsent
 from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import Body, ThreadHandle
+from broker.runtime.timers import Timer
 
 log = get_logger("network")
 

@@ -2,13 +2,13 @@
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
-from broker.network.timers import Timer
 from broker.runtime import Runtime
-from broker.shuffle.budget import Budget
+from broker.runtime.timers import Timer
+from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
-from broker.shuffle.spill import OPEN_FILES, Spiller
-from broker.shuffle.writers import WriterSettings
+from broker.shuffle.serving.writers import WriterSettings
+from broker.shuffle.spill.spiller import OPEN_FILES, Spiller
 from protocol.shuffle.generation import Generation
 
 # The value of shuffle_disk_bytes for half of what is free.

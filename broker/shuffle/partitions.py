@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from broker.log import get_logger
-from broker.network.timers import Timer, TimerHandle
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.shuffle.acknowledgement import Soon
-from broker.shuffle.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
-from broker.shuffle.result_partition import FINISHED, OPEN, ResultPartition
-from broker.shuffle.spill import Spiller
-from broker.shuffle.view import View
+from broker.runtime.timers import Timer, TimerHandle
+from broker.shuffle.partition.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
+from broker.shuffle.partition.result_partition import FINISHED, OPEN, ResultPartition
+from broker.shuffle.serving.acknowledgement import Soon
+from broker.shuffle.serving.view import View
+from broker.shuffle.spill.spiller import Spiller
 from protocol.shuffle.ids import PARTITION_ID_BYTES, ResultPartitionID
 from protocol.shuffle.writer_frames import (
     OpenPartition,
@@ -34,7 +34,7 @@ from protocol.shuffle.writer_frames import (
 )
 
 if TYPE_CHECKING:
-    from broker.shuffle.writers import Writers
+    from broker.shuffle.serving.writers import Writers
 
 log = get_logger("shuffle")
 

@@ -11,14 +11,14 @@ import attrs
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
-from broker.shuffle.budget import CURSOR_BYTES, READER_BYTES, NoRoom
-from broker.shuffle.credit import Credit
+from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
+from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions, Waiting
-from broker.shuffle.request_queue import Receiver, RequestQueue
-from broker.shuffle.result_partition import ResultPartition
-from broker.shuffle.spill import Spiller
-from broker.shuffle.view import PartitionGone, View
-from broker.shuffle.writers import Writers, WriterSettings
+from broker.shuffle.serving.credit import Credit
+from broker.shuffle.serving.request_queue import Receiver, RequestQueue
+from broker.shuffle.serving.view import PartitionGone, View
+from broker.shuffle.serving.writers import Writers, WriterSettings
+from broker.shuffle.spill.spiller import Spiller
 from protocol.errors import ProtocolError
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.errors import (

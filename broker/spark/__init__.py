@@ -10,19 +10,24 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from broker.spark import save_hook
+from broker.spark.sink import save_hook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from broker.spark.data_source import BrokerDataSource
-    from broker.spark.exchange_driver import exchange
-    from broker.spark.progress import Lag, lag
+    from broker.spark.exchanges.driver import exchange
+    from broker.spark.source.progress import Lag, lag
 
 __all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 
 # Imported at first use: Spark's workers import this package for whatever is in it.
-_WHERE = {"BrokerDataSource": "data_source", "exchange": "exchange_driver", "Lag": "progress", "lag": "progress"}
+_WHERE = {
+    "BrokerDataSource": "data_source",
+    "exchange": "exchanges.driver",
+    "Lag": "source.progress",
+    "lag": "source.progress",
+}
 
 
 def register(spark: "SparkSession") -> None:

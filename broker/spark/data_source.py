@@ -31,22 +31,22 @@ class BrokerDataSource(DataSource):
         return "broker"
 
     def schema(self) -> StructType:
-        from broker.spark.options import parse_columns
-        from broker.spark.table_schema import spark_schema
+        from broker.spark.source.options import parse_columns
+        from broker.spark.source.table_schema import spark_schema
 
         return spark_schema(parse_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from broker.spark.options import SourceOptions
-        from broker.spark.source import BatchReader, NarrowingReader
+        from broker.spark.source.batch_source import BatchReader, NarrowingReader
+        from broker.spark.source.options import SourceOptions
 
         options = SourceOptions.parse(self.options, streaming=False)
         return (NarrowingReader if _filters_are_asked_for() else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from broker.errors import ConfigError
-        from broker.spark.options import SourceOptions
-        from broker.spark.stream_source import RefusedReader, StreamReader
+        from broker.spark.source.options import SourceOptions
+        from broker.spark.source.stream_source import RefusedReader, StreamReader
 
         try:
             return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
@@ -55,12 +55,12 @@ class BrokerDataSource(DataSource):
             return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from broker.spark.sink import batch_writer
+        from broker.spark.sink.batch_sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from broker.spark.stream_sink import stream_writer
+        from broker.spark.sink.stream_sink import stream_writer
 
         return stream_writer(self.options, schema)
 

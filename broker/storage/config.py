@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from broker.storage.log_config import LogConfig
+from broker.storage.log.log_config import LogConfig
 
 
 @attrs.frozen(kw_only=True)

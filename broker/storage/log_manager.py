@@ -18,21 +18,22 @@ import attrs
 
 from broker.errors import RequestError, StorageError, UnknownOutcome
 from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue, TopicRow
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock, Threads
-from broker.storage import adoption, data_directory, partition_dir, startup
-from broker.storage.catalogue import Catalogue, TopicRow
+from broker.storage import data_directory, partition_dir
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS, RECOVERY_POINTS, Offsets, write_offsets
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
-from broker.storage.files import OpenFiles
-from broker.storage.flusher import Flusher
-from broker.storage.housekeeper import Housekeeper
-from broker.storage.log import Log, Surroundings
-from broker.storage.log_config import BY_NAME, LONG_MAX, LogConfig
+from broker.storage.log.log import Log, Surroundings
+from broker.storage.log.log_config import BY_NAME, LONG_MAX, LogConfig
 from broker.storage.partition_dir import MOST_PARTITIONS
+from broker.storage.recovery import adoption, startup
+from broker.storage.segments.file_names import OpenFiles
+from broker.storage.upkeep.flusher import Flusher
+from broker.storage.upkeep.housekeeper import Housekeeper
 from protocol.kafka.errors import ErrorCode
 
 logger = get_logger("storage")

@@ -14,9 +14,9 @@ import attrs
 
 from broker.log import get_logger
 from broker.runtime.disk import Disk
-from broker.storage import aborted_checkpoint
 from broker.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, partition_metadata_text
-from broker.storage.files import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SWAP, file_name, offset_of
+from broker.storage.log import aborted_checkpoint
+from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SWAP, file_name, offset_of
 
 logger = get_logger("storage")
 

@@ -14,9 +14,9 @@ from typing import TypeVar
 import attrs
 
 from protocol.errors import ProtocolError
-from protocol.shuffle import modified_utf8
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
+from protocol.shuffle.java import modified_utf8
 from protocol.wire import BytesLike, Reader, Writer
 
 # Long.MAX_VALUE: a barrier that stays aligned however long that takes.

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from broker.client.kafka.batch_builder import build, partitions_for
-from broker.client.kafka.columns import COLUMNS, Decoder
+from broker.client.kafka.columns.batch_builder import build, partitions_for
+from broker.client.kafka.columns.columns import COLUMNS, Decoder
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FETCH = 1 << 20

@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broker.spark import exchange_driver
-from broker.spark.exchange_batches import uncounted
-from broker.spark.exchange_driver import exchange
-from broker.spark.exchange_read import one_a_partition
-from broker.spark.exchange_split import BLOCK_BYTES
+from broker.spark.exchanges import driver as exchange_driver
+from broker.spark.exchanges.batches import uncounted
+from broker.spark.exchanges.driver import exchange
+from broker.spark.exchanges.reduce_task import one_a_partition
+from broker.spark.exchanges.split import BLOCK_BYTES
 from broker.spark.worker import settle
 from tests.bench.bench_spark import session
 from tests.bench.process import BrokerProcess

@@ -9,14 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from broker.metadata.catalogue import SqliteCatalogue
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.runtime.entropy import SystemEntropy
-from broker.storage.catalogue import SqliteCatalogue
 from broker.storage.config import StorageConfig
-from broker.storage.log import Log
+from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 
 NOW_MS = time.time_ns() // 1_000_000
 

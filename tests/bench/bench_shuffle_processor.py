@@ -22,9 +22,9 @@ from broker.network.processor import NewConnection, Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Peer
-from broker.network.timers import Timer
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemSocket
+from broker.runtime.timers import Timer
 from broker.shuffle.assembly import Shuffle
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w

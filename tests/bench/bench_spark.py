@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.batch_builder import build
+from broker.client.kafka.columns.batch_builder import build
 from tests.bench.process import BrokerProcess
 
 PIECE = 100_000  # rows at a time in this process

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.batch_builder import build
+from broker.client.kafka.columns.batch_builder import build
 from tests.bench.bench_spark import create, session
 from tests.bench.process import BrokerProcess
 

@@ -9,9 +9,9 @@ import struct
 import time
 from typing import Any
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
 
 _INT = struct.Struct(">i")
 

@@ -7,7 +7,7 @@ import pytest
 
 from broker.cli.segment_check import check_segment
 from broker.client import Broker
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.cli.conftest import Run
 
 BASE = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.client import Broker, ShuffleWriter
-from broker.client.blocks import new_data_set
+from broker.client.shuffle.blocks import new_data_set
 from protocol.shuffle.ids import ResultPartitionID
 from tests.cli.conftest import Run, command_line
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from broker.client import Broker, InputGate, ShuffleWriter
-from broker.client.errors import ProducerFailedError
+from broker.client.shuffle.errors import ProducerFailedError
 from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.client.conftest import InThread

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter
-from broker.client.errors import ShuffleClosedError
+from broker.client.shuffle.errors import ShuffleClosedError
 from broker.runtime import forks
 
 pytestmark = [

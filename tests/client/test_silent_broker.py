@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter, shuffle_writer
-from broker.client.blocks import BlockReader
-from broker.client.errors import (
+from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter
+from broker.client.shuffle.blocks import BlockReader
+from broker.client.shuffle.errors import (
     ConnectionFailedError,
     PartitionNotFoundError,
     RemoteTransportError,
     ShuffleTimeoutError,
     TransportError,
 )
-from broker.client.liveness import Liveness, Verdict
+from broker.client.shuffle.io.liveness import Liveness, Verdict
+from broker.client.shuffle.writing import shuffle_writer
 from protocol.shuffle.data_type import DataType
 from tests.client.conftest import InThread
 from tests.client.reference_server import ReferenceServer

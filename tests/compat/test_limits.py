@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.compat.clients import each_client, skip_if_missing
 from tests.compat.clients.librdkafka import Librdkafka
 from tests.compat.clients.record import TIMESTAMP, Client, Record

@@ -7,8 +7,8 @@ catalogue's gets the same and returns a function that opens the catalogue; calle
 from collections.abc import Callable
 from pathlib import Path
 
+from broker.metadata.catalogue import Catalogue, SqliteCatalogue
 from broker.runtime.disk import Disk, SystemDisk
-from broker.storage.catalogue import Catalogue, SqliteCatalogue
 from tests.sim.catalogue import SimCatalogue, Tables
 from tests.sim.disk import Medium, SimDisk
 from tests.sim.world import World

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from broker.errors import StorageError
-from broker.storage.catalogue import Catalogue, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.catalogue import Catalogue, PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.contract.implementations import CATALOGUES
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.client import Broker
-from protocol.kafka import control, end_txns
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.records import build_batch
+from protocol.kafka.messages import end_txns
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
 
 DEADLINE_S = 30.0
 LENGTH = struct.Struct(">i")

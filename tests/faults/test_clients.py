@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from broker.network import processor as processor_module
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce, wait_for
 
 MIB = 1 << 20

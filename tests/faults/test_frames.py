@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from tests.faults.raw import API_VERSIONS, LENGTH, Faults, fetch, produce, wait_for
 
 # The fixture's broker serves all examples of a test.

@@ -1,7 +1,7 @@
 """Who waits for an fsync beyond its time is told; one look now and then does for all, and none while nobody waits."""
 
 from broker.kafka.ack_deadlines import AckDeadlines
-from broker.network.timers import Timer
+from broker.runtime.timers import Timer
 from tests.network.harness import ManualClock
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 
 LENGTH = struct.Struct(">i")

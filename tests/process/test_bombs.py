@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.compression import compress
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch, read_header
+from protocol.kafka.records.compression import compress
+from protocol.kafka.records.records import build_batch, read_header
+from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import settings
 from tests.process.broker_process import BrokerProcess
 from tests.storage.helpers import lying

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from tests.faults.raw import LENGTH, fetch, produce
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 

@@ -13,8 +13,8 @@ import pytest
 
 from broker.client import Broker
 from broker.network.outbox import ProcessorOutbox
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 
 WAIT_MS = 300_000
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client.kafka import ClientConfig, Cluster, Identity
-from protocol.kafka import end_txns
-from protocol.kafka.end_txns import Member
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.messages import end_txns
+from protocol.kafka.messages.end_txns import Member
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.process.broker_process import BrokerProcess
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.client import InputGate, ShuffleWriter
-from broker.client.errors import AnotherAttemptWonError, ShuffleError
+from broker.client.shuffle.errors import AnotherAttemptWonError, ShuffleError
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.errors import PARTITION_NOT_FOUND_EXCEPTION, PRODUCER_FAILED_EXCEPTION, ErrorResponse

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.process.broker_process import PATIENCE_S, BrokerProcess
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.client import ShuffleWriter
-from broker.shuffle import budget as budget_module
-from broker.shuffle.budget import IN_FILE_BYTES, PARTITION_BYTES, READER_BYTES, SUBPARTITION_BYTES, Budget
+from broker.shuffle.partition import budget as budget_module
+from broker.shuffle.partition.budget import IN_FILE_BYTES, PARTITION_BYTES, READER_BYTES, SUBPARTITION_BYTES, Budget
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.errors import IO_EXCEPTION, ErrorResponse

@@ -14,13 +14,13 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.client import ShuffleWriter
-from broker.client.errors import WriterFencedError
-from broker.network.timers import Timer
+from broker.client.shuffle.errors import WriterFencedError
 from broker.runtime.disk import SystemDisk
-from broker.shuffle.budget import Budget
+from broker.runtime.timers import Timer
+from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
-from broker.shuffle.spill import Spiller
-from broker.shuffle.writers import Writers, WriterSettings
+from broker.shuffle.serving.writers import Writers, WriterSettings
+from broker.shuffle.spill.spiller import Spiller
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.writer_frames import WriterErrorCode
 from tests.network.harness import ManualClock

@@ -22,18 +22,18 @@ from hypothesis.stateful import (
 )
 
 from broker.runtime.disk import FileRegion
-from broker.shuffle.budget import Budget
-from broker.shuffle.credit import Credit
-from broker.shuffle.request_queue import Receiver, RequestQueue
-from broker.shuffle.result_partition import ResultPartition
-from broker.shuffle.view import View
+from broker.shuffle.partition.budget import Budget
+from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.serving.credit import Credit
+from broker.shuffle.serving.request_queue import Receiver, RequestQueue
+from broker.shuffle.serving.view import View
 from protocol.shuffle.buffer_response import BufferResponse, ClientDecoder
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_BUFFER, IS_PARTIAL_RECORD, DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.messages import BacklogAnnouncement
 from protocol.shuffle.writer_frames import PartitionType
-from tests.shuffle.test_view import FakeFile, spill
+from tests.shuffle.serving.test_view import FakeFile, spill
 
 V2_0 = Generation.V2_0
 HIGH_WATER = 400

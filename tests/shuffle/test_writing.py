@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from broker.shuffle import partitions, result_partition
-from broker.shuffle.budget import IN_MEMORY_BYTES, PARTITION_BYTES, PLACE_BYTES, SUBPARTITION_BYTES
+from broker.shuffle import partitions
+from broker.shuffle.partition import result_partition
+from broker.shuffle.partition.budget import IN_MEMORY_BYTES, PARTITION_BYTES, PLACE_BYTES, SUBPARTITION_BYTES
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.errors import StorageError
-from broker.storage.catalogue import Change, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.catalogue import Change, PendingOffset, StoredOffset, TopicRow, TransactionRow
 from tests.sim.world import Process, World
 
 

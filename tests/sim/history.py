@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from protocol.kafka import records
+from protocol.kafka.records import records
 from tests.sim.world import Violation, World
 
 

@@ -21,15 +21,15 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
-from broker.shuffle.credit import Credit
+from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
-from broker.shuffle.request_queue import RequestQueue
-from broker.shuffle.result_partition import ResultPartition
-from broker.shuffle.view import View
-from broker.storage import recovery
-from broker.storage.flusher import Flusher
-from broker.storage.log import Log
-from broker.storage.producer_state import ProducerState
+from broker.shuffle.serving.credit import Credit
+from broker.shuffle.serving.request_queue import RequestQueue
+from broker.shuffle.serving.view import View
+from broker.storage.log.log import Log
+from broker.storage.log.producer_state import ProducerState
+from broker.storage.recovery import recovery
+from broker.storage.upkeep.flusher import Flusher
 from tests.sim.disk import SimDisk
 
 

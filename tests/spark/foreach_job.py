@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from broker.client.kafka import Cluster
 from broker.spark.data_source import BrokerDataSource
-from broker.spark.sink import BatchWriter, batch_writer, written
-from broker.spark.sink_commit import write_marks
+from broker.spark.sink.batch_sink import BatchWriter, batch_writer, written
+from broker.spark.sink.commit import write_marks
 from tests.spark.sink_job import ROWS_A_BATCH, KilledBatch, reached, start_session
 
 if TYPE_CHECKING:

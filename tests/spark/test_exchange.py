@@ -23,13 +23,14 @@ from pyspark.sql import types as t
 from rich.console import Console
 
 from broker.client import Broker, ShuffleAdmin, ShuffleWriter
-from broker.client.blocks import push_block
-from broker.spark import exchange_driver, exchange_map
-from broker.spark.exchange_driver import exchange, release_losers
-from broker.spark.exchange_map import MapTask
-from broker.spark.exchange_plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
-from broker.spark.exchange_progress import shown
-from broker.spark.exchange_read import ReduceTask
+from broker.client.shuffle.blocks import push_block
+from broker.spark.exchanges import driver as exchange_driver
+from broker.spark.exchanges import map_task as exchange_map
+from broker.spark.exchanges.driver import exchange, release_losers
+from broker.spark.exchanges.map_task import MapTask
+from broker.spark.exchanges.plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
+from broker.spark.exchanges.progress import shown
+from broker.spark.exchanges.reduce_task import ReduceTask
 from tests.process.broker_process import BrokerProcess
 
 if TYPE_CHECKING:

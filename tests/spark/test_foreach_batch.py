@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.errors import ConfigError
-from broker.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
+from broker.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE, SinkOptions
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from broker.metadata.catalogue import SqliteCatalogue
 from broker.runtime.disk import Buffer, SystemDisk, SystemFile
-from broker.storage.catalogue import SqliteCatalogue
 from broker.storage.config import StorageConfig
-from broker.storage.log import AppendInfo, Log
-from broker.storage.log_config import LogConfig
+from broker.storage.log.log import AppendInfo, Log
+from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from protocol.checksum import crc32c
-from protocol.kafka.records import HEADER, Record, batches, build_batch, check_crc, read_header, records
+from protocol.kafka.records.records import HEADER, Record, batches, build_batch, check_crc, read_header, records
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "t"

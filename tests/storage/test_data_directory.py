@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
+from broker.metadata.catalogue import SqliteCatalogue
 from broker.runtime.disk import SystemDisk
 from broker.storage import data_directory
-from broker.storage.catalogue import SqliteCatalogue
 from broker.storage.config import StorageConfig
 from tests.storage.helpers import Storage, append
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import RequestError, StorageError
-from broker.storage.catalogue import TopicRow
+from broker.metadata.catalogue import TopicRow
 from protocol.kafka.errors import ErrorCode
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records, values
 

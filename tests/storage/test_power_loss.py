@@ -11,8 +11,8 @@ import pytest
 
 from broker.errors import RequestError, StorageError
 from broker.storage.config import StorageConfig
-from broker.storage.log import Log
-from broker.storage.log_config import LogConfig
+from broker.storage.log.log import Log
+from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from tests.sim.catalogue import SimCatalogue, Tables
 from tests.sim.disk import DiskFaults, Medium, SimDisk

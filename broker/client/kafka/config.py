@@ -14,7 +14,7 @@ import attrs
 from broker.client.kafka.values import ISOLATION_LEVELS, READ_UNCOMMITTED
 from broker.errors import ConfigError
 from broker.runtime.dial import TlsSettings
-from protocol.kafka.scram import HASHES
+from protocol.sasl.scram import HASHES
 
 Address = tuple[str, int]
 

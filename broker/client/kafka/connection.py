@@ -25,9 +25,9 @@ from broker.runtime.dial import Dialled, TlsContext, TlsRefused, dial
 from broker.runtime.disk import Buffer
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 
 SOFTWARE_NAME = "reactor-broker"
 

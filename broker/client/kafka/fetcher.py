@@ -28,9 +28,9 @@ from broker.client.kafka.values import EARLIEST, ISOLATION_LEVELS, LATEST, Fetch
 from broker.runtime.dial import pause
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
-from protocol.kafka import client_fetch
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import client_fetch
 
 if TYPE_CHECKING:
     from broker.client.kafka.cluster import Cluster

@@ -38,10 +38,10 @@ from broker.client.kafka.split import split
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 from protocol.errors import ProtocolError
-from protocol.kafka import batch as record_batch
-from protocol.kafka import client_produce, produce
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import client_produce, produce
+from protocol.kafka.records import batch as record_batch
 
 if TYPE_CHECKING:
     from broker.client.kafka.cluster import Cluster

@@ -6,7 +6,7 @@ from broker.client.kafka.config import Sasl
 from broker.client.kafka.errors import AuthenticationError
 from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
-from protocol.kafka.scram import HASHES, ScramClient
+from protocol.sasl.scram import HASHES, ScramClient
 
 # Sends a token, returns the broker's. Raises AuthenticationError if the broker refuses.
 Exchange = Callable[[bytes], bytes]

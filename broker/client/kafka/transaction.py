@@ -27,9 +27,9 @@ from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartiti
 from broker.errors import ConfigError
 from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
-from protocol.kafka import end_txns
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import end_txns
 
 if TYPE_CHECKING:
     from broker.client.kafka.cluster import Cluster

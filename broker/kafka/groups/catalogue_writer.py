@@ -11,8 +11,8 @@ import attrs
 
 from broker.errors import StorageError
 from broker.kafka.groups.offsets import Offsets
+from broker.metadata.catalogue import Catalogue, Change
 from broker.runtime.threads import QueueEmpty, SimpleQueue
-from broker.storage.catalogue import Catalogue, Change
 
 Done = Callable[[StorageError | None], None]
 

@@ -27,9 +27,9 @@ from broker.kafka.groups.values import (
     SyncRequest,
     SyncResult,
 )
-from broker.network.timers import Timer
+from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
-from broker.storage.catalogue import Catalogue
+from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
 
 

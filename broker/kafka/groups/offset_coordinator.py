@@ -14,8 +14,8 @@ from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, ret
 from broker.kafka.groups.registry import LOCKED_MOST, Entry, Registry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import GroupState
-from broker.network.timers import TimerHandle
-from broker.storage.catalogue import Catalogue
+from broker.metadata.catalogue import Catalogue
+from broker.runtime.timers import TimerHandle
 from protocol.kafka.errors import ErrorCode
 
 # Groups that a sweep looks at before it lets commits pass; most of them have some hundred offsets at most.

@@ -20,10 +20,10 @@ from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from broker.kafka.groups.room import GROUP_BYTES, Room
 from broker.kafka.groups.values import GroupState, Save
 from broker.log import get_logger
-from broker.network.timers import Timer, TimerHandle
+from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.storage.catalogue import Catalogue
+from broker.runtime.timers import Timer, TimerHandle
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("groups")

@@ -12,7 +12,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # Before version 2 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 2

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.kafka.api import Api, Call
-from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
+from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

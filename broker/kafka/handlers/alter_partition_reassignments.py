@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError
-from broker.kafka.admin import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -1,11 +1,11 @@
 """ApiVersions: what this broker serves. The first request of every client, before anything else is agreed on."""
 
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.context import KafkaBroker
 from broker.network.service import Outbox
-from protocol.kafka import api_versions
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import api_versions
 
 _MAX_VERSION = 4
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import (
+from broker.kafka.api import Api, Call
+from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     check_replicas,
     check_time,
@@ -12,13 +13,12 @@ from broker.kafka.admin import (
     error_fields,
     repeated,
 )
-from broker.kafka.api import Api, Call
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import (
+from broker.kafka.api import Api, Call
+from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     check_replicas,
     check_time,
@@ -12,16 +13,15 @@ from broker.kafka.admin import (
     error_fields,
     repeated,
 )
-from broker.kafka.api import Api, Call
-from broker.kafka.config_resources import Settings
+from broker.kafka.configs.resources import Settings
 from broker.network.work import ADMIN
-from broker.storage.log_config import SETTINGS
+from broker.storage.log.log_config import SETTINGS
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import Counted
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema.control import Counted
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import error_fields, repeated
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import error_fields, repeated
 from broker.network.work import ADMIN
 from broker.storage.log_manager import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 Wanted = tuple[str | None, UUID | None]
 

@@ -5,13 +5,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError
-from broker.kafka.admin import error_fields
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import error_fields
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.admin import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # Kinds of endpoint (KIP-919): clients ask for brokers; only tools that talk to a KRaft controller directly ask for those.
 BROKERS, CONTROLLERS = 1, 2

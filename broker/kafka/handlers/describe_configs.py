@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka import group_configs
-from broker.kafka.admin import error_fields
 from broker.kafka.api import Api, Call
-from broker.kafka.config_resources import Entry, ResourceType, Settings, is_this_broker, require_topic
+from broker.kafka.checks import error_fields
+from broker.kafka.configs import group_settings as group_configs
+from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 Resource = tuple[int, str]
 Keys = frozenset[str] | None

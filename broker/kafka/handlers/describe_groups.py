@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
 from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import error_fields, online_log
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import error_fields, online_log
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 TOPIC, PARTITION = "__cluster_metadata", 0
 # Names that Kafka gives to controllers' listeners in its examples.

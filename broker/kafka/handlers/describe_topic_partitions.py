@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from broker.kafka.admin import TOPIC_OPERATIONS
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import TOPIC_OPERATIONS
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # Kafka's max.request.partition.size.limit: partitions of one answer.
 PAGE_MAX = 2000

@@ -4,13 +4,13 @@ Answered, as EndTxn is, when every marker is durable and the group offsets are c
 """
 
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.context import KafkaBroker
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX
-from protocol.kafka import end_txns
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import end_txns
 
 
 def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:

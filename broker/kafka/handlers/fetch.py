@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.context import KafkaBroker
 from broker.network.service import Outbox
-from broker.network.timers import TimerHandle
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
-from broker.storage.log import Log
-from protocol.kafka import fetch
+from broker.runtime.timers import TimerHandle
+from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import fetch
 
 READ_COMMITTED = 1
 # A cold range is pulled into the page cache in pieces of this size (bytes).

@@ -7,7 +7,7 @@ from broker.kafka.api import Api, Call
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
-from broker.kafka.config_changes import Changes, Plan, alter, refuse_null
-from broker.kafka.config_resources import is_list
+from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
+from broker.kafka.configs.resources import is_list
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 class Operation(IntEnum):

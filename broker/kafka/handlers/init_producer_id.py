@@ -11,11 +11,11 @@ from broker.errors import StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import milliseconds
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema.control import milliseconds
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 NONE = -1
 # Before version 4 clients did not know PRODUCER_FENCED.

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from broker.kafka.api import Api, Call
 from broker.kafka.groups.values import JoinRequest, JoinResult
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import milliseconds
+from protocol.kafka.schema.control import milliseconds
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(broker: "KafkaBroker", call: Call) -> None:

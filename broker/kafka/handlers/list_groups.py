@@ -8,7 +8,7 @@ from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 # All groups here are of the one type that Kafka calls so. It compares types in any case.

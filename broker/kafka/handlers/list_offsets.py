@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import RequestError, StorageError
-from broker.kafka.admin import check_leader_epoch, error_fields, online_log, repeated
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import check_leader_epoch, error_fields, online_log, repeated
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # What a client may ask for in place of a time, and the version that brought it.
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -8,7 +8,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 
 def handle(_broker: "KafkaBroker", _call: Call) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from broker.kafka.api import Api, Call
 from broker.kafka.transactions.transaction import Phase
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import milliseconds
+from protocol.kafka.schema.control import milliseconds
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 _ANY = -1
 _NAMES = frozenset(phase.value for phase in Phase)

@@ -11,20 +11,20 @@ from types import MappingProxyType
 import attrs
 
 from broker.errors import RequestError
-from broker.kafka.admin import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from broker.kafka.context import KafkaBroker
 from broker.kafka.metadata_cache import Key
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Outbox, Part
-from broker.network.timers import TimerHandle
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
+from broker.runtime.timers import TimerHandle
 from broker.storage.log_manager import TopicInfo
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.frames import with_correlation_id
-from protocol.kafka import metadata
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import metadata
 from protocol.wire import BytesLike
 
 # An answer about more topics or partitions than this is encoded by a handler: it would take a processor more than 1 ms.

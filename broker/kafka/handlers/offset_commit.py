@@ -7,11 +7,11 @@ from broker.kafka.api import Api, Call
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import NEVER, CommittedOffset, Offsets
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.control import milliseconds
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema.control import milliseconds
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 _DEFAULT_RETENTION = -1
 _NO_EPOCH = -1

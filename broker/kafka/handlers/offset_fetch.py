@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from broker.kafka.admin import repeated
 from broker.kafka.api import Api, Call
+from broker.kafka.checks import repeated
 from broker.kafka.groups.offset_coordinator import FetchedTopic
 from broker.kafka.groups.offsets import CommittedOffset, Partition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # What Kafka answers for a partition of which nothing is committed; it is no error.
 NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)

@@ -1,7 +1,7 @@
 """Produce: append record batches to partitions.
 
 Runs on the connection's processor as long as appends go to the page cache quickly; ``acks=all`` then waits for the flusher
-without holding a thread. Batches are not opened: see ``broker.storage.log``.
+without holding a thread. Batches are not opened: see ``broker.storage.log.log``.
 """
 
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from functools import partial
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.broker import KafkaBroker
+from broker.kafka.context import KafkaBroker
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
-from broker.storage.append_rules import KeylessRecords
-from broker.storage.log import Log
+from broker.storage.log.append_rules import KeylessRecords
+from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
-from protocol.kafka import produce
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import TRANSACTIONAL, read_header
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import produce
+from protocol.kafka.records.batch import TRANSACTIONAL, read_header
 
 # After a slow append the next ones go to the handler pool for this long (s): the disk is busy writing back.
 _SLOW_FOR_S = 1.0

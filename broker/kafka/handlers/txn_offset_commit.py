@@ -11,7 +11,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 _NOBODY = -1
 # Kafka's group coordinator answers in its own terms what the transaction coordinator tells it.

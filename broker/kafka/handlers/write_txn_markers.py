@@ -16,7 +16,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from broker.kafka.broker import KafkaBroker
+    from broker.kafka.context import KafkaBroker
 
 # Markers of one request: each is written and fsynced, which whoever else waits for an fsync waits for. An operator sends one for
 # each partition that a transaction hangs in.

@@ -10,8 +10,8 @@ import attrs
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.groups.room import PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.transactions.transaction import Partition, Transaction
-from broker.network.timers import TimerHandle
 from broker.runtime.threads import Lock
+from broker.runtime.timers import TimerHandle
 from protocol.kafka.errors import ErrorCode
 
 Reply = Callable[[ErrorCode], None]

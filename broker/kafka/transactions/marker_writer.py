@@ -14,8 +14,8 @@ from broker.kafka.transactions.transaction import Partition
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
-from broker.storage.flusher import Flusher
 from broker.storage.log_manager import LogManager
+from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("transactions")
 

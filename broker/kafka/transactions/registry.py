@@ -26,10 +26,10 @@ from broker.kafka.transactions.rows import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
 from broker.kafka.transactions.unknown import Unknown
 from broker.log import get_logger
-from broker.network.timers import Timer, TimerHandle
+from broker.metadata.catalogue import Catalogue, TransactionRow
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
-from broker.storage.catalogue import Catalogue, TransactionRow
+from broker.runtime.timers import Timer, TimerHandle
 from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 

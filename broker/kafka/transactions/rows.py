@@ -2,7 +2,7 @@
 
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.transaction import NONE, Claim, Phase, State
-from broker.storage.catalogue import PendingOffset, TransactionRow
+from broker.metadata.catalogue import PendingOffset, TransactionRow
 
 
 def row_of(transactional_id: str, state: State) -> TransactionRow:

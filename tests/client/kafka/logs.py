@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from broker.client import Broker
-from protocol.kafka.batch import batches
-from protocol.kafka.records import build_batch, records
+from protocol.kafka.records.batch import batches
+from protocol.kafka.records.records import build_batch, records
 
 
 def append(running: Broker, topic: str, values: Iterable[bytes], partition: int = 0, timestamp: int = 0) -> None:

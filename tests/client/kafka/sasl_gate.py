@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.headers import parse_request_header
+from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.schema import control
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ["PLAIN", *HASHES]

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import batches, read_header, stamp
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.headers import parse_request_header
+from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.records.batch import batches, read_header, stamp
+from protocol.kafka.schema import control
 
 TOPIC, TOPIC_ID = "topic", UUID(int=7)
 _LENGTH = struct.Struct(">i")

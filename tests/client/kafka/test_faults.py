@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.client import Broker
 from broker.client.kafka import LATEST, ClientConfig, Cluster
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import append, values
 from tests.client.kafka.proxy import Cut, CuttingProxy
 

@@ -14,11 +14,11 @@ from broker.client.kafka.errors import (
     TopicRecreatedError,
     UnsupportedVersionError,
 )
-from protocol.kafka import client_fetch, client_produce
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import read_header
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.messages import client_fetch, client_produce
+from protocol.kafka.records.batch import read_header
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.client.kafka.scripted_broker import TOPIC, ScriptedBroker
 

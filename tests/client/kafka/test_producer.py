@@ -12,8 +12,8 @@ from broker.client.kafka.errors import (
     UnknownTopicError,
 )
 from broker.errors import ConfigError
-from protocol.kafka.batch import BatchHeader, batches
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.batch import BatchHeader, batches
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import values
 

@@ -11,7 +11,7 @@ from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
 from broker.client.kafka.errors import AuthenticationError, UnreachableError
 from broker.errors import ConfigError
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
 from tests.client.kafka.sasl_gate import MECHANISMS, SaslGate
 

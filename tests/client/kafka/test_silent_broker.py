@@ -18,7 +18,7 @@ from broker.client.kafka.cluster import RetriableError
 from broker.client.kafka.errors import KafkaClientError
 from broker.client.kafka.retry import Limit
 from broker.runtime.clock import SystemClock
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.process.broker_process import BrokerProcess
 
 CALL_MS = 300

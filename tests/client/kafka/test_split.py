@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.client.kafka.split import split
-from protocol.kafka.batch import check_crc, read_header, set_producer
-from protocol.kafka.records import build_batch, records
+from protocol.kafka.records.batch import check_crc, read_header, set_producer
+from protocol.kafka.records.records import build_batch, records
 
 FIELDS = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), FIELDS), max_size=2)

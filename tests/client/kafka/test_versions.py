@@ -8,7 +8,7 @@ from broker.client import Broker
 from broker.client.kafka import EARLIEST, LATEST, Cluster, OffsetAndMetadata
 from broker.client.kafka.connection import Connection
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import values
 

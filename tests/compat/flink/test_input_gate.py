@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.client import BufferOrEvent, InputGate
-from broker.client.errors import PartitionNotFoundError, ProducerFailedError, RemoteTransportError
+from broker.client.shuffle.errors import PartitionNotFoundError, ProducerFailedError, RemoteTransportError
 from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.compat.flink import jars

@@ -10,10 +10,10 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
 from broker.kafka.groups.values import JoinRequest, SyncRequest
-from broker.network.timers import Timer
-from broker.storage.catalogue import SqliteCatalogue
-from protocol.kafka.consumer_protocol import encode_subscription
+from broker.metadata.catalogue import SqliteCatalogue
+from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.driver import Parked
 
 NOBODY = Committer("", None, -1)

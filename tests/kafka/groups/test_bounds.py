@@ -13,8 +13,8 @@ from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.room import GROUP_BYTES, OFFSET_BYTES
 from broker.kafka.groups.subscription import subscribed_topics
 from broker.kafka.groups.values import GroupState
-from protocol.kafka.consumer_protocol import encode_subscription
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.driver import GroupDriver
 from tests.kafka.groups.office import NOBODY, CommitAnswer, Office
 

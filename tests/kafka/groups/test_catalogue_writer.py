@@ -8,7 +8,7 @@ import pytest
 from broker.errors import StorageError
 from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.offsets import CommittedOffset, Offsets
-from broker.storage.catalogue import Catalogue, SqliteCatalogue
+from broker.metadata.catalogue import Catalogue, SqliteCatalogue
 
 
 class Counting(SqliteCatalogue):

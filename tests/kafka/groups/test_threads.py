@@ -9,10 +9,10 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.values import JoinRequest, SyncRequest
-from broker.network.timers import Timer
+from broker.metadata.catalogue import SqliteCatalogue
 from broker.runtime.clock import SystemClock
 from broker.runtime.threads import SystemThreads
-from broker.storage.catalogue import SqliteCatalogue
+from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import Parked
 from tests.kafka.groups.office import CommitAnswer

@@ -3,7 +3,7 @@
 from typing import Any
 
 from broker.kafka.handlers import alter_configs, incremental_alter_configs
-from broker.storage.log_config import LogConfig
+from broker.storage.log.log_config import LogConfig
 from protocol.kafka.api_keys import ApiKey
 from tests.kafka.handlers.kafka_client import Kafka
 

@@ -5,10 +5,10 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.consumer_protocol import encode_subscription
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.consumer_protocol import encode_subscription
+from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
 
 _names = itertools.count()

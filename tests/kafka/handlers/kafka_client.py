@@ -8,9 +8,9 @@ from typing import Any
 
 from broker.client import Broker
 from broker.kafka.api import Api
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
 
 _LENGTH = struct.Struct(">i")
 _names = itertools.count()

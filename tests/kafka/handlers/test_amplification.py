@@ -12,13 +12,13 @@ import pytest
 
 from broker.kafka.handlers import load
 from broker.network.work import REQUEST_ENTRIES_MAX
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.schema import FieldSpec, Message, field_specs
+from protocol.kafka.schema import control
+from protocol.kafka.schema.fields import FieldSpec, Message, field_specs
 from tests.kafka.handlers.group_client import commit, stable
 from tests.kafka.handlers.kafka_client import Kafka
-from tests.protocol.kafka.messages import REQUEST, SERVED, schema_of
-from tests.protocol.kafka.test_budget import arrays
+from tests.protocol.kafka.message_strategies import REQUEST, SERVED, schema_of
+from tests.protocol.kafka.schema.test_budget import arrays
 
 PARTITIONS = 200
 TIMES = 1000

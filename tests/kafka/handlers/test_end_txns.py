@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.kafka import end_txns
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.end_txns import EndTxnsResponse, Member
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import end_txns
+from protocol.kafka.messages.end_txns import EndTxnsResponse, Member
 from tests.kafka.handlers.group_client import new_group
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import Me, add_offsets, add_partitions, begin, commit_offsets, fetch, write

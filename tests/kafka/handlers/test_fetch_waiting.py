@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from broker.network.work import INLINE_ENTRIES, WATCHED_ALWAYS
-from broker.storage.log import Log
-from protocol.kafka import control
+from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 from tests.faults.raw import wait_for
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka

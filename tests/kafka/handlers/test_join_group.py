@@ -11,9 +11,9 @@ import pytest
 from broker.kafka.api import Call
 from broker.kafka.groups.values import GroupState
 from broker.kafka.handlers.join_group import API
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 from tests.kafka.handlers.group_client import Beside, ask_join, heartbeat, join, join_fields, new_group, stable
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 

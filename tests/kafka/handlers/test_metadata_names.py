@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker.kafka.topic_maker import NAMES_MAX
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
 from tests.faults.raw import wait_for
 from tests.kafka.handlers.group_client import Beside
 from tests.kafka.handlers.kafka_client import Kafka

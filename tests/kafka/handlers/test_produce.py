@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from broker.kafka.handlers.produce import API
-from broker.storage.append_rules import MOST_NAMED
+from broker.storage.log.append_rules import MOST_NAMED
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.kafka_client import Kafka, get, versions
 
 all_versions = pytest.mark.parametrize("version", versions(API))

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.records import build_batch
 from tests.faults.raw import wait_for
 from tests.kafka.handlers.kafka_client import Kafka
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.batch import TRANSACTIONAL
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch
+from protocol.kafka.records.batch import TRANSACTIONAL
+from protocol.kafka.records.records import build_batch
 from tests.kafka.handlers.kafka_client import Kafka
 
 _names = itertools.count()

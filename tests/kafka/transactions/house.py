@@ -12,13 +12,13 @@ from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.kafka.transactions.registry import Registry
 from broker.kafka.transactions.transaction import Claim, Partition, Phase, State
-from broker.network.timers import Timer
-from broker.storage.catalogue import SqliteCatalogue
-from broker.storage.log import Log
-from protocol.kafka.batch import TRANSACTIONAL
+from broker.metadata.catalogue import SqliteCatalogue
+from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import TRANSACTIONAL
 from tests.storage.helpers import Storage, append, records_in
-from tests.storage.test_transactions import committed
+from tests.storage.log.test_transactions import committed
 
 NOBODY = Committer("", None, -1)
 X = "x"

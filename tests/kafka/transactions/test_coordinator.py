@@ -546,7 +546,7 @@ def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, com
 
 def cut_to(house: House, partition: tuple[str, int], offset: int) -> None:
     """The log as it would be if only so much of it had reached the disk."""
-    from protocol.kafka.batch import batches
+    from protocol.kafka.records.batch import batches
 
     (path,) = house.storage.path(*partition).glob("*.log")
     data = path.read_bytes()

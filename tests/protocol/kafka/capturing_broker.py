@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from protocol.frames import split_frames
-from protocol.kafka import api_versions, metadata, produce
 from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.headers import parse_request_header
+from protocol.kafka.messages import api_versions, metadata, produce
+from protocol.kafka.messages.headers import parse_request_header
 
 # librdkafka takes FindCoordinator (10) as the sign of a broker that knows lz4, and Fetch 10 as that of one with zstd.
 RANGES = {0: (0, 9), 1: (4, 12), 3: (0, 9), 10: (0, 4), 18: (0, 4)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records import build_batch, records
+from protocol.kafka.records.records import build_batch, records
 from tests.sim.clients.client import Call, Client
 from tests.sim.world import Violation
 

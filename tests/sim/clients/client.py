@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from protocol.kafka import control, end_txns
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import end_txns
+from protocol.kafka.schema import control
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
 from tests.sim.world import Violation

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from protocol.kafka import consumer_protocol
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import consumer_protocol
 from tests.sim.clients.client import Call, Client
 from tests.sim.clients.offsets import MACHINE, fetched_offsets, offset_fetch
 from tests.sim.history import Commit

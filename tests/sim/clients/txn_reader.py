@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.kafka import records
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.markers import read_marker
+from protocol.kafka.records import records
+from protocol.kafka.records.markers import read_marker
 from tests.sim.clients.client import Call, Client
 from tests.sim.ledger import Ledger, Partition
 from tests.sim.world import Violation

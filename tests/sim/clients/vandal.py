@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from protocol.kafka import control
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
 

@@ -1,0 +1,393 @@
+"""Arrow columns to record batches. Pure, on the caller's thread: sends nothing, knows no producer until ``stamp``.
+
+No record ever is a Python object. What stands between keys and values (lengths, time, offset, number of headers) is made for
+all records of a few batches at once by numpy, and Arrow joins those pieces with keys, values and headers, row by row, into one
+column. Its bytes are the records of the batches, one batch after the other.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.client.kafka.columns.murmur2 import murmur2, partition_of
+from broker.client.kafka.columns.varints import I64, Rows, sizes_of, zigzag
+from broker.client.kafka.errors import KafkaClientError, RecordTooLargeError
+from protocol.checksum import crc32c
+from protocol.kafka.records.batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+)
+from protocol.kafka.records.compression import CODEC_NAMES, compress
+
+_CRC = struct.Struct(">I")  # at 17
+_ATTRIBUTES = struct.Struct(">h")  # at 21
+_PRODUCER = struct.Struct(">qhi")  # at 43: id, epoch, base sequence
+_NO_HEADERS = b"\x00"
+_NULL = 1  # -1 in zig-zag
+_LARGEST = (1 << 31) - 1 - HEADER_SIZE
+# 1 MiB: what is put together at once stays in the processor's caches, and many small batches share the cost of the calls.
+_TOGETHER = 1 << 20
+
+
+@attrs.frozen(eq=False)
+class Built:
+    """A whole record batch of ``count`` records: checksum done, base offset 0, no producer yet (``stamp``)."""
+
+    data: bytearray
+    count: int
+
+
+def build(
+    values: Any,
+    keys: Any = None,
+    headers: Any = None,
+    timestamps_ms: Any = None,
+    *,
+    now_ms: int,
+    compression: str = "none",
+    max_batch_bytes: int = 1_000_000,
+) -> list[Built]:
+    """Record batches of at most ``max_batch_bytes`` each; a record larger than that makes a batch of its own.
+
+    ``values`` and ``keys``: Arrow arrays, chunked or not, of binary or string of any kind, nulls allowed; ``headers``:
+    list<struct<key: string, value: binary>>, null means none; ``timestamps_ms``: int64 of Arrow or numpy, where there is
+    none (or a null) it is ``now_ms``. A batch that its codec would make larger is not compressed.
+
+    Raises KafkaClientError for a header without a name, RecordTooLargeError for a record of 2 GiB; TypeError and ValueError
+    for columns that are none of these.
+    """
+    if compression not in CODEC_NAMES:
+        raise ValueError(f"no codec is called {compression!r}: there are {', '.join(CODEC_NAMES)}")
+    columns = _Columns.of(values, keys, headers, timestamps_ms, now_ms)
+    codec = CODEC_NAMES.index(compression)
+    built: list[Built] = []
+    for cuts in columns.cuts(max_batch_bytes):
+        built += _batches(columns.slice(cuts[0], cuts[-1]), [cut - cuts[0] for cut in cuts], codec)
+    return built
+
+
+def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
+    """Writes the producer into a batch, in place, and renews its checksum."""
+    (attributes,) = _ATTRIBUTES.unpack_from(data, CRC_START)
+    _ATTRIBUTES.pack_into(data, CRC_START, attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0))
+    _PRODUCER.pack_into(data, 43, producer_id, epoch, base_sequence)
+    _CRC.pack_into(data, 17, crc32c(memoryview(data)[CRC_START:]))
+
+
+def partitions_for(keys: Any, partitions: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
+    """The partition of each key by Kafka's own hash. A null has none by that: it gets an empty key's."""
+    chunks = keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]
+    found = [np.zeros(0, np.int32)]
+    for chunk in chunks:
+        if not len(chunk):
+            continue
+        column = _binary(_checked(chunk, "keys"))
+        _, offsets, data = column.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        first = int(bounds[0])
+        lengths = np.diff(bounds)
+        if column.null_count:
+            lengths[column.is_null().to_numpy(zero_copy_only=False)] = 0
+        these = b"" if data is None else memoryview(data)[first : int(bounds[-1])]
+        found.append(partition_of(murmur2(these, bounds[:-1] - first, lengths), partitions))
+    return np.concatenate(found)
+
+
+@attrs.frozen(eq=False)
+class _Headers:
+    """The headers of some records: per record how many, per header its size in bytes."""
+
+    counts: I64
+    sizes: I64
+    names: Any
+    values: Any
+
+    @classmethod
+    def of(cls, lists: Any) -> "_Headers":
+        if isinstance(lists, pa.ChunkedArray):
+            lists = lists.combine_chunks()
+        if (
+            not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type))
+            or lists.type.value_type.num_fields != 2
+        ):
+            raise TypeError(f"headers must be list<struct<key: string, value: binary>>, not {lists.type}")
+        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        names, values = (_checked(column, "headers") for column in lists.flatten().flatten())
+        if names.null_count:
+            raise KafkaClientError("A header has no name (its key is null): Kafka's headers must have one.")
+        return cls(counts, _field_sizes(_lengths(names)) + _field_sizes(_lengths(values)), names, values)
+
+    def per_record(self) -> I64:
+        """Bytes of all headers of each record, without their number."""
+        after = np.concatenate([[0], np.cumsum(self.sizes)])
+        last = np.cumsum(self.counts)
+        found: I64 = after[last] - after[last - self.counts]
+        return found
+
+    def slice(self, first: int, counts: I64) -> "_Headers":
+        these = slice(first, first + int(counts.sum()))
+        length = these.stop - these.start
+        return _Headers(counts, self.sizes[these], self.names.slice(first, length), self.values.slice(first, length))
+
+    def pieces(self) -> list[Any]:
+        """Two columns of a row for each record: how many, and all of them in a row."""
+        count = len(self.counts)
+        numbers = Rows(count)
+        raw = zigzag(self.counts)
+        numbers.varint(raw, sizes_of(raw))
+        ends = np.concatenate([[0], np.cumsum(self.per_record())]).astype(np.int32)
+        if not len(self.sizes):
+            return [_column(numbers)]
+        fields = [piece for column in (self.names, self.values) for piece in (_length_column(column), _binary(column))]
+        data = _joined(fields).data
+        blobs = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+        return [_column(numbers), blobs]
+
+
+@attrs.frozen(eq=False)
+class _Columns:
+    """Rows to write. Lengths are -1 where there is a null."""
+
+    values: Any
+    value_lengths: I64
+    keys: Any
+    key_lengths: I64 | None
+    headers: _Headers | None
+    first_header: I64 | None  # of each record
+    times: I64 | None
+    now_ms: int
+
+    @classmethod
+    def of(cls, values: Any, keys: Any, headers: Any, timestamps_ms: Any, now_ms: int) -> "_Columns":
+        for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps_ms)):
+            if column is not None and len(column) != len(values):
+                raise ValueError(f"{len(column)} {name} for {len(values)} values")
+        values = _checked(values, "values")
+        keys = None if keys is None else _checked(keys, "keys")
+        found = None if headers is None else _Headers.of(headers)
+        if found is not None and not len(found.sizes):
+            found = None
+        return cls(
+            values,
+            _lengths(values),
+            keys,
+            None if keys is None else _lengths(keys),
+            found,
+            None if found is None else np.cumsum(found.counts) - found.counts,
+            None if timestamps_ms is None else _times(timestamps_ms, now_ms),
+            now_ms,
+        )
+
+    def cuts(self, max_batch_bytes: int) -> Iterator[list[int]]:
+        """Where batches begin, by an upper bound of what each row takes, and where the last one ends; a few batches at a time."""
+        count = len(self.values)
+        if not count:
+            return
+        sizes = _field_sizes(self.value_lengths)
+        sizes += 1 if self.key_lengths is None else _field_sizes(self.key_lengths)
+        if self.headers is not None:
+            sizes += self.headers.per_record() + sizes_of(zigzag(self.headers.counts))
+        else:
+            sizes += 1
+        if self.times is not None:
+            apart = int(self.times.max()) - int(self.times.min())
+            sizes += min(10, (apart << 1).bit_length() // 7 + 1)
+        else:
+            sizes += 1
+        sizes += 1 + ((count << 1).bit_length() // 7 + 1)  # attributes and offset
+        sizes += sizes_of(zigzag(sizes))
+        if int(sizes.max()) > _LARGEST:
+            raise RecordTooLargeError(f"A record of {int(sizes.max())} bytes is larger than a record batch can be.")
+        ends = np.cumsum(sizes)
+        limit = min(max_batch_bytes - HEADER_SIZE, _LARGEST)
+        before = start = 0
+        cuts = [start]
+        while start < count:
+            done = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, done + limit, "right")))
+            if start > cuts[0] and int(ends[stop - 1]) - before > _TOGETHER:
+                yield cuts
+                before, cuts = done, [start]
+            start = stop
+            cuts.append(stop)
+        yield cuts
+
+    def slice(self, start: int, stop: int) -> "_Columns":
+        rows = slice(start, stop)
+        headers = None
+        if self.headers is not None and self.first_header is not None:
+            headers = self.headers.slice(int(self.first_header[start]), self.headers.counts[rows])
+            if not len(headers.sizes):
+                headers = None
+        return _Columns(
+            self.values.slice(start, stop - start),
+            self.value_lengths[rows],
+            None if self.keys is None else self.keys.slice(start, stop - start),
+            None if self.key_lengths is None else self.key_lengths[rows],
+            headers,
+            None,
+            None if self.times is None else self.times[rows],
+            self.now_ms,
+        )
+
+
+def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
+    """The batches of all rows of ``columns``; they begin at the ``cuts``, the last of which is the end."""
+    counts = np.diff(cuts)
+    starts = np.array(cuts[:-1])
+    base_times = latest_times = np.full(len(counts), columns.now_ms)
+    deltas = None
+    if columns.times is not None:
+        base_times, latest_times = columns.times[starts], np.maximum.reduceat(columns.times, starts)
+        deltas = columns.times - np.repeat(base_times, counts)
+    offsets = np.arange(cuts[-1]) - np.repeat(starts, counts)
+    joined = _joined(_pieces(columns, offsets, deltas))
+    section_ends = joined.ends[cuts].tolist()
+    built: list[Built] = []
+    rows = zip(counts.tolist(), base_times.tolist(), latest_times.tolist(), pairwise(section_ends), strict=True)
+    for count, base, latest, (start, end) in rows:
+        section = joined.data[start:end]
+        used = codec
+        if codec:
+            packed = compress(codec, section)
+            if len(packed) < len(section):
+                section = memoryview(packed)
+            else:
+                used = 0
+        header = HEADER.pack(
+            0, HEADER_SIZE - LOG_OVERHEAD + len(section), -1, MAGIC, 0, used,
+            count - 1, base, latest, NO_PRODUCER_ID, -1, -1, count,
+        )  # fmt: skip
+        data = bytearray().join((header, section))
+        _CRC.pack_into(data, 17, crc32c(memoryview(data)[CRC_START:]))
+        built.append(Built(data, count))
+    return built
+
+
+def _pieces(columns: _Columns, offset_deltas: I64, time_deltas: I64 | None) -> list[Any]:
+    """What each row is made of, column after column."""
+    count = len(offset_deltas)
+    values, keys, headers = columns.value_lengths, columns.key_lengths, columns.headers
+    offsets, value_lengths = zigzag(offset_deltas), zigzag(values)
+    offset_sizes, value_sizes = sizes_of(offsets), sizes_of(value_lengths)
+    lengths = 1 + offset_sizes + value_sizes + np.maximum(values, 0)
+    if time_deltas is not None:
+        times = zigzag(time_deltas)
+        time_sizes = sizes_of(times)
+        lengths += time_sizes
+    else:
+        lengths += 1
+    if keys is not None:
+        key_lengths = zigzag(keys)
+        key_sizes = sizes_of(key_lengths)
+        lengths += key_sizes + np.maximum(keys, 0)
+    else:
+        lengths += 1
+    lengths += 1 if headers is None else headers.per_record() + sizes_of(zigzag(headers.counts))
+    before = Rows(count)
+    raw = zigzag(lengths)
+    before.varint(raw, sizes_of(raw))
+    before.byte(0)  # attributes
+    if time_deltas is not None:
+        before.varint(times, time_sizes)
+    else:
+        before.byte(0)
+    before.varint(offsets, offset_sizes)
+    if keys is not None:
+        before.varint(key_lengths, key_sizes)
+        between = Rows(count)
+        between.varint(value_lengths, value_sizes)
+        pieces = [_column(before), _binary(columns.keys), _column(between)]
+    else:
+        before.byte(_NULL)
+        before.varint(value_lengths, value_sizes)
+        pieces = [_column(before)]
+    pieces.append(_binary(columns.values))
+    return pieces + ([pa.scalar(_NO_HEADERS)] if headers is None else headers.pieces())
+
+
+class _Joined(NamedTuple):
+    """Rows of bytes in a row: each ends where the next one begins."""
+
+    data: memoryview
+    ends: I64  # the first one is 0: where the first row begins
+
+
+def _joined(pieces: list[Any]) -> _Joined:
+    joined = pc.binary_join_element_wise(*pieces, b"", null_handling="replace", null_replacement=b"")
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int32)[: len(joined) + 1].astype(np.int64)
+    return _Joined(memoryview(data), ends)
+
+
+def _column(rows: Rows) -> pa.Array:
+    ends = np.zeros(len(rows.sizes) + 1, np.int32)
+    np.cumsum(rows.sizes, out=ends[1:])
+    return pa.Array.from_buffers(pa.binary(), len(rows.sizes), [None, pa.py_buffer(ends), pa.py_buffer(rows.flat())])
+
+
+def _length_column(column: Any) -> pa.Array:
+    raw = zigzag(_lengths(column))
+    rows = Rows(len(raw))
+    rows.varint(raw, sizes_of(raw))
+    return _column(rows)
+
+
+def _field_sizes(lengths: I64) -> I64:
+    """Of keys or values of these lengths, with the lengths themselves."""
+    return sizes_of(zigzag(lengths)) + np.maximum(lengths, 0)
+
+
+def _lengths(column: Any) -> I64:
+    """In bytes; -1 for null."""
+    lengths = pc.binary_length(column)
+    if column.null_count:
+        lengths = pc.fill_null(lengths, -1)
+    found: I64 = lengths.to_numpy().astype(np.int64)
+    return found
+
+
+def _checked(column: Any, what: str) -> Any:
+    """As binary or large binary, which costs nothing where it is that or text already."""
+    kind, types = column.type, pa.types
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return column
+    if types.is_string(kind):
+        return pc.cast(column, pa.binary())
+    texts = types.is_large_string(kind) or types.is_string_view(kind)
+    if texts or types.is_binary_view(kind) or types.is_fixed_size_binary(kind) or types.is_null(kind):
+        return pc.cast(column, pa.large_binary())
+    raise TypeError(f"{what} must be binary or string, not {kind}")
+
+
+def _binary(column: Any) -> pa.Array:
+    """As one array of plain binary, which has room for 2 GiB: what is put together at once has less."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if pa.types.is_binary(column.type):
+        return column
+    try:
+        return pc.cast(column, pa.binary())
+    except pa.ArrowInvalid:
+        # A slice from behind the first 2 GiB of a large array: its own bytes are few, but not where they lie.
+        return pc.cast(column.take(pa.array(np.arange(len(column)))), pa.binary())
+
+
+def _times(timestamps_ms: Any, now_ms: int) -> I64:
+    if isinstance(timestamps_ms, (pa.Array, pa.ChunkedArray)):
+        if timestamps_ms.null_count:
+            timestamps_ms = pc.fill_null(timestamps_ms, now_ms)
+        timestamps_ms = timestamps_ms.to_numpy()
+    times: I64 = np.asarray(timestamps_ms, np.int64)
+    return times

@@ -1,0 +1,189 @@
+"""What is inside records whose bounds are known: every field of all of them at once, as arrays. Pure.
+
+Every length is checked against the record that it is in before anything is read there.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from broker.client.kafka.columns.record_walk import Spans
+from broker.client.kafka.columns.varints import I64, U64, Varints
+from protocol.errors import ProtocolError
+
+# Below this many records at a time numpy's calls cost more than reading one by one.
+_FEW = 8
+
+
+class Slices(NamedTuple):
+    """Of each field: where its bytes start and end, and whether it is there at all (None: all are)."""
+
+    starts: I64
+    ends: I64
+    valid: npt.NDArray[np.bool_] | None
+
+    def of(self, rows: I64) -> "Slices":
+        return Slices(self.starts[rows], self.ends[rows], None if self.valid is None else self.valid[rows])
+
+
+class Fields(NamedTuple):
+    """Of each record. ``header_counts`` is where the number of its headers is written."""
+
+    timestamp_deltas: I64
+    offset_deltas: I64
+    keys: Slices
+    values: Slices
+    header_counts: I64
+
+
+class Headers(NamedTuple):
+    """``counts`` is per record; names and values are those of all records in a row."""
+
+    counts: I64
+    names: Slices
+    values: Slices
+
+
+def read_fields(varints: Varints, spans: Spans) -> Fields:
+    """Raises ProtocolError where a record is not what its lengths say."""
+    ends = spans.ends
+    positions = spans.bodies + 1  # attributes: none are in use
+    words = varints.words(positions)
+    timestamps, sizes = varints.read(positions, words, long=True)
+    positions, words = _behind(varints, positions, words, sizes)
+    offsets, sizes = varints.read(positions, words)
+    positions, words = _behind(varints, positions, words, sizes)
+    lengths, sizes = varints.read(positions, words)
+    keys = _slices(positions + sizes, lengths, ends)
+    positions = keys.ends
+    lengths, sizes = varints.read(positions, varints.words(positions))
+    values = _slices(positions + sizes, lengths, ends)
+    return Fields(timestamps, offsets, keys, values, values.ends)
+
+
+def _behind(varints: Varints, positions: I64, words: U64, sizes: I64) -> tuple[I64, U64]:
+    """Positions and words of the next varints: by a shift where that leaves the two bytes that ``read`` wants."""
+    positions = positions + sizes
+    # Twice in a row 3 bytes leave 2 of the 8.
+    if int(sizes.max()) <= 3:
+        return positions, words >> (sizes << 3).astype(np.uint64)
+    return positions, varints.words(positions)
+
+
+def _slices(starts: I64, lengths: I64, record_ends: I64) -> Slices:
+    valid = None
+    if int(lengths.min()) < 0:
+        valid = lengths >= 0
+        lengths = np.maximum(lengths, 0)
+    ends = starts + lengths
+    # Something follows both key and value: at least the number of headers.
+    if (ends >= record_ends).any():
+        raise ProtocolError("a record that is not as long as it says")
+    return Slices(starts, ends, valid)
+
+
+def read_headers(varints: Varints, fields: Fields, spans: Spans) -> Headers:
+    """The headers of all records; also finds whether records end where they should. Raises ProtocolError."""
+    positions, ends = fields.header_counts, spans.ends
+    counts, sizes = varints.read(positions, varints.words(positions))
+    positions = positions + sizes
+    if (counts < 0).any() or (counts * 2 > ends - positions).any():
+        raise ProtocolError("a record with more headers than it has bytes")
+    if ((counts == 0) & (positions != ends)).any():
+        raise ProtocolError("a record that is not as long as it says")
+    walk = _HeaderWalk(varints, counts, positions, ends)
+    walk.run()
+    return walk.headers()
+
+
+class _HeaderWalk:
+    """Goes through the headers of all records in step: every record's first one, every record's second one, ..."""
+
+    def __init__(self, varints: Varints, counts: I64, positions: I64, ends: I64) -> None:
+        self._varints = varints
+        self._counts, self._ends = counts, ends
+        self._positions = positions.copy()
+        # Where each record's headers go among those of all.
+        self._places = np.cumsum(counts) - counts
+        total = int(counts.sum())
+        self._names, self._values = np.zeros((2, total), np.int64), np.zeros((2, total), np.int64)
+        self._valid = np.ones(total, np.bool_)
+
+    def run(self) -> None:
+        going = np.flatnonzero(self._counts)
+        step = 0
+        while len(going) > _FEW:
+            self._one_each(going, step)
+            step += 1
+            going = going[self._counts[going] > step]
+        for row in going.tolist():
+            self._rest_of(row, step)
+        if (self._positions != self._ends).any():
+            raise ProtocolError("a record that is not as long as it says")
+
+    def _one_each(self, rows: I64, step: int) -> None:
+        places, ends = self._places[rows] + step, self._ends[rows]
+        starts, lengths = self._length(self._positions[rows], ends)
+        if int(lengths.min()) < 0:
+            raise ProtocolError("a header without a name")
+        after = starts + lengths
+        self._names[:, places] = starts, after
+        starts, lengths = self._length(after, ends)
+        self._valid[places] = lengths >= 0
+        after = starts + np.maximum(lengths, 0)
+        if (after > ends).any():
+            raise ProtocolError("a header that is longer than its record")
+        self._values[:, places] = starts, after
+        self._positions[rows] = after
+
+    def _length(self, positions: I64, ends: I64) -> tuple[I64, I64]:
+        if (positions >= ends).any():
+            raise ProtocolError("a header that is longer than its record")
+        lengths, sizes = self._varints.read(positions, self._varints.words(positions))
+        return positions + sizes, lengths
+
+    def _rest_of(self, row: int, step: int) -> None:
+        """A record may have tens of thousands: in step with so few others that would take seconds."""
+        place = int(self._places[row])
+        pos, end = int(self._positions[row]), int(self._ends[row])
+        data = self._varints.bytes.data
+        names: list[tuple[int, int]] = []
+        values: list[tuple[int, int]] = []
+        valid: list[bool] = []
+        for _ in range(step, int(self._counts[row])):
+            length, pos = _varint(data, pos, end)
+            if length < 0:
+                raise ProtocolError("a header without a name")
+            names.append((pos, pos + length))
+            length, pos = _varint(data, pos + length, end)
+            valid.append(length >= 0)
+            values.append((pos, pos + max(length, 0)))
+            pos = values[-1][1]
+            if pos > end:
+                raise ProtocolError("a header that is longer than its record")
+        these = slice(place + step, place + step + len(names))
+        self._names[:, these] = np.array(names, np.int64).reshape(-1, 2).T
+        self._values[:, these] = np.array(values, np.int64).reshape(-1, 2).T
+        self._valid[these] = valid
+        self._positions[row] = pos
+
+    def headers(self) -> Headers:
+        valid = None if self._valid.all() else self._valid
+        return Headers(
+            self._counts, Slices(self._names[0], self._names[1], None), Slices(self._values[0], self._values[1], valid)
+        )
+
+
+def _varint(data: memoryview, pos: int, end: int) -> tuple[int, int]:
+    raw = shift = 0
+    while pos < end and shift <= 28:
+        byte = data[pos]
+        pos += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw > 0xFFFFFFFF:
+                raise ProtocolError("a varint of more than 32 bits")
+            return (raw >> 1) ^ -(raw & 1), pos
+        shift += 7
+    raise ProtocolError("a varint that ends too early")

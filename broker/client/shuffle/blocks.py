@@ -1,0 +1,201 @@
+"""Blocks: bytes that belong together, each in as few buffers as it takes. For data that comes in pieces of its own, such as
+Arrow batches, where ``records()`` would copy what is large already.
+
+A block is one data buffer with a clear end (``DATA_BUFFER_WITH_CLEAR_END``), or several of which the last has one. Nothing
+stands between or around them, so a reader gets the block's bytes as they came off the wire.
+
+>>> push_block(writer, 3, payload)
+>>> for channel, payload in BlockReader([("127.0.0.1:9094", partition, 3)]): ...
+"""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+import attrs
+
+from broker.client.shuffle.errors import (
+    ConnectionFailedError,
+    LocalTransportError,
+    RemoteTransportError,
+    TransportError,
+)
+from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
+from broker.client.shuffle.reading.input_gate import ChannelLike, InputGate
+from broker.client.shuffle.writing.partition_writer import Bytes, PartitionWriter
+from broker.runtime import system_runtime
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Event
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.events import EndOfPartition
+
+# What a block is cut into. Far beyond Flink's 32 KiB, whose readers would not take it: here both ends are ours, and a
+# buffer costs as much as copying some 100 KiB.
+BLOCK_BUFFER_BYTES = 2 * 1024 * 1024
+
+# Channels that get buffers of their own; with more of them all share what floats, so that memory does not grow with them.
+_OWN_BUFFERS_UP_TO = 8
+_FLOATING_BUFFERS = 8
+
+_RETRY_FIRST_S = 0.1
+_RETRY_MAX_S = 2.0
+
+
+def new_data_set() -> bytes:
+    """The first 16 bytes of the ids of partitions that belong together, and to nobody else."""
+    return system_runtime().entropy.bytes(16)
+
+
+def push_block(
+    writer: PartitionWriter,
+    subpartition: int,
+    block: Bytes,
+    *,
+    buffer_size: int = BLOCK_BUFFER_BYTES,
+    copy: bool = True,
+    timeout: float | None = None,
+) -> None:
+    """Push ``block``, which is not empty, and wait while the other side has no room for it.
+
+    ``copy`` and ``timeout`` (for each of its buffers) as for ``push``. Raises what ``push`` does; then the subpartition is of
+    no more use.
+    """
+    size = len(block)
+    if not size:
+        raise ValueError("a block has at least a byte")
+    if size > buffer_size:
+        block = memoryview(block)
+        last = (size - 1) // buffer_size * buffer_size
+        for start in range(0, last, buffer_size):
+            writer.push(
+                subpartition, block[start : start + buffer_size], DataType.DATA_BUFFER, copy=copy, timeout=timeout
+            )
+        block = block[last:]
+    writer.push(subpartition, block, DataType.DATA_BUFFER_WITH_CLEAR_END, copy=copy, timeout=timeout)
+
+
+@attrs.define(eq=False)
+class _Channel:
+    """Where one channel stands, over all gates that it was in."""
+
+    where: ChannelLike
+    index: int
+    taken: int = 0  # blocks that the reader has
+    skip: int = 0  # of these, how many come again in this gate
+    parts: list[bytes | bytearray | memoryview] = attrs.Factory(list)
+    ended: bool = False
+
+
+class BlockReader:
+    """All blocks of finished BLOCKING partitions, as (number of the channel, block), those of a channel in order.
+
+    ``channels`` as for ``InputGate``. A connection that is lost (the broker was started again, say) is made anew for
+    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice. A broker
+    that does not answer for ``answer_timeout`` s while a block is waited for is lost, too, so nobody waits longer for it than
+    these two together.
+
+    Raises what a gate does: PartitionNotFoundError when a partition was released or its time to live was over,
+    ConnectionFailedError or RemoteTransportError after ``patience``.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[ChannelLike],
+        *,
+        patience: float = 30.0,
+        buffer_size: int = BLOCK_BUFFER_BYTES,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        answer_timeout: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self._channels = [_Channel(where, index) for index, where in enumerate(channels)]
+        self._patience = patience
+        self._buffer_size = buffer_size
+        self._connect_timeout = connect_timeout
+        self._answer_timeout = answer_timeout
+
+    def __iter__(self) -> Iterator[tuple[int, Bytes]]:
+        clock = system_runtime().clock
+        channels = self._channels
+        lost_at: float | None = None
+        wait = _RETRY_FIRST_S
+        while channels:
+            taken = sum(channel.taken for channel in channels)
+            lost: list[TransportError] = []
+            left = inf if lost_at is None else max(wait, lost_at + self._patience - clock.monotonic())
+            yield from self._read(channels, lost, left)
+            if not lost:
+                return
+            if lost_at is None or sum(channel.taken for channel in channels) > taken:
+                lost_at, wait = clock.monotonic(), _RETRY_FIRST_S
+            channels = [channel for channel in channels if not channel.ended]
+            # One that would begin with no time left says nothing about the broker.
+            if _over(clock, lost_at + self._patience - wait):
+                raise lost[0]
+            Event().wait(wait)
+            wait = min(2 * wait, _RETRY_MAX_S)
+
+    def _read(self, channels: list[_Channel], lost: list[TransportError], left: float) -> Iterator[tuple[int, Bytes]]:
+        """From one gate, until each channel has ended, or its connection was lost. ``left``: s of the patience."""
+        for channel in channels:
+            channel.skip = channel.taken
+            channel.parts.clear()
+        gate = InputGate(
+            [channel.where for channel in channels],
+            credit=1 if len(channels) <= _OWN_BUFFERS_UP_TO else 0,
+            floating_buffers=_FLOATING_BUFFERS,
+            buffer_size=self._buffer_size,
+            # They are finished, so whatever is not there will not come.
+            partition_wait=0.0,
+            connect_timeout=min(self._connect_timeout, left),
+            answer_timeout=min(self._answer_timeout, left),
+        )
+        with gate:
+            while not gate.finished:
+                try:
+                    item = gate.poll()
+                except TransportError as error:
+                    if not _may_return(error):
+                        raise
+                    lost.append(error)
+                    continue
+                if item is None:
+                    continue
+                gate.answer_timeout = self._answer_timeout  # it does answer
+                channel = channels[item.channel]
+                if item.data is None:
+                    channel.ended |= isinstance(item.event, EndOfPartition)
+                    continue
+                block = _whole(channel, item.data, item.data_type)
+                if block is None:
+                    continue
+                if channel.skip:
+                    channel.skip -= 1
+                    continue
+                channel.taken += 1
+                yield channel.index, block
+        for channel in channels:
+            if channel.ended and channel.parts:
+                raise LocalTransportError(f"channel {channel.index} ended in the middle of a block")
+
+
+def _whole(channel: _Channel, data: Bytes, data_type: DataType) -> Bytes | None:
+    """The block that this buffer ends, if it ends one."""
+    if data_type is not DataType.DATA_BUFFER_WITH_CLEAR_END:
+        channel.parts.append(data)
+        return None
+    if not channel.parts:
+        return data
+    channel.parts.append(data)
+    block = b"".join(channel.parts)
+    channel.parts.clear()
+    return block
+
+
+def _may_return(error: TransportError) -> bool:
+    """Whether this is about a connection that may come back, and not about what was said on it."""
+    if isinstance(error, RemoteTransportError):
+        return error.class_name is None
+    return isinstance(error, ConnectionFailedError)
+
+
+def _over(clock: Clock, deadline: float) -> bool:
+    return clock.monotonic() >= deadline

@@ -1,0 +1,1 @@
+"""The I/O thread of the shuffle client and its connections."""

@@ -1,0 +1,272 @@
+"""One TCP connection to a broker or a Flink server, on the I/O loop's thread: connecting, receiving, sending.
+
+What the messages mean is left to its handler. Output is collected during a step of the loop and leaves in one system
+call at its end.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.client.shuffle.errors import (
+    ConnectionFailedError,
+    LocalTransportError,
+    RemoteTransportError,
+    TransportError,
+)
+from broker.client.shuffle.io.io_loop import IoLoop, Timer
+from broker.runtime.disk import Buffer
+from broker.runtime.net import WOULD_BLOCK, Socket
+from broker.runtime.poller import READ, WRITE
+from protocol.errors import ProtocolError
+from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
+from protocol.shuffle.generation import Generation
+
+Address = tuple[str, int]
+
+# 120 s: Flink's taskmanager.network.netty.client.connectTimeoutSec is as long as a kernel would try. People who wait for
+# a script want to know earlier.
+CONNECT_TIMEOUT_S = 20.0
+# For how long a broker that owes an answer may be silent. It answers within ms, and its machine may be suspended for a while.
+ANSWER_TIMEOUT_S = 15.0
+# What is read for the head of the message after a large payload: the rest, if it is another one, goes where it belongs at once.
+_HEADS_BYTES = 16 * 1024
+
+
+def parse_address(address: str | Address) -> Address:
+    """``host:port`` (with or without ``shuffle://``) or the two. ValueError."""
+    if not isinstance(address, str):
+        return address
+    text = address.removeprefix("shuffle://").partition("?")[0]
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isdecimal() and int(port) < 65536):
+        raise ValueError(f"{address!r} is no host:port")
+    return host.strip("[]") or "localhost", int(port)
+
+
+class Handler(Protocol):
+    """Whose connection it is. Everything is called on the loop's thread."""
+
+    def connected(self) -> None: ...
+
+    def received(self, messages: list[ServerMessage]) -> None: ...
+
+    def drained(self) -> None:
+        """All that was sent is with the kernel."""
+
+    def closed(self, error: TransportError) -> None:
+        """Once, and not after ``close`` without an error."""
+
+
+class Connection:
+    """Use: ``open``, then ``send`` when ``connected`` was called, ``close`` at any time."""
+
+    def __init__(
+        self,
+        loop: IoLoop,
+        address: Address,
+        generation: Generation,
+        max_payload: int,
+        handler: Handler,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self.address = address
+        self.name = f"{address[0]}:{address[1]}"
+        self.outgoing_bytes = 0
+        self.is_connected = False
+        self.is_closed = False
+        self._loop = loop
+        self._handler = handler
+        self._decoder = ClientDecoder(generation, max_payload)
+        self._connect_timeout = connect_timeout
+        self._socket: Socket | None = None
+        self._had_large = False  # the last payload was large; the next may be, too
+        self._outgoing: deque[Buffer] = deque()
+        self._interest = 0
+        self._flushing = False
+        self._attempt = 0
+        self._timer: Timer | None = None
+
+    def open(self) -> None:
+        """Begin to connect. Failing is told by ``closed``, maybe before this returns."""
+        self._loop.watched.add(self)
+        self._timer = self._loop.at(self._loop.now() + self._connect_timeout, self._too_late)
+        self._connect("nobody answers there")
+
+    def _connect(self, failure: str) -> None:
+        """Try the next address of the name."""
+        while True:
+            try:
+                sock = self._loop.runtime.network.connect(*self.address, self._attempt)
+            except OSError as error:
+                failure = error.strerror or str(error)
+                self._attempt += 1
+                if self._attempt > 3:  # the name itself is not found
+                    sock = None
+                else:
+                    continue
+            if sock is None:
+                self.close(ConnectionFailedError(f"no connection to {self.name}: {failure}", self.name))
+                return
+            self._attempt += 1
+            self._socket = sock
+            self._interest = READ | WRITE
+            self._loop.poller.register(sock, self._interest, self)
+            return
+
+    def _too_late(self) -> None:
+        if not self.is_connected:
+            self.close(
+                ConnectionFailedError(
+                    f"no connection to {self.name}: no answer within {self._connect_timeout:g} s", self.name
+                )
+            )
+
+    def ready(self, events: int) -> None:
+        """The poller's word."""
+        if self._socket is None:
+            return
+        try:
+            if not self.is_connected and not self._finish_connect():
+                return
+            if events & READ:
+                self._receive()
+            if events & WRITE and not self.is_closed:
+                try:
+                    self._send()
+                except OSError:
+                    # The broker has gone, perhaps with a last word that says why: it counts for more than the broken connection.
+                    self._receive()
+                    if not self.is_closed:
+                        raise
+        except OSError as error:
+            self.close(
+                RemoteTransportError(f"the connection to {self.name} broke: {error.strerror or error}", self.name)
+            )
+        except ProtocolError as error:
+            failed = LocalTransportError(f"{self.name} sent what cannot be read: {error}", self.name)
+            failed.__cause__ = error
+            self.close(failed)
+
+    def _finish_connect(self) -> bool:
+        assert self._socket is not None
+        try:
+            # Raises what went wrong. Nothing else comes: servers of this protocol do not speak first.
+            size = self._socket.recv_into(self._loop.receive_buffer)
+        except OSError as error:
+            self._forget_socket()
+            self._connect(error.strerror or str(error))
+            return False
+        self.is_connected = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._handler.connected()
+        if size != WOULD_BLOCK and not self.is_closed:
+            self._took(size)
+        return not self.is_closed
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        space = self._decoder.space
+        if space is None:
+            buffer = self._loop.receive_buffer
+            size = self._socket.recv_into(buffer[:_HEADS_BYTES] if self._had_large else buffer)
+            self._had_large = False
+            if size != WOULD_BLOCK:
+                self._took(size)
+            return
+        size = self._socket.recv_into(space)
+        if size == 0:
+            self._ended()
+        elif size != WOULD_BLOCK:
+            messages = self._decoder.filled(size)
+            if messages:
+                self._had_large = True
+                self._handler.received(messages)
+
+    def _took(self, size: int) -> None:
+        """Into the loop's buffer."""
+        if size == 0:
+            self._ended()
+            return
+        messages = self._decoder.feed(self._loop.receive_buffer[:size])
+        if messages:
+            self._handler.received(messages)
+
+    def _ended(self) -> None:
+        cut_off = ", in the middle of a message" if self._decoder.pending else ""
+        self.close(RemoteTransportError(f"the connection was closed by {self.name}{cut_off}", self.name))
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Have these leave at the end of the loop's step, after all that was sent before."""
+        if self.is_closed:
+            return
+        self._outgoing.extend(buffers)
+        self.outgoing_bytes += sum(map(len, buffers))
+        if not self._flushing:
+            self._flushing = True
+            self._loop.flush_later(self)
+
+    def flush(self) -> None:
+        """At the end of the step."""
+        self._flushing = False
+        if self.is_connected and not self.is_closed and self._interest == READ:
+            self.ready(WRITE)
+
+    def _send(self) -> None:
+        assert self._socket is not None
+        outgoing = self._outgoing
+        had = bool(outgoing)
+        while outgoing:
+            batch = list(outgoing) if len(outgoing) <= 64 else [outgoing[index] for index in range(64)]
+            sent = self._socket.send(batch, False)
+            if sent == WOULD_BLOCK:
+                break
+            self.outgoing_bytes -= sent
+            for buffer in batch:
+                size = len(buffer)
+                if sent < size:
+                    if sent:
+                        outgoing[0] = memoryview(buffer)[sent:]
+                    break
+                sent -= size
+                outgoing.popleft()
+        interest = READ | WRITE if outgoing else READ
+        if interest != self._interest:
+            self._interest = interest
+            self._loop.poller.modify(self._socket, interest, self)
+        if had and not outgoing:
+            self._handler.drained()
+
+    def close(self, error: TransportError | None = None) -> None:
+        """Let go of the socket; what the kernel has not taken yet is lost."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._forget_socket()
+        self._loop.watched.discard(self)
+        self._outgoing.clear()
+        self.outgoing_bytes = 0
+        if error is not None:
+            self._handler.closed(error)
+
+    def abandon(self, error: Exception) -> None:
+        if not isinstance(error, TransportError):
+            failed = LocalTransportError(f"the connection to {self.name} failed here: {error!r}", self.name)
+            failed.__cause__ = error
+            error = failed
+        self.close(error)
+
+    def forget(self) -> None:
+        self.is_closed = True
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def _forget_socket(self) -> None:
+        if self._socket is not None:
+            self._loop.poller.unregister(self._socket)
+            self._socket.close()
+            self._socket = None

@@ -1,0 +1,267 @@
+"""The thread that does the I/O of writers and gates: one for the process, however many of them there are.
+
+It owns the poller and all connections; nobody else touches a socket. Others reach it by ``call``. ``step`` is the whole
+of it, so a simulator can be the thread. The thread runs while anybody holds a lease: the last ``release`` ends it.
+
+What goes wrong on it belongs to somebody: to the connection that was ready, or to the object whose method was called. That one
+is told by ``abandon``, and the others go on. Only what belongs to nobody ends the loop.
+
+A forked child has no such thread, and its copies of the sockets and of the poller still mean the parent's connections. So they
+are closed in it at once, without a word to anybody, and who uses an object of the parent's there gets a LocalTransportError or
+ShuffleClosedError. What the child makes itself has a loop of its own.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn, Protocol, runtime_checkable
+
+from broker.client.shuffle.errors import LocalTransportError, of_another_process
+from broker.runtime import Runtime, forks, system_runtime
+from broker.runtime.poller import Poller
+from broker.runtime.threads import Event, Lock, ThreadHandle
+
+# Eight buffers of 32 KiB a read: as many as stay in a processor's second-level cache.
+RECEIVE_BYTES = 256 * 1024
+# How long the last one who needs the thread waits for it to end.
+_STOP_S = 10.0
+
+Callback = Callable[[], None]
+
+
+class Dirty(Protocol):
+    """Something that has collected output for the end of the step."""
+
+    def flush(self) -> None: ...
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """Who can be told that something of theirs has gone wrong on the loop's thread."""
+
+    def abandon(self, error: Exception) -> None:
+        """It has failed, or the loop is no more. On the loop's thread."""
+
+
+class Watched(Abandonable, Protocol):
+    """Something that owns a registered socket."""
+
+    def ready(self, events: int) -> None: ...
+
+    def forget(self) -> None:
+        """In a forked child: close this process's copy of the socket, and nothing else."""
+
+
+class _NoPoller:
+    """A forked child's in place of its parent's."""
+
+    def wakeup(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    forked = close
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise LocalTransportError("a forked child has no connections")
+
+    register = modify = unregister = arm = poll = _refuse
+
+
+class Timer:
+    """A deadline on the loop."""
+
+    __slots__ = ("callback", "deadline")
+
+    def __init__(self, deadline: float, callback: Callback) -> None:
+        self.deadline = deadline
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def __lt__(self, other: "Timer") -> bool:
+        return self.deadline < other.deadline
+
+
+class IoLoop:
+    """The body of the I/O thread. ``call`` and ``wakeup`` may come from any thread, the rest from its own only."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.poller: Poller = runtime.new_poller()
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.watched: set[Watched] = set()
+        # Connections that several gates share, by address and format; see partition_client.py.
+        self.clients: dict[object, object] = {}
+        self.crashed: Exception | None = None
+        self._now = runtime.clock.monotonic
+        self._calls: deque[Callback] = deque()
+        self._timers: list[Timer] = []
+        self._dirty: list[Dirty] = []
+        forks.tell(self)
+
+    def now(self) -> float:
+        return self._now()
+
+    def wakeup(self) -> None:
+        """From any thread: end the wait of the step that runs now."""
+        self.poller.wakeup()
+
+    def call(self, callback: Callback) -> None:
+        """From any thread: have the loop run this soon, in the order of the calls."""
+        self._calls.append(callback)
+        self.poller.wakeup()
+
+    def at(self, deadline: float, callback: Callback) -> Timer:
+        """Run this at ``deadline`` (monotonic, s) or soon after."""
+        timer = Timer(deadline, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def flush_later(self, dirty: Dirty) -> None:
+        """Have its ``flush`` called once at the end of this step."""
+        self._dirty.append(dirty)
+
+    def step(self, timeout: float | None) -> bool:
+        """Wait for something to do, at most ``timeout`` s, and do it."""
+        self.poller.arm()
+        done = False
+        for key, events in self.poller.poll(self._patience(timeout)):
+            try:
+                key.data.ready(events)
+            except Exception as error:  # the seam: it is of one connection, and here is the others' thread
+                key.data.abandon(error)
+            done = True
+        calls = self._calls
+        for _ in range(len(calls)):  # not those that these add
+            self._run(calls.popleft())
+            done = True
+        timers = self._timers
+        while timers and (timers[0].callback is None or timers[0].deadline <= self._now()):
+            callback = heapq.heappop(timers).callback
+            if callback is not None:
+                self._run(callback)
+                done = True
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for one in dirty:
+                self._run(one.flush)
+        return done
+
+    def _run(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception as error:  # the seam, as above
+            of = callback.func if isinstance(callback, partial) else callback
+            owner = getattr(of, "__self__", None)
+            if not isinstance(owner, Abandonable):
+                raise
+            owner.abandon(error)
+
+    def forked(self) -> None:
+        """In a forked child, before anything else."""
+        self.crashed = of_another_process()
+        self._calls = deque()
+        self._timers, self._dirty = [], []
+        watched, self.watched = self.watched, set()
+        self.clients = {}
+        # Closed, and not unregistered: that would be done to the poller of the parent.
+        for one in watched:
+            one.forget()
+        poller, self.poller = self.poller, _NoPoller()
+        poller.forked()
+
+    def _patience(self, timeout: float | None) -> float | None:
+        if self._calls:
+            return 0.0
+        if not self._timers:
+            return timeout
+        until = max(0.0, self._timers[0].deadline - self._now())
+        return until if timeout is None else min(timeout, until)
+
+    def close(self, error: Exception | None = None) -> None:
+        """After the last step: what is still connected is told, and let go."""
+        reason = error or LocalTransportError("the I/O thread has ended")
+        self.crashed = reason
+        for watched in list(self.watched):
+            watched.abandon(reason)
+        self.poller.close()
+
+
+class _Shared:
+    """The process's loop, its thread, and how many lean on it."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.loop: IoLoop | None = None
+        self.thread: ThreadHandle | None = None
+        self.leases = 0
+
+
+_shared = _Shared()
+
+
+def acquire() -> IoLoop:
+    """A lease on the process's loop, whose thread is started for the first one. To be given back by ``release``."""
+    with _shared.lock:
+        loop = _shared.loop
+        if loop is None or loop.crashed is not None or _shared.thread is None or not _shared.thread.alive():
+            loop = IoLoop(system_runtime())
+            _shared.loop, _shared.leases = loop, 0
+            _shared.thread = loop.runtime.threads.spawn("shuffle-io", loop, lambda error: _crashed(loop, error))
+        _shared.leases += 1
+        return loop
+
+
+def release(loop: IoLoop) -> None:
+    """Give a lease back; the last one waits for the thread to end. Not from the loop's own thread."""
+    with _shared.lock:
+        if _shared.loop is not loop:
+            return  # it has crashed, or belongs to the process that this one was forked from
+        _shared.leases -= 1
+        if _shared.leases:
+            return
+        thread, _shared.loop, _shared.thread = _shared.thread, None, None
+        assert thread is not None
+        # Not for ever: a callback of the user's that waits holds up the thread, and nothing but that.
+        if thread.stop(_STOP_S) and loop.crashed is None:
+            loop.close()
+
+
+def run(loop: IoLoop, callback: Callback, timeout: float = 5.0) -> None:
+    """``call`` from another thread, and wait until it has run (or the loop is no more). Raises what it raises."""
+    done = Event()
+    failures: list[Exception] = []
+
+    def tell() -> None:
+        try:
+            callback()
+        except Exception as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    loop.call(tell)
+    if loop.crashed is None:
+        done.wait(timeout)
+    if failures:
+        raise failures[0]
+
+
+def _crashed(loop: IoLoop | None, error: BaseException) -> None:
+    assert loop is not None
+    wrapped = LocalTransportError(f"the I/O thread has failed: {error!r}")
+    wrapped.__cause__ = error
+    loop.close(wrapped)
+
+
+def _forked() -> None:
+    """In a forked child: its first ``acquire`` makes another loop. The lock may have been held in the parent."""
+    global _shared
+    _shared = _Shared()
+
+
+forks.call_in_child(_forked)

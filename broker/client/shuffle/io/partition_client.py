@@ -1,0 +1,208 @@
+"""The reader's side of one connection (Flink's PartitionRequestClient): all channels of the process that read from one
+address share it, told apart by their receiver ids.
+
+Belongs to the I/O loop's thread; ``tell_credit`` and ``post`` may come from any. What a message means for a channel is the
+channel's business; what is said here is who gets it, and what becomes of messages for nobody.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.client.shuffle.errors import ProducerFailedError, RemoteTransportError, TransportError
+from broker.client.shuffle.io.connection import Address, Connection
+from broker.client.shuffle.io.io_loop import IoLoop
+from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
+from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import PARTITION_ID_BYTES
+from protocol.shuffle.messages import (
+    BacklogAnnouncement,
+    encode_add_credit,
+    encode_cancel_partition_request,
+    encode_close_request,
+)
+from protocol.shuffle.writer_frames import encode_list_partitions
+
+if TYPE_CHECKING:
+    from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
+
+
+class PartitionClient:
+    """Handler of its connection. Get one by ``lease``; give it back by ``release``."""
+
+    def __init__(
+        self, loop: IoLoop, key: object, address: Address, generation: Generation, max_payload: int, timeout: float
+    ) -> None:
+        self.generation = generation
+        self.name = f"{address[0]}:{address[1]}"
+        self._loop = loop
+        self._key = key
+        self._leases = 0
+        self._channels: dict[bytes, RemoteInputChannel] = {}
+        self._credited: deque[RemoteInputChannel] = deque()
+        self._credit_scheduled = False
+        self._error: TransportError | None = None  # why there is no connection any more
+        self._credit_waits = False  # for the connection to take what it has
+        self._asked = False  # whether it is there, since something came
+        self._heard_at: float | None = None  # when something came last; None while it is not connected
+        self._connection = Connection(loop, address, generation, max_payload, self, timeout)
+
+    @classmethod
+    def lease(
+        cls, loop: IoLoop, address: Address, generation: Generation, max_payload: int, timeout: float
+    ) -> "PartitionClient":
+        """The one for this address, which connects if it is new."""
+        key = (address, generation, max_payload)
+        client = loop.clients.get(key)
+        if not isinstance(client, PartitionClient):
+            client = cls(loop, key, address, generation, max_payload, timeout)
+            loop.clients[key] = client
+            client._connection.open()
+        client._leases += 1
+        return client
+
+    def release(self) -> None:
+        """With the last lease the connection ends."""
+        self._leases -= 1
+        if self._leases == 0:
+            self._forget()
+            if not self._connection.is_closed:
+                self._connection.send([encode_close_request()])
+                self._connection.flush()
+                self._connection.close()
+
+    def _forget(self) -> None:
+        if self._loop.clients.get(self._key) is self:
+            del self._loop.clients[self._key]
+
+    # -- from gates -----------------------------------------------------------------------------------------------
+
+    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+        """A reader has waited for so long, and nothing has come for it. After a third of ``silence_max_s`` the broker is asked
+        whether it is there; if nothing at all comes in all of that time, the connection is lost, for all its channels."""
+        if self._heard_at is None:
+            return
+        silent_s = self._loop.now() - self._heard_at
+        if waited_s * 3 >= silence_max_s and not self._asked:
+            self._asked = True
+            # Any question will do whose answer is short: there is no such partition.
+            self._connection.send([encode_list_partitions(0, "00" * PARTITION_ID_BYTES)])
+        elif min(waited_s, silent_s) >= silence_max_s:
+            silence = f"{self.name} has not answered for {silence_max_s:g} s"
+            self._fail_all(RemoteTransportError(silence, self.name))
+
+    # -- from channels --------------------------------------------------------------------------------------------
+
+    def add(self, channel: "RemoteInputChannel", request: bytes) -> None:
+        """Have ``request`` sent, and what is answered given to this channel."""
+        if self._connection.is_closed:
+            channel.failed(self._error or RemoteTransportError(f"the connection to {self.name} was lost", self.name))
+            return
+        self._channels[channel.receiver] = channel
+        self._connection.send([request])
+
+    def remove(self, channel: "RemoteInputChannel") -> None:
+        """Cancel its request, if it has one."""
+        if self._channels.pop(channel.receiver, None) is not None:
+            self._connection.send([encode_cancel_partition_request(channel.receiver)])
+
+    def send(self, frame: bytes) -> None:
+        self._connection.send([frame])
+
+    def tell_credit(self, channel: "RemoteInputChannel") -> None:
+        """From any thread, with its gate's lock held: there is credit that the sender does not know of."""
+        self._credited.append(channel)
+        if not self._credit_scheduled:
+            self._credit_scheduled = True
+            self._loop.call(self._announce)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """From any thread: run it on the loop's."""
+        self._loop.call(callback)
+
+    def _announce(self) -> None:
+        """One AddCredit a channel with all that has come together; none while the connection is full."""
+        if self._connection.outgoing_bytes:
+            self._credit_waits = True
+            return
+        self._credit_scheduled = False  # before looking: who comes later schedules again
+        credited = self._credited
+        frames = []
+        while credited:
+            channel = credited.popleft()
+            credit = channel.take_unannounced()
+            if credit:
+                frames.append(encode_add_credit(channel.receiver, credit))
+        if frames:
+            self._connection.send(frames if len(frames) == 1 else [b"".join(frames)])
+
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this client has failed on its thread, and with it all its channels."""
+        self._connection.abandon(error)
+
+    # -- from the connection --------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        # Requests are in line already.
+        self._heard_at = self._loop.now()
+
+    def received(self, messages: list[ServerMessage]) -> None:
+        self._heard_at = self._loop.now()
+        self._asked = False
+        channels = self._channels
+        for message in messages:
+            if type(message) is BufferResponse:
+                channel = channels.get(message.receiver)
+                if channel is None:
+                    self._cancel(message.receiver)
+                else:
+                    channel.on_buffer(message)
+            elif isinstance(message, BacklogAnnouncement):
+                channel = channels.get(message.receiver)
+                if channel is None:
+                    self._cancel(message.receiver)
+                else:
+                    channel.on_backlog(message.backlog)
+            elif isinstance(message, ErrorResponse):
+                self._on_error(message)
+            # Anything else is for a writer, which this is not: a server that sends it to us means nobody.
+
+    def _cancel(self, receiver: bytes) -> None:
+        """Something came for a receiver that is no more, or never was."""
+        self._connection.send([encode_cancel_partition_request(receiver)])
+
+    def _on_error(self, error: ErrorResponse) -> None:
+        text = f"{error.class_name}: {error.message}" if error.message else error.class_name
+        if error.receiver is None:
+            self._fail_all(RemoteTransportError(f"fatal error at {self.name}: {text}", self.name, error.class_name))
+            return
+        channel = self._channels.get(error.receiver)
+        if channel is None:
+            return
+        if error.class_name.endswith(".PartitionNotFoundException"):
+            channel.on_partition_not_found(error.message or "")
+            return
+        if error.class_name == PRODUCER_FAILED_EXCEPTION:
+            failure: RemoteTransportError = ProducerFailedError(
+                error.message or "the producer has failed", self.name, error.class_name
+            )
+        else:
+            failure = RemoteTransportError(f"error at {self.name}: {text}", self.name, error.class_name)
+        channel.failed(failure)
+
+    def _fail_all(self, error: TransportError) -> None:
+        self._error = error
+        self._forget()
+        self._connection.close()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.failed(error)
+
+    def drained(self) -> None:
+        if self._credit_waits:
+            self._credit_waits = False
+            self._announce()
+
+    def closed(self, error: TransportError) -> None:
+        self._fail_all(error)

@@ -1,0 +1,1 @@
+"""Result partitions that are written and read in one process."""

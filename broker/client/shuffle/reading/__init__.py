@@ -1,0 +1,1 @@
+"""Input gates and their channels: the reading side of the shuffle client."""

@@ -1,0 +1,112 @@
+"""A gate (or several as one) with aligned checkpoint barriers (Flink's CheckpointedInputGate).
+
+What to do with a barrier is decided by ``alignment.py``; here it is done. The reader sees one barrier for all channels
+when it has come on all of them (``channel`` -1), takes its snapshot, and with its next ``poll`` the channels go on.
+"""
+
+from collections import deque
+
+from broker.client.shuffle.reading.alignment import Aligned, BarrierAlignment, Cancelled, Effect, GoesOn, Waits
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.reader import Reader
+from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, DataType
+from protocol.shuffle.events import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, Event
+
+
+class CheckpointedInputGate(Reader):
+    """Around ``gate``, which nobody else polls then. A cancelled checkpoint comes as one CancelCheckpointMarker."""
+
+    def __init__(self, gate: Reader) -> None:
+        self._gate = gate
+        self._alignment = BarrierAlignment(range(gate.channels))
+        self._given: deque[BufferOrEvent] = deque()  # events of ours that the reader has not seen
+        self._resume: list[int] = []  # with the next poll
+
+    @property
+    def finished(self) -> bool:
+        return self._gate.finished and not self._given
+
+    @property
+    def channels(self) -> int:
+        return self._gate.channels
+
+    def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
+        if self._resume:
+            self._let_go()
+        while not self._given:
+            try:
+                item = self._gate.poll(timeout)
+            except Exception as error:
+                # A channel that has failed will never see its barrier: the others do not wait for it.
+                channel = getattr(error, "channel", None)
+                if channel is not None:
+                    self._apply(self._alignment.end_of_partition(channel))
+                raise
+            if item is None:
+                return None
+            if item.event is None:
+                return item
+            self._event(item)
+            if self._resume and not self._given:
+                self._let_go()
+        return self._given.popleft()
+
+    def _event(self, item: BufferOrEvent) -> None:
+        event = item.event
+        if isinstance(event, CheckpointBarrier):
+            self._apply(self._alignment.barrier(item.channel, event))
+        elif isinstance(event, CancelCheckpointMarker):
+            self._apply(self._alignment.cancel(event.checkpoint_id))
+        else:
+            self._given.append(item)
+            if isinstance(event, EndOfPartition):
+                self._apply(self._alignment.end_of_partition(item.channel))
+            elif IS_BLOCKING_UPSTREAM[item.data_type]:
+                self._resume.append(item.channel)  # of these nobody waits for the other channels
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Waits(channel):
+                    self._gate.block(_number(channel))
+                case GoesOn(channel):
+                    self._resume.append(_number(channel))
+                case Aligned(barrier, channels):
+                    self._give(barrier)
+                    self._resume += map(_number, channels)
+                case Cancelled(checkpoint_id, channels):
+                    self._give(CancelCheckpointMarker(checkpoint_id))
+                    self._resume += map(_number, channels)
+
+    def _give(self, event: Event) -> None:
+        item = BufferOrEvent(-1, -1, -1, DataType.EVENT_BUFFER, None, False, None, None)
+        item.event = event
+        self._given.append(item)
+
+    def _let_go(self) -> None:
+        channels, self._resume = self._resume, []
+        for channel in channels:
+            self._gate.resume(channel)
+
+    def resume(self, channel: int) -> None:
+        self._gate.resume(channel)
+
+    def block(self, channel: int) -> None:
+        self._gate.block(channel)
+
+    def send_event(self, event: Event, channel: int | None = None) -> None:
+        self._gate.send_event(event, channel)
+
+    def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
+        self._gate.announce_buffer_size(size, channel)
+
+    def aligned(self) -> Reader:
+        return self
+
+    def close(self) -> None:
+        self._gate.close()
+
+
+def _number(channel: object) -> int:
+    assert isinstance(channel, int)
+    return channel

@@ -1,0 +1,161 @@
+"""Buffers and credit of a gate, counted exactly as Flink's BufferManager and LocalBufferPool do. Pure; the gate's lock is
+around it.
+
+A channel has ``exclusive`` buffers of its own, which the partition request states as its initial credit, and borrows
+floating ones from the gate's pool when the sender says how much waits there (the backlog). A buffer that is free and of
+which the sender knows is a credit. Python's memory is not cut into segments, so a buffer here is a number: the right to
+hold one payload.
+
+    event                     effect
+    data arrives              takes a floating buffer, else an exclusive one; with none: the sender broke the rules
+    backlog b stated          required = b + exclusive; borrow until that many are free; the pool is empty: wait in line
+    floating returned         to the first in line that still requires one (+1 credit for it, and it goes on borrowing)
+    exclusive returned        free again, +1 credit; or, if more are free than required, a floating one goes back instead
+    sender stops (barrier)    a channel without exclusive buffers gives back what it has borrowed
+    channel released          free floating ones go back; those still out go back when they are returned
+
+New credit is collected per channel; ``FloatingPool.announce`` holds the channels that have some to be told. Credit that
+was told is never taken back.
+"""
+
+from collections import deque
+
+from broker.client.shuffle.errors import NoBufferError
+
+EXCLUSIVE = 0
+FLOATING = 1
+
+
+class FloatingPool:
+    """The buffers that the channels of a gate share, and who waits for one."""
+
+    __slots__ = ("announce", "free", "size", "waiting")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.free = size
+        self.waiting: deque[ChannelBuffers] = deque()
+        # Channels whose unannounced credit has turned positive: the gate takes them from here.
+        self.announce: list[ChannelBuffers] = []
+
+    def recycle(self) -> None:
+        """A floating buffer is free."""
+        waiting = self.waiting
+        while waiting:
+            if waiting.popleft().offered():
+                return
+        self.free += 1
+
+
+class ChannelBuffers:
+    """The buffers of one channel. ``owner`` is whoever announces its credit."""
+
+    __slots__ = (
+        "exclusive",
+        "exclusive_free",
+        "floating_free",
+        "owner",
+        "pool",
+        "released",
+        "required",
+        "unannounced",
+        "waiting",
+    )
+
+    def __init__(self, pool: FloatingPool, exclusive: int, owner: object = None) -> None:
+        self.pool = pool
+        self.owner = owner
+        self.exclusive = exclusive
+        self.exclusive_free = exclusive
+        self.floating_free = 0
+        self.required = 0
+        self.unannounced = 0
+        self.waiting = False
+        self.released = False
+
+    def take(self) -> int:
+        """A buffer for data that has come: EXCLUSIVE or FLOATING. Raises NoBufferError."""
+        if self.floating_free:
+            self.floating_free -= 1
+            return FLOATING
+        if self.exclusive_free:
+            self.exclusive_free -= 1
+            return EXCLUSIVE
+        raise NoBufferError("the sender has sent a buffer for which it had no credit")
+
+    def recycle(self, kind: int) -> None:
+        """What ``take`` gave is free again."""
+        if kind == FLOATING:
+            self.pool.recycle()
+        elif not self.released:
+            self.exclusive_free += 1
+            if self.floating_free and self.exclusive_free + self.floating_free > self.required:
+                self.floating_free -= 1
+                self.pool.recycle()
+            else:
+                self._add_credit(1)
+
+    def backlog(self, backlog: int) -> None:
+        """The sender has this many data buffers left."""
+        if self.released:
+            return
+        self.required = backlog + self.exclusive
+        self._add_credit(self._borrow())
+
+    def offered(self) -> bool:
+        """The pool has a buffer for this one, which stood in line. False if it does not want it any more."""
+        self.waiting = False
+        if self.released or self.exclusive_free + self.floating_free >= self.required:
+            return False
+        self.floating_free += 1
+        self._add_credit(1 + self._borrow())
+        return True
+
+    def sender_stopped(self) -> None:
+        """After an event that blocks the sender: without exclusive buffers there is nothing to hold on to."""
+        if not self.exclusive:
+            self.required = 0
+            self.unannounced = 0
+            self._give_back()
+
+    def resuming(self) -> None:
+        """Before ResumeConsumption, at which the sender forgets the credit of a channel without exclusive buffers."""
+        if not self.exclusive:
+            self.unannounced = 0
+
+    def take_unannounced(self) -> int:
+        """The credit that is to be told now; 0 if it has been void meanwhile."""
+        credit, self.unannounced = self.unannounced, 0
+        return credit
+
+    def release(self) -> None:
+        """The channel is over. Twice is no error."""
+        self.released = True
+        self.required = 0
+        self.unannounced = 0
+        self.exclusive_free = 0
+        self._give_back()
+
+    def _give_back(self) -> None:
+        count, self.floating_free = self.floating_free, 0
+        for _ in range(count):
+            self.pool.recycle()
+
+    def _borrow(self) -> int:
+        pool = self.pool
+        wanted = self.required - self.exclusive_free - self.floating_free
+        if wanted <= 0 or self.waiting:
+            return 0
+        count = min(wanted, pool.free)
+        pool.free -= count
+        self.floating_free += count
+        if count < wanted:
+            self.waiting = True
+            pool.waiting.append(self)
+        return count
+
+    def _add_credit(self, count: int) -> None:
+        if count > 0:
+            if self.unannounced == 0:
+                self.pool.announce.append(self)
+            self.unannounced += count

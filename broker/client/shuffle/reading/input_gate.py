@@ -1,0 +1,355 @@
+"""Reading result partitions: a gate is all the channels of one reader (Flink's SingleInputGate).
+
+>>> with InputGate([("127.0.0.1:9094", partition, 0)]) as gate:
+...     for record in gate.records():
+...         print(record)
+
+Channels put what comes into their queues, on the I/O loop's thread, and stand in line here; the reader's thread takes one
+buffer from the first and sends it to the end of the line, so no channel starves another. One lock guards the queues, the
+line and the buffers' accounts.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError, of_another_process
+from broker.client.shuffle.io import io_loop
+from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Address, parse_address
+from broker.client.shuffle.io.io_loop import IoLoop
+from broker.client.shuffle.local.channel import LocalExchange, LocalInputChannel
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
+from broker.client.shuffle.reading.credit import FloatingPool
+from broker.client.shuffle.reading.input_channel import InputChannel
+from broker.client.shuffle.reading.reader import Reader, Signal
+from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
+from broker.runtime import forks
+from broker.runtime.threads import Event as ThreadEvent
+from broker.runtime.threads import RLock
+from protocol.errors import ProtocolError
+from protocol.shuffle import events
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
+from protocol.shuffle.compression import Codec, decompress
+from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
+
+# How often a reader that waits looks whether somebody is left who could tell it something.
+_LOOK_S = 1.0
+
+PartitionLike = ResultPartitionID | bytes | str
+# Where it is, which partition, which of its subpartitions: one, or a first and a last.
+ChannelLike = tuple[str | Address | LocalExchange, PartitionLike, int | tuple[int, int]]
+
+
+def partition_id(partition: PartitionLike) -> ResultPartitionID:
+    """From an id, its 60 bytes, its 120 hex digits or Flink's text form. ValueError."""
+    if isinstance(partition, str):
+        return ResultPartitionID.from_text(partition)
+    return ResultPartitionID(partition)
+
+
+class InputGate(Reader):
+    """``channels``: one ``(address, partition, subpartition or (first, last))`` each; ``address`` is ``host:port``, or a
+    ``LocalExchange`` for partitions that are written in this process.
+
+    ``credit``: buffers of each channel's own (Flink's buffers-per-channel), 0 is possible; ``floating_buffers``: what the
+    channels share beyond (floating-buffers-per-gate); so at most ``channels * credit + floating_buffers`` buffers of
+    ``buffer_size`` bytes wait here. ``codec``: what compressed buffers are compressed by, which is not said on the wire.
+    ``partition_wait``: s for which a partition is asked for that does not exist (yet). ``generation``: of Flink's protocol.
+    ``answer_timeout``: s that ``poll`` waits for a broker that does not answer; then its connection counts as lost. It is asked
+    whether it is there, by a frame of our own, so it must not be a server of Flink's. None, the default: for ever, since a
+    producer may have nothing to say for as long as it likes. ``loop``: for simulations.
+
+    Errors come out of ``poll``, each with the number of its ``channel``.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[ChannelLike],
+        *,
+        credit: int = 2,
+        floating_buffers: int = 8,
+        buffer_size: int = DEFAULT_BUFFER_SIZE,
+        codec: Codec | str = Codec.LZ4,
+        partition_wait: float = 30.0,
+        connect_timeout: float = CONNECT_TIMEOUT_S,
+        answer_timeout: float | None = None,
+        generation: Generation | str = Generation.V2_0,
+        loop: IoLoop | None = None,
+    ) -> None:
+        if credit < 0 or floating_buffers < 0 or credit + floating_buffers == 0:
+            raise ValueError("a gate needs buffers: credit and floating_buffers are 0 or more, and not both 0")
+        specs = [(place, partition_id(partition), _indices(indices)) for place, partition, indices in channels]
+        places = [place if isinstance(place, LocalExchange) else parse_address(place) for place, _, _ in specs]
+        self.credit = credit
+        self.buffer_size = buffer_size
+        self.partition_wait = partition_wait
+        self.connect_timeout = connect_timeout
+        self.answer_timeout = answer_timeout
+        self.generation = Generation(generation)
+        self.codec = codec if isinstance(codec, Codec) else Codec(codec.upper())
+        self.lock = RLock()
+        self.pool = FloatingPool(floating_buffers)
+        self.signal = Signal(ThreadEvent())
+        self._line: deque[InputChannel] = deque()
+        self._out: BufferOrEvent | None = None  # what was given out last
+        self._ends_of_data = 0
+        self._acknowledge = False  # with the next poll
+        self._closed = False
+        self._why_closed = ShuffleClosedError("the gate is closed")
+        self._aligned: CheckpointedInputGate | None = None
+        self._owns_loop = loop is None
+        self.loop = loop or io_loop.acquire()
+        self._channels: list[InputChannel] = []
+        for index, (place, (_, partition, indices)) in enumerate(zip(places, specs, strict=True)):
+            channel: InputChannel
+            if isinstance(place, LocalExchange):
+                channel = LocalInputChannel(self, index, partition, indices, place)
+            else:
+                channel = RemoteInputChannel(self, index, partition, indices, place)
+            self._channels.append(channel)
+        self._unfinished = len(self._channels)
+        forks.tell(self)
+        for channel in self._channels:
+            channel.request()
+
+    # -- for channels, with the lock held -------------------------------------------------------------------------
+
+    def available(self, channel: InputChannel) -> None:
+        """The channel, which is not in line, has something."""
+        if channel.blocked:
+            return
+        channel.in_line = True
+        self._line.append(channel)
+        self.signal.tell()
+
+    def available_first(self, channel: InputChannel) -> None:
+        """The channel has a priority event: it comes first, even if the channel is blocked."""
+        if channel.in_line:
+            self._line.remove(channel)
+        channel.in_line = True
+        self._line.appendleft(channel)
+        self.signal.tell()
+
+    def tell_credit(self) -> None:
+        """Some channels have credit that their senders do not know of."""
+        announce = self.pool.announce
+        for buffers in announce:
+            owner = buffers.owner
+            assert isinstance(owner, RemoteInputChannel)
+            owner.tell_credit()
+        announce.clear()
+
+    # -- for the reader -------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def channels(self) -> int:
+        return len(self._channels)
+
+    def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
+        item = self.take()
+        if item is not None or self._unfinished == 0:
+            return item
+        clock = self.loop.now
+        began = clock()
+        deadline = None if timeout is None else began + timeout
+        signal = self.signal
+        while True:
+            signal.arm()
+            item = self.take()
+            if item is not None or self._unfinished == 0:
+                return item
+            if self.loop.crashed is not None:
+                raise self.loop.crashed
+            # Not for ever: a thread that has died tells nobody, and neither does a server that has stopped.
+            patience = _LOOK_S if deadline is None else min(_LOOK_S, deadline - clock())
+            if patience <= 0:
+                return None
+            silence_max_s = self.answer_timeout
+            if silence_max_s is not None:
+                patience = min(patience, silence_max_s / 4)
+                waited_s = clock() - began
+                if waited_s * 3 >= silence_max_s:
+                    self.loop.call(partial(self._is_it_there, waited_s, silence_max_s))
+            signal.wait(patience)
+
+    def _is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+        """On the loop's thread: whatever the reader has taken, there is room for more, and nothing comes."""
+        for channel in self._channels:
+            if isinstance(channel, RemoteInputChannel) and not channel.finished:
+                channel.is_it_there(waited_s, silence_max_s)
+
+    def take(self) -> BufferOrEvent | None:
+        """``poll`` without waiting."""
+        with self.lock:
+            if self._closed:
+                raise self._why_closed
+            out = self._out
+            if out is not None:
+                self._out = None
+                if not out._held and out._kind is not None and out._input is not None:
+                    kind, out._kind = out._kind, None
+                    out._input.free(kind)
+            if self._acknowledge:
+                self._acknowledge_all()
+            item = self._next()
+            if self.pool.announce:
+                self.tell_credit()
+        if item is None:
+            return None
+        self._out = item
+        if item.compressed:
+            self._decompress(item)
+        return item
+
+    def _next(self) -> BufferOrEvent | None:
+        line = self._line
+        while line:
+            channel = line.popleft()
+            channel.in_line = False
+            if channel.blocked and not channel.has_priority():
+                continue
+            item = channel.next()
+            if channel.has_next():
+                if channel.has_priority():
+                    self.available_first(channel)
+                else:
+                    self.available(channel)
+            if item is None or channel.finished:
+                continue
+            if isinstance(item, BaseException):
+                self._finish(channel)
+                item.channel = channel.index  # type: ignore[attr-defined]
+                raise item
+            if item.data_type.is_buffer or self._event(channel, item):
+                return item
+        return None
+
+    def _event(self, channel: InputChannel, item: BufferOrEvent) -> bool:
+        """Read the event. False for one that the reader does not see."""
+        data_type = item.data_type
+        assert item.data is not None
+        try:
+            item.event = events.parse(item.data, self.generation)
+        except ProtocolError as error:
+            self._finish(channel)
+            failed = LocalTransportError(f"channel {channel.index}: {error}")
+            failed.channel = channel.index  # type: ignore[attr-defined]
+            raise failed from error
+        item.data = None
+        if IS_BLOCKING_UPSTREAM[data_type]:
+            channel.sender_waits = True
+        # Of a range of subpartitions each one ends; the reader sees the last of these ends.
+        # (By the event: before 1.19 their buffers have no type of their own.)
+        if isinstance(item.event, events.EndOfData):
+            channel.ends_of_data += 1
+            if channel.ends_of_data < channel.subpartitions.size:
+                return False
+            self._ends_of_data += 1
+            self._acknowledge = self._ends_of_data == len(self._channels)
+        elif isinstance(item.event, events.EndOfPartition):
+            channel.ends_of_partition += 1
+            if channel.ends_of_partition < channel.subpartitions.size:
+                return False
+            self._finish(channel)
+        return True
+
+    def _finish(self, channel: InputChannel) -> None:
+        if not channel.finished:
+            channel.finished = True
+            self._unfinished -= 1
+            channel.release()
+
+    def _acknowledge_all(self) -> None:
+        # A task of Flink that has sent EndOfData waits for this before it ends.
+        self._acknowledge = False
+        for channel in self._channels:
+            if not channel.finished:
+                channel.acknowledge_all()
+
+    def _decompress(self, item: BufferOrEvent) -> None:
+        assert item.data is not None
+        try:
+            item.data = decompress(self.codec, item.data, self.buffer_size)
+        except ProtocolError as error:
+            with self.lock:
+                self._finish(self._channels[item.channel])
+            failed = LocalTransportError(f"channel {item.channel}: {error}")
+            failed.channel = item.channel  # type: ignore[attr-defined]
+            raise failed from error
+        item.compressed = False
+
+    def block(self, channel: int) -> None:
+        with self.lock:
+            self._channels[channel].blocked = True
+
+    def resume(self, channel: int) -> None:
+        with self.lock:
+            one = self._channels[channel]
+            one.blocked = False
+            if not one.in_line and one.has_next():
+                self.available(one)
+            if one.sender_waits:
+                one.sender_waits = False
+                one.resume()
+
+    def send_event(self, event: events.Event, channel: int | None = None) -> None:
+        data = events.encode(event)
+        with self.lock:
+            for one in self._some(channel):
+                one.send_event(data)
+
+    def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
+        if size <= 0:
+            raise ValueError(f"buffers of {size} bytes")
+        with self.lock:
+            for one in self._some(channel):
+                one.announce_buffer_size(size)
+
+    def _some(self, channel: int | None) -> Sequence[InputChannel]:
+        return self._channels if channel is None else [self._channels[channel]]
+
+    def aligned(self) -> Reader:
+        if self._aligned is None:
+            self._aligned = CheckpointedInputGate(self)
+        return self._aligned
+
+    def close(self) -> None:
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for channel in self._channels:
+                channel.release()
+            self._line.clear()
+            self.signal.tell()
+        if self._owns_loop:
+            io_loop.run(self.loop, self._disconnect)
+            io_loop.release(self.loop)
+        else:
+            self.loop.call(self._disconnect)
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on with the gate, and this copy of it is closed."""
+        self.lock = RLock()
+        self.signal = Signal(ThreadEvent())
+        self._closed = True
+        self._why_closed = of_another_process()
+
+    def _disconnect(self) -> None:
+        for channel in self._channels:
+            if isinstance(channel, RemoteInputChannel):
+                channel.disconnect()
+
+
+def _indices(indices: int | tuple[int, int]) -> IndexSet:
+    start, end = (indices, indices) if isinstance(indices, int) else indices
+    if not 0 <= start <= end:
+        raise ValueError(f"subpartitions {start} to {end}")
+    return IndexSet(start, end)

@@ -1,0 +1,156 @@
+"""The ways to read from a gate: one by one, as an iterator, by record, by Arrow batch. The same for a gate, a union, and a
+gate with aligned checkpoints.
+"""
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from broker.client.shuffle.errors import LocalTransportError
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from protocol.errors import ProtocolError
+from protocol.shuffle.events import EndOfPartition, Event
+from protocol.shuffle.records import RecordDecoder
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Self = TypeVar("Self", bound="Reader")
+OnEvent = Callable[[BufferOrEvent], None]
+
+
+class Reader:
+    """What ``InputGate``, ``UnionInputGate`` and ``CheckpointedInputGate`` have in common.
+
+    For one thread at a time. The iterators align checkpoint barriers on the way (``poll`` of a plain gate does not) and
+    raise the error of the first channel that fails; the other channels are still good then, and one may iterate again.
+    """
+
+    @property
+    def finished(self) -> bool:
+        """Every channel has ended or failed, and all has been taken."""
+        raise NotImplementedError
+
+    @property
+    def channels(self) -> int:
+        """How many there are."""
+        raise NotImplementedError
+
+    def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; waits at most ``timeout`` s (None: as long as it takes).
+
+        None when ``finished``, or when the time is over. Raises what went wrong with a channel, once for each; the error's
+        attribute ``channel`` says which.
+        """
+        raise NotImplementedError
+
+    def resume(self, channel: int) -> None:
+        """After an event that blocked the channel (a barrier): let it go on."""
+        raise NotImplementedError
+
+    def block(self, channel: int) -> None:
+        """Take nothing from this channel until it is resumed."""
+        raise NotImplementedError
+
+    def send_event(self, event: Event, channel: int | None = None) -> None:
+        """To the producer of this channel, or of each."""
+        raise NotImplementedError
+
+    def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
+        """Ask the producer of this channel, or of each, for buffers of ``size`` bytes from now on."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Cancel what is not finished and let go of connections and threads. Twice is no error."""
+        raise NotImplementedError
+
+    def buffers(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
+        """(channel, data) of every data buffer. Events go to ``on_event``."""
+        reader = self.aligned()
+        while (item := reader.poll()) is not None:
+            if item.data is not None:
+                yield item.channel, item.data
+            elif on_event is not None:
+                on_event(item)
+
+    def records(self, on_event: OnEvent | None = None) -> Iterator[bytes]:
+        """Every record, put together from the buffers; those of one subpartition in order.
+
+        LocalTransportError if a subpartition ends inside a record. Events go to ``on_event``, barriers when all the
+        records before them have been given out.
+        """
+        for _, record in self.records_by_channel(on_event):
+            yield record
+
+    def records_by_channel(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes]]:
+        """(channel, record) of every record."""
+        reader = self.aligned()
+        decoders: dict[tuple[int, int], RecordDecoder] = {}
+        while (item := reader.poll()) is not None:
+            channel = item.channel
+            try:
+                if item.data is not None:
+                    decoder = decoders.get((channel, item.subpartition))
+                    if decoder is None:
+                        decoder = decoders[channel, item.subpartition] = RecordDecoder()
+                    for record in decoder.feed(item.data):
+                        yield channel, record
+                    continue
+                if isinstance(item.event, EndOfPartition):
+                    for key in [key for key in decoders if key[0] == channel]:
+                        decoders.pop(key).finish()
+            except ProtocolError as error:
+                raise LocalTransportError(f"channel {channel}: {error}") from error
+            if on_event is not None:
+                on_event(item)
+
+    def arrow_batches(self, on_event: OnEvent | None = None) -> "Iterator[pyarrow.RecordBatch]":
+        """Every record as what ``broker.client.shuffle.arrow.serialize`` made it from. Needs pyarrow."""
+        from broker.client.shuffle.arrow import deserialize
+
+        for record in self.records(on_event):
+            yield from deserialize(record)
+
+    def aligned(self) -> "Reader":
+        """This one with barriers aligned over all its channels."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[BufferOrEvent]:
+        reader = self.aligned()
+        while (item := reader.poll()) is not None:
+            yield item
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Signal:
+    """How a thread waits for the first of several gates to have something.
+
+    ``arm``, look at the gates, ``wait``. Who adds something looks at ``armed`` after it has added: one of the two sees the
+    other, so nobody waits in vain and nobody pays for an event that no one waits for.
+    """
+
+    __slots__ = ("_event", "armed")
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+        self.armed = False
+
+    def arm(self) -> None:
+        self._event.clear()
+        self.armed = True
+
+    def wait(self, timeout: float | None) -> bool:
+        found: bool = self._event.wait(timeout)
+        return found
+
+    def tell(self) -> None:
+        if self.armed:
+            self.armed = False
+            self._event.set()

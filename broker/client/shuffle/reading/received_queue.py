@@ -1,0 +1,53 @@
+"""What a channel has received and nobody has taken yet: in order of its numbers, priority events first. Pure."""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+from broker.client.shuffle.errors import BufferReorderingError
+
+T = TypeVar("T")
+
+
+class ReceivedQueue(Generic[T]):
+    """Numbers count everything that comes on the wire, priority events too, from 0 and without a gap."""
+
+    __slots__ = ("_items", "_priorities", "expected")
+
+    def __init__(self) -> None:
+        self.expected = 0
+        self._items: deque[T] = deque()
+        self._priorities = 0  # of which stand first
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether what ``pop`` gives next is a priority event."""
+        return self._priorities > 0
+
+    def check(self, sequence: int, count: int = 1) -> None:
+        """``count`` buffers have come, the first with this number. Raises BufferReorderingError."""
+        if sequence != self.expected:
+            raise BufferReorderingError(self.expected, sequence)
+        self.expected += count
+
+    def add(self, item: T) -> None:
+        self._items.append(item)
+
+    def add_priority(self, item: T) -> None:
+        """Before all data, behind the priority events that came before."""
+        self._items.insert(self._priorities, item)
+        self._priorities += 1
+
+    def pop(self) -> T:
+        if self._priorities:
+            self._priorities -= 1
+        return self._items.popleft()
+
+    def clear(self) -> list[T]:
+        """Empty it; returns what was there."""
+        rest = list(self._items)
+        self._items.clear()
+        self._priorities = 0
+        return rest

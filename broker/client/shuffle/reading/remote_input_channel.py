@@ -1,0 +1,250 @@
+"""A channel whose data comes over the network (Flink's RemoteInputChannel).
+
+What comes in comes on the I/O loop's thread, what is taken is taken on the reader's; both under the gate's lock.
+
+    state       event                                        next
+    new         request                                      waiting
+    waiting     first message                                running
+    waiting     PartitionNotFound, patience not over         waiting (asked again, each time twice as late)
+    waiting     PartitionNotFound, patience over             failed (PartitionNotFoundError)
+    running     sequence wrong, no buffer free               failed, request cancelled
+    any         error from the sender or the connection      failed
+    any         release                                      released, request cancelled
+
+What had come before a failure is still given out; then the failure is.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.client.shuffle.errors import PartitionNotFoundError, ShuffleError
+from broker.client.shuffle.io.connection import Address
+from broker.client.shuffle.io.partition_client import PartitionClient
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.credit import ChannelBuffers
+from broker.client.shuffle.reading.input_channel import InputChannel
+from broker.client.shuffle.reading.received_queue import ReceivedQueue
+from protocol.shuffle.buffer_response import BufferResponse
+from protocol.shuffle.data_type import HAS_PRIORITY, IS_BLOCKING_UPSTREAM, IS_BUFFER
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.messages import (
+    encode_ack_all_user_records_processed,
+    encode_new_buffer_size,
+    encode_partition_request,
+    encode_resume_consumption,
+    encode_task_event_request,
+)
+
+if TYPE_CHECKING:
+    from broker.client.shuffle.reading.input_gate import InputGate
+
+# Flink's taskmanager.network.request-backoff.initial and .max.
+_BACKOFF_S = 0.1
+_BACKOFF_MAX_S = 10.0
+
+
+class RemoteInputChannel(InputChannel):
+    def __init__(
+        self, gate: "InputGate", index: int, partition: ResultPartitionID, subpartitions: IndexSet, address: Address
+    ) -> None:
+        super().__init__(gate, index, partition, subpartitions)
+        self.address = address
+        self.receiver = gate.loop.runtime.entropy.bytes(16)
+        self.buffers = ChannelBuffers(gate.pool, gate.credit, self)
+        self._queue: ReceivedQueue[BufferOrEvent | Exception] = ReceivedQueue()
+        self._client: PartitionClient | None = None  # set on the loop's thread
+        self._released = False
+        self._failed = False
+        self._asked_at = 0.0
+        self._backoff = _BACKOFF_S
+
+    # -- on the loop's thread -------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        gate = self.gate
+        self._asked_at = gate.loop.now()
+        client = PartitionClient.lease(gate.loop, self.address, gate.generation, gate.buffer_size, gate.connect_timeout)
+        with gate.lock:
+            self._client = client
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._released or self._client is None:
+            return
+        self._client.add(
+            self,
+            encode_partition_request(
+                self.gate.generation, self.partition, self.subpartitions, self.receiver, self.gate.credit
+            ),
+        )
+
+    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+        client = self._client
+        if client is not None and not (self._released or self._failed):
+            client.is_it_there(waited_s, silence_max_s)
+
+    def disconnect(self) -> None:
+        """After ``release``: at last the connection need not be kept for this one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.remove(self)
+            client.release()
+
+    def on_buffer(self, message: BufferResponse) -> None:
+        gate = self.gate
+        with gate.lock:
+            if self._released or self._failed:
+                return
+            try:
+                kind = self._accept(message)
+            except ShuffleError as error:
+                self._fail(error)
+                return
+            if message.partial_sizes:
+                self._add_partials(message, kind)
+            elif message.size or kind is None:
+                self._add(message, message.sequence, message.payload, kind, message.subpartition)
+            else:
+                self.buffers.recycle(kind)  # an empty one never gets to the reader
+            self.buffers.backlog(message.backlog)
+            if gate.pool.announce:
+                gate.tell_credit()
+
+    def _accept(self, message: BufferResponse) -> int | None:
+        """Check the number; returns the buffer that the payload takes, None for an event's."""
+        self._queue.check(message.sequence, len(message.partial_sizes) or 1)
+        data_type = message.data_type
+        if IS_BUFFER[data_type]:
+            return self.buffers.take()
+        if IS_BLOCKING_UPSTREAM[data_type]:
+            if message.backlog:
+                raise ShuffleError(f"illegal number of backlog: {message.backlog}, should be 0")
+            self.buffers.sender_stopped()
+        return None
+
+    def _add_partials(self, message: BufferResponse, kind: int | None) -> None:
+        parts = message.partials()
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            # The buffer is free when the last of its slices is.
+            self._add(message, message.sequence + number, part, kind if number == last else None, -1)
+
+    def _add(
+        self,
+        message: BufferResponse,
+        sequence: int,
+        payload: bytes | bytearray | memoryview,
+        kind: int | None,
+        subpartition: int,
+    ) -> None:
+        data_type = message.data_type
+        item = BufferOrEvent(self.index, subpartition, sequence, data_type, payload, message.compressed, self, kind)
+        if HAS_PRIORITY[data_type]:
+            self._queue.add_priority(item)
+            self.gate.available_first(self)
+        else:
+            self._queue.add(item)
+            if not self.in_line:
+                self.gate.available(self)
+
+    def on_backlog(self, backlog: int) -> None:
+        gate = self.gate
+        with gate.lock:
+            self.buffers.backlog(backlog)
+            if gate.pool.announce:
+                gate.tell_credit()
+
+    def on_partition_not_found(self, message: str) -> None:
+        gate = self.gate
+        now = gate.loop.now()
+        with gate.lock:
+            if self._released or self._failed:
+                return
+            if now + self._backoff - self._asked_at > gate.partition_wait:
+                self._fail(PartitionNotFoundError(message or f"Partition {self.partition} not found."))
+                return
+        gate.loop.at(now + self._backoff, self._ask)
+        self._backoff = min(2 * self._backoff, _BACKOFF_MAX_S)
+
+    def abandon(self, error: Exception) -> None:
+        """The loop's word: something of this channel has failed on its thread."""
+        self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        with self.gate.lock:
+            self._fail(error)
+
+    def take_unannounced(self) -> int:
+        with self.gate.lock:
+            return self.buffers.take_unannounced()
+
+    # -- under the gate's lock ------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        if self._released or self._failed:
+            return
+        self._failed = True
+        self.buffers.release()
+        self._queue.add(error)
+        if not self.in_line:
+            self.gate.available(self)
+        if self.gate.pool.announce:
+            self.gate.tell_credit()
+        if self._client is not None:
+            client = self._client
+            client.post(partial(client.remove, self))
+
+    def next(self) -> BufferOrEvent | Exception | None:
+        return self._queue.pop() if self._queue else None
+
+    def has_next(self) -> bool:
+        return bool(self._queue)
+
+    def has_priority(self) -> bool:
+        return self._queue.has_priority
+
+    def recycle(self, kind: int) -> None:
+        with self.gate.lock:
+            self.free(kind)
+            if self.gate.pool.announce:
+                self.gate.tell_credit()
+
+    def free(self, kind: int) -> None:
+        self.buffers.recycle(kind)
+
+    def tell_credit(self) -> None:
+        if self._client is not None and not (self._released or self._failed):
+            self._client.tell_credit(self)
+
+    def resume(self) -> None:
+        self.buffers.resuming()
+        self._send(encode_resume_consumption(self.receiver))
+
+    def send_event(self, event: bytes) -> None:
+        self._send(encode_task_event_request(event, self.partition, self.receiver))
+
+    def acknowledge_all(self) -> None:
+        self._send(encode_ack_all_user_records_processed(self.receiver))
+
+    def announce_buffer_size(self, size: int) -> None:
+        self._send(encode_new_buffer_size(self.receiver, size))
+
+    def _send(self, frame: bytes) -> None:
+        client = self._client
+        if client is not None and not (self._released or self._failed):
+            client.post(partial(client.send, frame))
+
+    def request(self) -> None:
+        self.gate.loop.call(self.connect)
+
+    def release(self) -> None:
+        if self._released:
+            return
+        self._released = True
+        for item in self._queue.clear():
+            if isinstance(item, BufferOrEvent) and item._kind is not None:
+                self.buffers.recycle(item._kind)
+        self.buffers.release()
+        client = self._client
+        if client is not None:
+            client.post(partial(client.remove, self))

@@ -1,0 +1,115 @@
+"""Several gates read as one (Flink's UnionInputGate): a task with several inputs."""
+
+from collections.abc import Sequence
+
+from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
+from broker.client.shuffle.reading.input_gate import InputGate
+from broker.client.shuffle.reading.reader import Reader
+from protocol.shuffle.events import Event
+
+
+class UnionInputGate(Reader):
+    """The gates' channels are numbered on: those of the first, of the second, and so on. It owns the gates: nobody else
+    polls them, and closing it closes them. Gates take turns, buffer by buffer.
+    """
+
+    def __init__(self, gates: Sequence[InputGate]) -> None:
+        if not gates:
+            raise ValueError("a union of no gates")
+        self._gates = list(gates)
+        self._offsets: list[int] = []
+        count = 0
+        for gate in self._gates:
+            self._offsets.append(count)
+            count += gate.channels
+        self._count = count
+        self._turn = 0
+        self._aligned: CheckpointedInputGate | None = None
+        # From here on they all tell the same one.
+        self._signal = self._gates[0].signal
+        for gate in self._gates[1:]:
+            with gate.lock:
+                gate.signal = self._signal
+
+    @property
+    def finished(self) -> bool:
+        return all(gate.finished for gate in self._gates)
+
+    @property
+    def channels(self) -> int:
+        return self._count
+
+    def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
+        item = self._take()
+        if item is not None or self.finished:
+            return item
+        loop = self._gates[0].loop
+        deadline = None if timeout is None else loop.now() + timeout
+        while True:
+            self._signal.arm()
+            item = self._take()
+            if item is not None or self.finished:
+                return item
+            if loop.crashed is not None:
+                raise loop.crashed
+            patience = 1.0 if deadline is None else min(1.0, deadline - loop.now())
+            if patience <= 0:
+                return None
+            self._signal.wait(patience)
+
+    def _take(self) -> BufferOrEvent | None:
+        gates = self._gates
+        for _ in gates:
+            turn = self._turn
+            self._turn = (turn + 1) % len(gates)
+            try:
+                item = gates[turn].take()
+            except Exception as error:
+                channel = getattr(error, "channel", None)
+                if channel is not None:
+                    error.channel = self._offsets[turn] + channel  # type: ignore[attr-defined]
+                raise
+            if item is not None:
+                item.channel += self._offsets[turn]
+                return item
+        return None
+
+    def _find(self, channel: int) -> tuple[InputGate, int]:
+        for gate, offset in zip(reversed(self._gates), reversed(self._offsets), strict=True):
+            if channel >= offset:
+                return gate, channel - offset
+        raise IndexError(channel)
+
+    def resume(self, channel: int) -> None:
+        gate, number = self._find(channel)
+        gate.resume(number)
+
+    def block(self, channel: int) -> None:
+        gate, number = self._find(channel)
+        gate.block(number)
+
+    def send_event(self, event: Event, channel: int | None = None) -> None:
+        if channel is not None:
+            gate, number = self._find(channel)
+            gate.send_event(event, number)
+        else:
+            for gate in self._gates:
+                gate.send_event(event)
+
+    def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
+        if channel is not None:
+            gate, number = self._find(channel)
+            gate.announce_buffer_size(size, number)
+        else:
+            for gate in self._gates:
+                gate.announce_buffer_size(size)
+
+    def aligned(self) -> Reader:
+        if self._aligned is None:
+            self._aligned = CheckpointedInputGate(self)
+        return self._aligned
+
+    def close(self) -> None:
+        for gate in self._gates:
+            gate.close()

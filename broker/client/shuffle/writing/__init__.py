@@ -1,0 +1,1 @@
+"""Records into buffers, and buffers to the broker: the writing side of the shuffle client."""

@@ -1,0 +1,133 @@
+"""The thread that sends buffers which are not full when they have waited for their buffer timeout: one for the process.
+
+It runs while any RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is passed
+over until its next turn. One whose flush fails is told and not called again; the others go on. Should the thread itself
+fail, all are told.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from broker.client.shuffle.errors import LocalTransportError
+from broker.runtime import forks
+from broker.runtime.clock import Clock, SystemClock
+from broker.runtime.threads import Event, Lock, SystemThreads, ThreadHandle
+
+
+class Registration:
+    """``flush`` is called every ``interval_s``, until it is cancelled; ``failed`` when that is over for another reason."""
+
+    __slots__ = ("cancelled", "deadline", "failed", "flush", "interval_s")
+
+    def __init__(
+        self, flush: Callable[[], None], interval_s: float, deadline: float, failed: Callable[[Exception], None]
+    ) -> None:
+        self.flush = flush
+        self.failed = failed
+        self.interval_s = interval_s
+        self.deadline = deadline
+        self.cancelled = False
+
+    def __lt__(self, other: "Registration") -> bool:
+        return self.deadline < other.deadline
+
+
+class Flusher:
+    """The body of the thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._registered: list[Registration] = []
+        self._news = Event()
+
+    def add(self, flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
+        registration = Registration(flush, interval_s, self._clock.monotonic() + interval_s, failed)
+        with self._lock:
+            heapq.heappush(self._registered, registration)
+        self._news.set()
+        return registration
+
+    def step(self, timeout: float | None) -> bool:
+        self._news.clear()
+        now = self._clock.monotonic()
+        due: list[Registration] = []
+        with self._lock:
+            registered = self._registered
+            while registered and (registered[0].cancelled or registered[0].deadline <= now):
+                first = heapq.heappop(registered)
+                if not first.cancelled:
+                    due.append(first)
+        working = []
+        for registration in due:
+            try:
+                registration.flush()
+            except Exception as error:  # the seam: it is of one writer, and the others have a right to theirs
+                registration.failed(error)
+            else:
+                working.append(registration)
+        with self._lock:
+            for registration in working:
+                registration.deadline = now + registration.interval_s
+                heapq.heappush(self._registered, registration)
+            until = self._registered[0].deadline - self._clock.monotonic() if self._registered else None
+        patience = timeout if until is None else until if timeout is None else min(until, timeout)
+        if patience is None or patience > 0:
+            self._news.wait(patience)
+        return bool(due)
+
+    def wakeup(self) -> None:
+        self._news.set()
+
+    def crashed(self, error: BaseException) -> None:
+        """The thread is no more: nothing is flushed."""
+        wrapped = LocalTransportError(f"the flusher's thread has failed: {error!r}")
+        wrapped.__cause__ = error
+        with self._lock:
+            registered, self._registered = self._registered, []
+        for registration in registered:
+            if not registration.cancelled:
+                registration.failed(wrapped)
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.flusher: Flusher | None = None
+        self.thread: ThreadHandle | None = None
+        self.users = 0
+
+
+_shared = _Shared()
+
+
+def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
+    """On the process's flusher, whose thread is started for the first one. ``failed`` is called on that thread."""
+    with _shared.lock:
+        if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
+            _shared.flusher, _shared.users = Flusher(SystemClock()), 0
+            _shared.thread = SystemThreads().spawn("shuffle-flusher", _shared.flusher, _shared.flusher.crashed)
+        _shared.users += 1
+        return _shared.flusher.add(flush, interval_s, failed)
+
+
+def _forked() -> None:
+    """In a forked child, which has no such thread: the first to register makes one. The lock may have been held in the parent."""
+    global _shared
+    _shared = _Shared()
+
+
+forks.call_in_child(_forked)
+
+
+def unregister(registration: Registration) -> None:
+    """With the last one the thread ends. Not from within a ``flush``."""
+    with _shared.lock:
+        if registration.cancelled:
+            return
+        registration.cancelled = True
+        _shared.users -= 1
+        if _shared.users > 0 or _shared.thread is None:
+            return
+        thread, _shared.thread, _shared.flusher = _shared.thread, None, None
+        thread.stop()

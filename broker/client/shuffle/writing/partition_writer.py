@@ -1,0 +1,158 @@
+"""What every writer of a result partition can do, wherever the partition is."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, UnknownEvent, data_type_of, encode
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import MAX_SUBPARTITIONS, PartitionType
+
+if TYPE_CHECKING:
+    from broker.client.shuffle.writing.channel_selector import ChannelSelector
+    from broker.client.shuffle.writing.record_writer import RecordWriter
+
+Self = TypeVar("Self", bound="PartitionWriter")
+Bytes = bytes | bytearray | memoryview
+
+
+def partition_type(kind: PartitionType | str) -> PartitionType:
+    """``"pipelined"`` or ``"blocking"``. ValueError."""
+    if isinstance(kind, PartitionType):
+        return kind
+    try:
+        return PartitionType[kind.upper()]
+    except KeyError:
+        raise ValueError(f"a partition is pipelined or blocking, not {kind!r}") from None
+
+
+class PartitionWriter:
+    """Base of ``ShuffleWriter`` (to a broker) and ``LocalWriter`` (to readers in this process).
+
+    In a ``with`` block it opens at the start and finishes at the end, or fails if the block raises, so that readers learn
+    of it. Methods may be called from any thread; the pushes of one subpartition are in the order of their calls.
+    """
+
+    buffer_size = DEFAULT_BUFFER_SIZE
+
+    def __init__(
+        self,
+        partition: ResultPartitionID,
+        subpartitions: int,
+        kind: PartitionType | str,
+        generation: Generation | str,
+    ) -> None:
+        if not 1 <= subpartitions <= MAX_SUBPARTITIONS:
+            raise ValueError(f"{subpartitions} subpartitions: 1 to {MAX_SUBPARTITIONS} are possible")
+        self.partition = partition
+        self.subpartitions = subpartitions
+        self.type = partition_type(kind)
+        self.generation = Generation(generation)
+        self._gave_up = False  # ``fail`` was called
+        # Set them before ``open``. They are called on a thread that must not wait. What one of them raises fails this writer,
+        # and no other: the next push or commit raises it.
+        # (event from a reader, subpartition or -1). An UnknownEvent is one that this side cannot read.
+        self.on_task_event: Callable[[Event | UnknownEvent, int], None] | None = None
+        self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
+        # (subpartition): its reader has worked on all records. Flink's tasks end only then: they push EndOfData, wait for
+        # this, and finish; who finishes at once does not hear of it any more.
+        self.on_all_processed: Callable[[int], None] | None = None
+
+    def open(self, timeout: float | None = None) -> None:
+        """Begin the partition, or go on with it."""
+        raise NotImplementedError
+
+    def push(
+        self,
+        subpartition: int,
+        payload: Bytes,
+        data_type: DataType = DataType.DATA_BUFFER,
+        *,
+        compressed: bool = False,
+        timeout: float | None = None,
+        copy: bool = True,
+    ) -> None:
+        """Add a buffer. Waits while the other side has no room (back-pressure), at most ``timeout`` s.
+
+        Raises ShuffleTimeoutError (nothing was pushed), and what made an end of the writer. ``payload`` is copied if it
+        can change (bytes are not); ``copy`` false: the caller will not change it, so it is kept as it is.
+        """
+        raise NotImplementedError
+
+    def try_push(
+        self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
+    ) -> bool:
+        """``push`` without waiting: False if there is no room now."""
+        raise NotImplementedError
+
+    def has_room(self, subpartition: int, size: int) -> bool:
+        """Whether a buffer of this size would be taken at once."""
+        raise NotImplementedError
+
+    def push_event(
+        self, event: Event, subpartition: int | None = None, *, priority: bool = False, timeout: float | None = None
+    ) -> None:
+        """Add an event to one subpartition, or to each of them."""
+        payload = encode(event)
+        data_type = data_type_of(event, priority)
+        if data_type > self.generation.last_data_type:  # to older releases these are events like any other
+            data_type = DataType.EVENT_BUFFER
+        for index in range(self.subpartitions) if subpartition is None else (subpartition,):
+            self.push(index, payload, data_type, timeout=timeout)
+
+    @property
+    def finished(self) -> bool:
+        """Whether ``finish`` or ``commit`` has succeeded."""
+        raise NotImplementedError
+
+    def finish(self, timeout: float | None = None) -> None:
+        """EndOfData and EndOfPartition for every subpartition; returns when the broker has it all. Twice is no error."""
+        if self.finished:
+            return
+        for index in range(self.subpartitions):
+            self.push_event(EndOfData(StopMode.DRAIN), index, timeout=timeout)
+            self.push_event(EndOfPartition(), index, timeout=timeout)
+        self.commit(timeout)
+
+    def commit(self, timeout: float | None = None) -> None:
+        """The end of ``finish``: for who has pushed the last events of each subpartition."""
+        raise NotImplementedError
+
+    def fail(self, reason: str) -> None:
+        """Tell the readers that this producer has failed. The writer is of no more use then."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of everything. Without ``finish`` or ``fail`` before, the partition stays open on the broker for a while.
+
+        Twice is no error.
+        """
+        raise NotImplementedError
+
+    def records(self, selector: "ChannelSelector[Any] | None" = None, **options: Any) -> "RecordWriter[Any]":
+        """A ``RecordWriter`` on this writer, with its options; round robin if no selector is given."""
+        from broker.client.shuffle.writing.record_writer import RecordWriter
+
+        return RecordWriter(self, selector, **options)
+
+    def __enter__(self: Self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and not self._gave_up:
+                self.finish()
+            elif error is not None:
+                self.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        finally:
+            self.close()

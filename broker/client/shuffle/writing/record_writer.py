@@ -1,0 +1,229 @@
+"""Records into buffers (Flink's RecordWriter): chooses the subpartition, serializes, cuts, flushes, compresses.
+
+A record and even its length may begin in one buffer and go on in the next. A buffer is pushed when it is full, or when it
+has waited for ``flush_interval_ms``; then it ends with a whole record and says so.
+"""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from broker.client.shuffle.errors import ShuffleClosedError, ShuffleError, of_another_process
+from broker.client.shuffle.writing import flusher
+from broker.client.shuffle.writing.channel_selector import ChannelSelector, round_robin
+from broker.client.shuffle.writing.partition_writer import Bytes, PartitionWriter
+from broker.runtime import forks
+from broker.runtime.threads import Lock
+from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
+from protocol.shuffle.compression import Codec, compress
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.events import Event
+from protocol.shuffle.records import RecordEncoder
+from protocol.shuffle.writer_frames import PartitionType
+
+T = TypeVar("T")
+
+# Flink's execution.buffer-timeout.
+DEFAULT_FLUSH_INTERVAL_MS = 100
+# A reader may ask for small buffers, but not for so small ones that headers are most of what is sent. 256: Flink's
+# taskmanager.memory.min-segment-size.
+_LEAST_BUFFER_SIZE = 256
+
+
+class RecordWriter(Generic[T]):
+    """On ``writer``, which stays its user's to finish; ``close`` (or the end of a ``with`` block) only flushes.
+
+    ``serializer``: value -> bytes, nothing if values are bytes. ``flush_interval_ms``: 100 as in Flink; 0 after each
+    record; None never before a buffer is full, which is the default for blocking partitions: nobody reads them yet.
+    ``compression``: ``"lz4"`` or ``"zstd"``, for blocking partitions only, as in Flink; readers have to be told.
+    Methods may be called from any thread; records of one subpartition are in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        writer: PartitionWriter,
+        selector: ChannelSelector[T] | None = None,
+        *,
+        serializer: Callable[[T], Bytes] | None = None,
+        flush_interval_ms: float | None = -1,
+        compression: Codec | str | None = None,
+        buffer_size: int = DEFAULT_BUFFER_SIZE,
+    ) -> None:
+        if buffer_size < 1:
+            raise ValueError(f"buffers of {buffer_size} bytes")
+        codec = Codec.NONE if compression is None else compression
+        self._codec = codec if isinstance(codec, Codec) else Codec(codec.upper())
+        if self._codec is not Codec.NONE and writer.type is not PartitionType.BLOCKING:
+            raise ValueError("only blocking partitions are compressed")
+        if flush_interval_ms == -1:
+            flush_interval_ms = None if writer.type is PartitionType.BLOCKING else DEFAULT_FLUSH_INTERVAL_MS
+        self._writer = writer
+        self._selector: ChannelSelector[T] = round_robin() if selector is None else selector
+        self._selector.setup(writer.subpartitions)
+        self._select = self._selector.select
+        self._broadcast = self._selector.is_broadcast
+        self._serialize = serializer
+        self._buffer_size = buffer_size
+        self._encoders = [RecordEncoder(buffer_size) for _ in range(writer.subpartitions)]
+        self._always_flush = flush_interval_ms == 0
+        self._lock = Lock()
+        self._dirty = False  # something may wait in an encoder
+        self._closed = False
+        # So that a union of subpartitions may switch after it; releases before 1.19 do not know the type.
+        clear_end = DataType.DATA_BUFFER_WITH_CLEAR_END
+        self._clear_end = clear_end if clear_end <= writer.generation.last_data_type else DataType.DATA_BUFFER
+        self._failed: Exception | None = None  # on the flusher's thread, and nobody has been told yet
+        self._registration: flusher.Registration | None = None
+        forks.tell(self)
+        if writer.on_buffer_size is None:
+            writer.on_buffer_size = self._resize
+        if flush_interval_ms:
+            self._registration = flusher.register(
+                self._flush_what_can_be, flush_interval_ms / 1000, self._flusher_failed
+            )
+
+    def write(self, value: T) -> None:
+        """To the subpartition that the selector says (all, for a broadcast). Waits while the broker holds us back."""
+        record: Any = value if self._serialize is None else self._serialize(value)
+        if self._broadcast:
+            self._write_all(record)
+            return
+        index = self._select(value)
+        with self._lock:
+            if self._closed or self._failed is not None:
+                self._refuse()
+            full = self._encoders[index].add(record)
+            if full:
+                self._push(index, full)
+            self._dirty = True
+            if self._always_flush:
+                self._flush(index)
+
+    def write_to(self, subpartition: int, value: T) -> None:
+        """To this subpartition, whatever the selector would say."""
+        record: Any = value if self._serialize is None else self._serialize(value)
+        with self._lock:
+            self._add(subpartition, record)
+
+    def broadcast(self, value: T) -> None:
+        """To every subpartition."""
+        self._write_all(value if self._serialize is None else self._serialize(value))
+
+    def extend(self, values: Iterable[T]) -> None:
+        """``write`` each."""
+        write = self.write
+        for value in values:
+            write(value)
+
+    def emit(self, event: Event, subpartition: int | None = None, *, priority: bool = False) -> None:
+        """An event behind all that was written so far, to one subpartition or to each."""
+        indices = range(self._writer.subpartitions) if subpartition is None else (subpartition,)
+        with self._lock:
+            for index in indices:
+                if not priority:
+                    self._flush(index)
+                self._writer.push_event(event, index, priority=priority)
+
+    def flush(self) -> None:
+        """Push what waits in buffers that are not full. Raises what went wrong when it was to be done in time."""
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            for index in range(len(self._encoders)):
+                self._flush(index)
+            self._dirty = False
+
+    def close(self, *, discard: bool = False) -> None:
+        """Flush, or ``discard`` what was not flushed. Twice is no error."""
+        registration, self._registration = self._registration, None
+        if registration is not None:
+            flusher.unregister(registration)
+        if self._closed:
+            return
+        try:
+            if not discard:
+                self.flush()
+        finally:
+            self._closed = True
+
+    def __enter__(self) -> "RecordWriter[T]":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(discard=error is not None)
+
+    # -- with the lock held ---------------------------------------------------------------------------------------
+
+    def _add(self, index: int, record: Any) -> None:
+        if self._closed or self._failed is not None:
+            self._refuse()
+        full = self._encoders[index].add(record)
+        if full:
+            self._push(index, full)
+        self._dirty = True
+        if self._always_flush:
+            self._flush(index)
+
+    def _refuse(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+        raise ShuffleClosedError("the record writer is closed")
+
+    def _write_all(self, record: Any) -> None:
+        with self._lock:
+            for index in range(len(self._encoders)):
+                self._add(index, record)
+
+    def _push(self, index: int, buffers: list[bytes]) -> None:
+        last = len(buffers) - 1
+        clear = self._encoders[index].pending == 0
+        for number, buffer in enumerate(buffers):
+            self._push_one(index, buffer, self._clear_end if clear and number == last else DataType.DATA_BUFFER)
+
+    def _push_one(self, index: int, buffer: bytes, data_type: DataType) -> None:
+        if self._codec is not Codec.NONE:
+            block = compress(self._codec, buffer)
+            if block is not None:
+                self._writer.push(index, block, data_type, compressed=True)
+                return
+        self._writer.push(index, buffer, data_type)
+
+    def _flush(self, index: int) -> None:
+        encoder = self._encoders[index]
+        if encoder.pending:
+            self._push_one(index, encoder.flush(), self._clear_end)
+
+    def _flush_what_can_be(self) -> None:
+        """On the flusher's thread: without waiting, neither for the lock nor for credit."""
+        if not self._dirty or not self._lock.acquire(blocking=False):
+            return
+        try:
+            dirty = False
+            for index, encoder in enumerate(self._encoders):
+                if encoder.pending:
+                    if self._writer.has_room(index, encoder.pending):
+                        self._flush(index)
+                    else:
+                        dirty = True
+            self._dirty = dirty
+        except ShuffleError:
+            pass  # whoever writes or closes next is told
+        finally:
+            self._lock.release()
+
+    def _flusher_failed(self, error: Exception) -> None:
+        """On the flusher's thread, for the last time. Whoever writes, flushes or closes next is told."""
+        self._failed = error
+
+    def forked(self) -> None:
+        """In a forked child: the parent goes on, and flushes what waits here."""
+        self._lock = Lock()
+        self._registration = None
+        self._failed = of_another_process()
+
+    def _resize(self, subpartition: int, size: int) -> None:
+        """A reader asks for other buffers; on the I/O thread. Takes effect with the next record."""
+        if 0 <= subpartition < len(self._encoders):
+            self._encoders[subpartition].buffer_size = max(_LEAST_BUFFER_SIZE, min(size, self._buffer_size))

@@ -1,0 +1,181 @@
+"""What a writer has to keep until the broker has it, and when it may send. Pure; the writer holds its lock around it.
+
+Per subpartition the pushes are numbered from 0. Each is in one of three states:
+
+    state           is in                       leaves it by
+    unsent          ``_unsent``, ``_kept``      ``take`` (one credit each) -> sent
+    sent            ``_kept``                   ``acknowledged`` -> forgotten; ``disconnected`` -> unsent
+    forgotten       -                           nothing: the broker has it
+
+    event           credit                      effect
+    opened          what the broker grants      all that is kept and not known there is unsent again, in order
+    granted         + n
+    take            - 1 for each                oldest first
+    disconnected    0
+    forget          0: nobody wants what is kept
+
+``room`` is asked before ``push``: there has to be a credit for all that is unsent and for the new one, and memory. If there is
+none, ``lacks`` says what the writer waits for: credit, or acknowledgements that make room for the new push.
+
+A broker acknowledges what has arrived without being asked, but some of an older release do so only after a number of pushes,
+which the window may never reach. ``unanswered`` tells a writer that waits for an acknowledgement which no credit will bring:
+everything has been sent, and there is credit for more. It opens the partition again then, on the same connection, and
+PartitionOpened says what the broker has.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from broker.client.shuffle.errors import PartitionLostError
+from broker.runtime.disk import Buffer
+from protocol.errors import ProtocolError
+
+
+class Lack(Enum):
+    """What a writer waits for."""
+
+    NOTHING = "nothing"
+    CONNECTION = "a connection"
+    CREDIT = "credit"
+    ACKNOWLEDGEMENT = "an acknowledgement"
+
+
+class Push(NamedTuple):
+    subpartition: int
+    sequence: int
+    data_type: int
+    compressed: bool
+    payload: Buffer
+
+
+class ResendWindow:
+    """Invariants: credit >= 0; kept sequences of a subpartition are dense and end below ``next_sequences`` of it."""
+
+    __slots__ = (
+        "_acknowledged",
+        "_connected",
+        "_kept",
+        "_next",
+        "_started",
+        "_unsent",
+        "credit",
+        "kept_bytes",
+        "max_bytes",
+    )
+
+    def __init__(self, subpartitions: int, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.credit = 0
+        self.kept_bytes = 0
+        self._next = [0] * subpartitions
+        self._acknowledged = [0] * subpartitions
+        self._kept: list[deque[Push]] = [deque() for _ in range(subpartitions)]
+        self._unsent: deque[Push] = deque()
+        self._connected = False
+        self._started = False
+
+    @property
+    def next_sequences(self) -> tuple[int, ...]:
+        """The number that the next push of each subpartition gets."""
+        return tuple(self._next)
+
+    @property
+    def all_sent(self) -> bool:
+        return not self._unsent
+
+    @property
+    def all_acknowledged(self) -> bool:
+        return not any(self._kept)
+
+    def room(self, size: int) -> bool:
+        """Whether a push of ``size`` bytes is welcome now. One that is larger than the memory alone is, when it is alone."""
+        if self.credit <= len(self._unsent):
+            return False
+        return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
+
+    def lacks(self, size: int) -> Lack:
+        """Why there is no ``room`` for a push of ``size`` bytes."""
+        if not self._connected:
+            return Lack.CONNECTION
+        if self.credit <= len(self._unsent):
+            return Lack.CREDIT
+        return Lack.NOTHING if self.room(size) else Lack.ACKNOWLEDGEMENT
+
+    @property
+    def unanswered(self) -> bool:
+        """Everything that is kept has been sent, and there is credit left: nothing but an acknowledgement can come."""
+        return self._connected and self.credit > 0 and not self._unsent and self.kept_bytes > 0
+
+    def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
+        """Number it and keep it."""
+        sequence = self._next[subpartition]
+        push = Push(subpartition, sequence, data_type, compressed, payload)
+        self._next[subpartition] = sequence + 1
+        self._kept[subpartition].append(push)
+        self._unsent.append(push)
+        self.kept_bytes += len(payload)
+        return push
+
+    def take(self, most: int) -> list[Push]:
+        """What is to be sent now, at most ``most``: as many as there is credit for."""
+        unsent = self._unsent
+        count = min(most, self.credit, len(unsent))
+        self.credit -= count
+        return [unsent.popleft() for _ in range(count)]
+
+    def opened(self, credit: int, next_sequences: Iterable[int]) -> None:
+        """The broker has the partition and says which push of each subpartition it expects next.
+
+        At the first time that is where a new writer goes on from. PartitionLostError if the broker is behind what it had
+        acknowledged, ProtocolError if it is ahead of what was pushed.
+        """
+        expected = tuple(next_sequences)
+        if len(expected) != len(self._next):
+            raise ProtocolError(f"a partition of {len(self._next)} subpartitions opened with {len(expected)}")
+        if not self._started:
+            self._started = True
+            self._next = list(expected)
+            self._acknowledged = list(expected)
+        for subpartition, sequence in enumerate(expected):
+            if sequence < self._acknowledged[subpartition]:
+                raise PartitionLostError(
+                    f"the broker has {sequence} buffers of subpartition {subpartition} and had acknowledged"
+                    f" {self._acknowledged[subpartition]}"
+                )
+            self.acknowledged(subpartition, sequence)
+        self._connected = True
+        self.credit = credit
+        self._unsent.clear()
+        for kept in self._kept:
+            self._unsent.extend(kept)
+
+    def disconnected(self) -> None:
+        """What is on its way may be lost, and the credit is void."""
+        self._connected = False
+        self.credit = 0
+
+    def forget(self) -> None:
+        """All of it, sent or not."""
+        self.disconnected()
+        self.kept_bytes = 0
+        self._unsent.clear()
+        for kept in self._kept:
+            kept.clear()
+
+    def granted(self, credit: int) -> None:
+        """ProtocolError for a credit below 0; what comes while disconnected is void."""
+        if credit < 0:
+            raise ProtocolError(f"a credit of {credit}")
+        if self._connected:
+            self.credit += credit
+
+    def acknowledged(self, subpartition: int, sequence: int) -> None:
+        """The broker has all before ``sequence``. ProtocolError if that was never sent; an old news is no error."""
+        if not 0 <= subpartition < len(self._next) or sequence > self._next[subpartition]:
+            raise ProtocolError(f"an acknowledgement of push {sequence - 1} of subpartition {subpartition}")
+        kept = self._kept[subpartition]
+        while kept and kept[0].sequence < sequence:
+            self.kept_bytes -= len(kept.popleft().payload)
+        self._acknowledged[subpartition] = max(self._acknowledged[subpartition], sequence)

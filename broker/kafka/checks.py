@@ -1,0 +1,115 @@
+"""What the administrative handlers share: finding partitions, naming errors, and Kafka's limits on one request.
+
+Pure helpers without state of their own; they run on whatever thread handles the request.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from datetime import timedelta
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.errors import RequestError, StorageError
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.api import Call
+    from broker.kafka.context import KafkaBroker
+    from broker.network.work import Work
+    from broker.storage.log.log import Log
+
+T = TypeVar("T", bound=Hashable)
+
+# Characters of an error message: a topic's longest name (249) twice, and a sentence around it.
+_MESSAGE_MAX = 1000
+
+# Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+# What may be done with a resource, as Kafka tells it where nobody restricts it (AclEntry.supportedOperations): a bit for each,
+# 1 << the code of the AclOperation.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
+
+
+def _bits(*codes: int) -> int:
+    return sum(1 << code for code in codes)
+
+
+CLUSTER_OPERATIONS = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)
+TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+# Kafka's "not asked for" in fields of authorized operations: Integer.MIN_VALUE.
+OPERATIONS_NOT_ASKED_FOR = -(2**31)
+
+
+def online_log(broker: "KafkaBroker", topic: str, partition: int) -> "Log":
+    """The partition's log, ready to be used.
+
+    Raises RequestError (unknown_topic_or_partition) where there is no such partition, StorageError where there is one that
+    cannot be served.
+    """
+    log = broker.logs.get(topic, partition)
+    if log is None:
+        info = broker.logs.topic(topic)
+        if info is None or not 0 <= partition < info.partitions:
+            raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
+        raise StorageError(f"The log of {topic}-{partition} could not be opened.")
+    if log.offline is not None:
+        raise log.gone()
+    return log
+
+
+def check_leader_epoch(log: "Log", current_leader_epoch: int) -> None:
+    """KIP-320: a client that says which epoch it knows is told when its metadata is old or ahead of ours. -1: it did not say."""
+    if current_leader_epoch == -1 or current_leader_epoch == log.leader_epoch:
+        return
+    if current_leader_epoch < log.leader_epoch:
+        raise RequestError(ErrorCode.fenced_leader_epoch, f"The leader epoch is {log.leader_epoch} by now.")
+    raise RequestError(ErrorCode.unknown_leader_epoch, f"The leader epoch is {log.leader_epoch} as yet.")
+
+
+def error_fields(error: RequestError | StorageError) -> tuple[int, str]:
+    """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error.
+
+    Messages quote what the client sent, which may be long: they are cut off, so that no reply grows with what it refuses.
+    """
+    if isinstance(error, RequestError):
+        return error.code, (error.message or ErrorCode(error.code).name.replace("_", " "))[:_MESSAGE_MAX]
+    return ErrorCode.kafka_storage_error, str(error)[:_MESSAGE_MAX]
+
+
+def deadline_of(call: "Call", timeout: timedelta) -> float:
+    """When a request that changes topics has used up its ``timeout`` (Clock.monotonic() s). Clients that send 0 or -1 mean to
+    wait for as long as it takes: then it is infinite."""
+    seconds = timeout.total_seconds()
+    return call.received_at + seconds if seconds > 0 else inf
+
+
+def check_time(broker: "KafkaBroker", work: "Work", deadline: float) -> None:
+    """Before each topic of a request that changes some. RequestError (request_timed_out): it comes too late, and is left
+    alone. Abandoned: nobody waits for the answer any more."""
+    work.checkpoint()
+    if broker.clock.monotonic() >= deadline:
+        raise RequestError(ErrorCode.request_timed_out, "The time-out of the request was over before its turn came.")
+
+
+def repeated(items: Iterable[T]) -> set[T]:
+    """Those that occur more than once."""
+    return {item for item, count in Counter(items).items() if count > 1}
+
+
+def check_replicas(broker: "KafkaBroker", broker_ids: Sequence[int]) -> None:
+    """A manual assignment of one partition: this node, once. Raises RequestError with invalid_replica_assignment."""
+    if list(broker_ids) == [broker.node_id]:
+        return
+    strangers = sorted(set(broker_ids) - {broker.node_id})
+    if strangers:
+        message = f"There is no broker {strangers[0]}; this cluster is broker {broker.node_id} alone."
+    elif broker_ids:
+        message = f"Broker {broker.node_id} is given more than once for one partition."
+    else:
+        message = "A partition needs at least one replica."
+    raise RequestError(ErrorCode.invalid_replica_assignment, message)

@@ -1,0 +1,202 @@
+"""Changing settings while running: of a topic, of a group, and of the broker where a setting is a default for topics, or one of
+Kafka's that means nothing here and is only remembered.
+
+AlterConfigs and IncrementalAlterConfigs differ only in what a request says; both come down to changes, name to new value or
+None for "no value of its own". A change is durable and in force when it is answered.
+
+Runs on handler threads: it writes the catalogue.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
+from broker.errors import ConfigError, RequestError, StorageError
+from broker.kafka.checks import error_fields, repeated
+from broker.kafka.configs import group_settings as group_configs
+from broker.kafka.configs.resources import (
+    BROKER_SETTINGS,
+    TOPIC_DEFAULTS,
+    ResourceType,
+    is_this_broker,
+    require_topic,
+    stored_overrides,
+)
+from broker.log import get_logger
+from broker.network.work import Work
+from broker.runtime.threads import Lock
+from broker.storage.log.log_config import BY_NAME, LogConfig
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.context import KafkaBroker
+
+log = get_logger("kafka")
+
+# Changes of brokers' settings come one after the other: each is checked against the ones before. One lock for all brokers
+# of a process does, they are so rare.
+_LOCK = Lock()
+
+# Characters of a value that is only remembered, and how many such values there are for all brokers, or for one.
+_REMEMBERED_MAX = 8192
+_REMEMBERED_COUNT_MAX = 1000
+
+Changes = dict[str, str | None]
+# From what a resource sets itself now, and what is in force where it sets nothing, to the changes.
+Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
+
+
+def alter(
+    broker: "KafkaBroker", work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
+) -> list[dict[str, Any]]:
+    """The results for the resources of a request, each of which fails or succeeds on its own."""
+    twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
+    results = []
+    for resource in resources:
+        work.checkpoint()  # each waits for the disk
+        code, message = int(ErrorCode.none), None
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise RequestError(ErrorCode.invalid_request, "Name each resource only once in a request.")
+            if repeated(config.name for config in resource.configs):
+                raise RequestError(ErrorCode.invalid_request, "Name each setting only once for a resource.")
+            _alter_one(broker, resource, validate_only, plan(resource))
+        except (RequestError, StorageError) as error:
+            code, message = error_fields(error)
+        results.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return results
+
+
+def refuse_null(configs: Iterable[Any]) -> None:
+    """Raises RequestError with invalid_request where a setting has no value."""
+    names = [config.name for config in configs if config.value is None]
+    if names:
+        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value: null is none.")
+
+
+def _alter_one(broker: "KafkaBroker", resource: Any, validate_only: bool, plan: Plan) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == ResourceType.TOPIC:
+        if not name:
+            raise RequestError(
+                ErrorCode.invalid_request, "Name the topic; the defaults of all topics are the broker's."
+            )
+        info = require_topic(broker, name)
+        changes = plan(info.configs, lambda setting: _topic_value(broker, setting))
+        broker.logs.alter_topic_configs(name, changes, validate_only=validate_only)
+    elif kind == ResourceType.BROKER:
+        entity = str(broker.node_id) if is_this_broker(broker, name) else ""
+        _alter_broker(broker, entity, validate_only, plan)
+    elif kind == ResourceType.GROUP:
+        entity = group_configs.require_name(name)
+        with _LOCK:
+            checked = group_configs.check(plan(group_configs.own(broker, name), group_configs.in_force))
+            if not validate_only:
+                broker.catalogue.alter_broker_configs(checked, entity)
+    elif kind == ResourceType.BROKER_LOGGER:
+        raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
+    else:
+        raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
+
+
+def _topic_value(broker: "KafkaBroker", name: str) -> str:
+    """What a topic has that does not set it itself."""
+    if name not in BY_NAME:
+        raise RequestError(ErrorCode.invalid_config, f"There is no topic setting {name!r}.")
+    return broker.logs.config.defaults.text(name)
+
+
+def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan: Plan) -> None:
+    with _LOCK:
+        overrides = stored_overrides(broker)
+        present = overrides[entity]
+        changes = plan(present, lambda name: _broker_value(broker, name))
+        for name, value in changes.items():
+            if name not in BROKER_SETTINGS:
+                _check_remembered(name, value)
+            elif name not in TOPIC_DEFAULTS:
+                raise RequestError(
+                    ErrorCode.invalid_request, f"{name} is read at the start: set it in the configuration and restart."
+                )
+        overrides[entity] = {name: value for name, value in {**present, **changes}.items() if value is not None}
+        if len(overrides[entity]) > _REMEMBERED_COUNT_MAX + len(TOPIC_DEFAULTS):
+            raise RequestError(ErrorCode.invalid_request, "Take some settings back: so many are not remembered.")
+        try:
+            defaults = _defaults(broker, overrides)
+        except RequestError as error:
+            # Kafka's answer for a broker's setting; invalid_config is for a topic's (KAFKA-13609).
+            raise RequestError(ErrorCode.invalid_request, error.message) from error
+        if not validate_only:
+            broker.catalogue.alter_broker_configs(changes, entity)
+            _put_in_force(broker, defaults)
+
+
+def _check_remembered(name: str, value: str | None) -> None:
+    """Raises RequestError with invalid_request for what is no setting of Kafka's, or should not be kept."""
+    if not is_without_effect(name):
+        near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *WITHOUT_EFFECT], 1, 0.8)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise RequestError(ErrorCode.invalid_request, f"There is no broker setting {name!r}.{hint}")
+    if value is not None and is_secret(name):
+        raise RequestError(
+            ErrorCode.invalid_request, f"{name} has no use here, and a secret without a use is not kept."
+        )
+    if value is not None and len(value) > _REMEMBERED_MAX:
+        raise RequestError(
+            ErrorCode.invalid_request, f"The value of {name} is longer than {_REMEMBERED_MAX} characters."
+        )
+
+
+def _broker_value(broker: "KafkaBroker", name: str) -> str:
+    """What is in force of a broker's setting that is a default for topics."""
+    if name not in TOPIC_DEFAULTS:
+        raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
+    return broker.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
+
+
+def load_defaults(broker: "KafkaBroker") -> None:
+    """At the start, before the first request: put in force what was changed while running, in an earlier run.
+
+    Raises ConfigError where that does not go together with the configuration of this run.
+    """
+    if broker.config.ignored_kafka_settings:
+        log.warning("settings_without_effect", settings=sorted(broker.config.ignored_kafka_settings))
+    with _LOCK:
+        overrides = stored_overrides(broker)
+        try:
+            defaults = _defaults(broker, overrides)
+        except RequestError as error:
+            changed = ", ".join(sorted({name for settings in overrides.values() for name in settings}))
+            raise ConfigError(
+                f"Set what agrees with the settings that were changed while the broker was running ({changed}): {error}"
+            ) from error
+        if any(overrides.values()):
+            _put_in_force(broker, defaults)
+
+
+def _defaults(broker: "KafkaBroker", overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
+    """The defaults for topics: this broker's own settings win over those for all, those over the configuration."""
+    merged = {**overrides[""], **overrides[str(broker.node_id)]}
+    by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items() if name in TOPIC_DEFAULTS}
+    return LogConfig.from_overrides(LogConfig.from_broker(broker.config), by_topic_name)
+
+
+def _put_in_force(broker: "KafkaBroker", defaults: LogConfig) -> None:
+    logs = broker.logs
+    logs.config = attrs.evolve(logs.config, defaults=defaults)
+    for info in logs.topics():
+        config = LogConfig.from_overrides(defaults, info.configs)
+        for partition in range(info.partitions):
+            log = logs.get(info.name, partition)
+            if log is not None:
+                log.config = config

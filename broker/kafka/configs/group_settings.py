@@ -1,0 +1,91 @@
+"""The settings of a consumer group as Kafka 4 has them: names, types, defaults and bounds.
+
+They concern groups of the protocols of KIP-848 and KIP-932, which are not served: administration tools set and show them, and
+they change nothing here. Kept in the catalogue beside the broker's, under the group's name. Runs on handler threads.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.errors import RequestError
+from broker.storage.log.log_config import Setting
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.context import KafkaBroker
+
+# From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's own min and max settings. The broker has each of them
+# under the same name with this before it.
+BROKER_PREFIX = "group."
+
+
+def _ms(name: str, default: int, least: int, most: int, doc: str) -> Setting:
+    return Setting(name, "int", str(default), BROKER_PREFIX + name, doc, minimum=least, maximum=most)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    _ms(
+        "consumer.heartbeat.interval.ms",
+        5_000,
+        5_000,
+        15_000,
+        "How often members of the consumer protocol are to say that they live.",
+    ),
+    _ms("consumer.session.timeout.ms", 45_000, 45_000, 60_000, "How long such a member may be silent."),
+    Setting(
+        "share.auto.offset.reset",
+        "string",
+        "latest",
+        None,
+        "Where a share group begins in a partition.",
+        choices=("latest", "earliest"),
+    ),
+    _ms(
+        "share.heartbeat.interval.ms",
+        5_000,
+        5_000,
+        15_000,
+        "How often members of a share group are to say that they live.",
+    ),
+    _ms(
+        "share.record.lock.duration.ms",
+        30_000,
+        15_000,
+        60_000,
+        "How long a record stays with the member that has acquired it.",
+    ),
+    _ms("share.session.timeout.ms", 45_000, 45_000, 60_000, "How long a member of a share group may be silent."),
+)
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+# Of the broker's own entities one is "" and the other a number.
+_ENTITY_PREFIX = "group:"
+
+
+def require_name(name: str) -> str:
+    """The catalogue's entity for a group. Raises RequestError with invalid_request for "": groups have no common settings."""
+    if not name:
+        raise RequestError(ErrorCode.invalid_request, "Name the group; there are no settings for all groups.")
+    return _ENTITY_PREFIX + name
+
+
+def own(broker: "KafkaBroker", name: str) -> dict[str, str]:
+    """What was set for a group, which need not exist."""
+    return broker.catalogue.broker_configs(require_name(name))
+
+
+def in_force(name: str) -> str:
+    """What a group has that does not set it itself. Raises RequestError with invalid_config."""
+    if name not in BY_NAME:
+        raise RequestError(ErrorCode.invalid_config, f"There is no group setting {name!r}.")
+    return BY_NAME[name].default
+
+
+def check(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The changes as they are kept. Raises RequestError with invalid_config."""
+    checked: dict[str, str | None] = {}
+    for name, value in changes.items():
+        in_force(name)
+        setting = BY_NAME[name]
+        checked[name] = None if value is None else setting.text(setting.parse(value))
+    return checked

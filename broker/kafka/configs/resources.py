@@ -1,0 +1,254 @@
+"""Settings as Kafka's admin APIs see them: entries of topics and of this broker, with where each value comes from.
+
+A topic's own settings are in the log manager; a broker's setting that was changed while running is in the catalogue, under
+"" (all brokers) or under this broker's id. What can be changed so are the defaults that topics have for their own settings
+(``log.retention.ms`` for ``retention.ms``): all other settings that mean something are read once, at the start. Settings of
+Kafka's that mean nothing here are remembered and shown, secrets excepted.
+
+No state of its own. Runs on handler threads: it reads the catalogue.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, get_origin
+
+from broker.config import BrokerConfig, SettingInfo, setting_infos
+from broker.config.kafka_names import is_secret, is_without_effect
+from broker.errors import RequestError
+from broker.kafka.configs import group_settings as group_configs
+from broker.kafka.listener_names import listeners_text
+from broker.storage.log.log_config import BY_NAME, SETTINGS, Setting
+from protocol.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.kafka.context import KafkaBroker
+    from broker.storage.log_manager import TopicInfo
+
+Entry = dict[str, Any]
+
+_WITHOUT_EFFECT_DOC = "A setting of Kafka's that has no effect here."
+
+
+class ResourceType(IntEnum):
+    """Kafka's ConfigResource.Type."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class Source(IntEnum):
+    """Kafka's ConfigSource: where a value was set."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+_TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
+# Kafka's "long" and its "int" are both Python's int; ours without an upper bound in these units are Kafka's longs.
+_LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
+
+# The broker's settings by the name that clients see, and of those the ones that are the default of a topic's setting.
+BROKER_SETTINGS: dict[str, SettingInfo] = {
+    info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
+}
+TOPIC_DEFAULTS: dict[str, Setting] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
+_DEFAULTS = BrokerConfig()
+# Settings that have no default in Kafka, because one in another unit has: that is what it names as the default.
+_COARSER = {
+    "log.retention.ms": ("log.retention.hours", "168"),
+    "log.roll.ms": ("log.roll.hours", "168"),
+    "log.roll.jitter.ms": ("log.roll.jitter.hours", "0"),
+    "log.flush.interval.ms": ("log.flush.scheduler.interval.ms", str(2**63 - 1)),
+}
+
+
+def require_topic(broker: "KafkaBroker", name: str) -> "TopicInfo":
+    """Raises RequestError with unknown_topic_or_partition, or with invalid_topic_exception for what can't be a topic's name."""
+    info = broker.logs.topic(name)
+    if info is None:
+        broker.logs.check_name(name)
+        raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
+    return info
+
+
+def is_this_broker(broker: "KafkaBroker", name: str) -> bool:
+    """False for "" (all brokers); RequestError with invalid_request for any other than this one."""
+    if not name:
+        return False
+    try:
+        node_id = int(name)
+    except ValueError:
+        raise RequestError(ErrorCode.invalid_request, f"A broker's id is a number: {name!r} is none.") from None
+    if node_id != broker.node_id:
+        raise RequestError(
+            ErrorCode.invalid_request, f"This is broker {broker.node_id}; there is no broker {node_id} to ask about."
+        )
+    return True
+
+
+def stored_overrides(broker: "KafkaBroker") -> dict[str, dict[str, str]]:
+    """What was changed while running: for all brokers under "", for this one under its id. What another version of this
+    program may have stored besides is left out."""
+    return {
+        entity: {
+            name: value
+            for name, value in broker.catalogue.broker_configs(entity).items()
+            if name in TOPIC_DEFAULTS or is_without_effect(name)
+        }
+        for entity in ("", str(broker.node_id))
+    }
+
+
+class Settings:
+    """The broker's settings as they are at the moment: read once from the catalogue, used for one request."""
+
+    def __init__(self, broker: "KafkaBroker") -> None:
+        overrides = stored_overrides(broker)
+        self._of_all, self._of_this = overrides[""], overrides[str(broker.node_id)]
+        self._config = broker.config
+        kafkas = broker.config.listeners
+        self._texts = {
+            "listeners": listeners_text(
+                kafkas, {one.name: (one.host, broker.ports.get(one.name, one.port)) for one in kafkas}
+            ),
+            "advertised.listeners": listeners_text(kafkas, broker.endpoints),
+        }
+
+    def topic_entries(self, own: Mapping[str, str]) -> list[Entry]:
+        """Every setting of a topic that sets ``own`` itself."""
+        return [self._topic_entry(setting, own.get(setting.name)) for setting in SETTINGS]
+
+    def broker_entries(self) -> list[Entry]:
+        """Every setting of this broker, and what is set of those that Kafka has besides."""
+        others = {*self._of_this, *self._of_all, *self._config.ignored_kafka_settings} - BROKER_SETTINGS.keys()
+        return [self._broker_entry(name, self._synonyms(name)) for name in [*BROKER_SETTINGS, *sorted(others)]]
+
+    def group_entries(self, own: Mapping[str, str]) -> list[Entry]:
+        """Every setting of a group for which ``own`` was set."""
+        return [_group_entry(setting, own.get(setting.name)) for setting in group_configs.SETTINGS]
+
+    def cluster_entries(self) -> list[Entry]:
+        """What was set while running for all brokers."""
+        return [
+            self._broker_entry(name, [_synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)])
+            for name, value in self._of_all.items()
+        ]
+
+    def _topic_entry(self, setting: Setting, own: str | None) -> Entry:
+        synonyms = self._synonyms(setting.synonym) if setting.synonym else []
+        if own is not None:
+            synonyms.insert(0, _synonym(setting.name, setting.text(setting.parse(own)), Source.TOPIC))
+        default = self._default(setting.synonym) if setting.synonym else setting.default
+        return {
+            "name": setting.name,
+            "value": synonyms[0]["value"] if synonyms else default,
+            "read_only": False,
+            "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
+            "is_sensitive": False,
+            "synonyms": synonyms,
+            "config_type": _TYPES[setting.kind],
+            "documentation": setting.doc,
+        }
+
+    def _broker_entry(self, name: str, synonyms: list[Entry]) -> Entry:
+        return {
+            "name": name,
+            "value": synonyms[0]["value"] if synonyms else self._default(name),
+            "read_only": name in BROKER_SETTINGS and name not in TOPIC_DEFAULTS,
+            "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
+            "is_sensitive": is_secret(name),
+            "synonyms": synonyms,
+            "config_type": _TYPES[_kind(name)],
+            "documentation": BROKER_SETTINGS[name].doc if name in BROKER_SETTINGS else _WITHOUT_EFFECT_DOC,
+        }
+
+    def _synonyms(self, name: str) -> list[Entry]:
+        """Where a setting of the broker has a value, what is in force first. As in Kafka, empty where that is only the default of
+        a setting in another unit."""
+        found = []
+        if name in self._of_this:
+            found.append(_synonym(name, self._of_this[name], Source.DYNAMIC_BROKER))
+        if name in self._of_all:
+            found.append(_synonym(name, self._of_all[name], Source.DYNAMIC_DEFAULT_BROKER))
+        if name not in BROKER_SETTINGS:
+            if name in self._config.ignored_kafka_settings:
+                value = None if is_secret(name) else self._config.ignored_kafka_settings[name]
+                found.append(_synonym(name, value, Source.STATIC_BROKER))
+            return found
+        info = BROKER_SETTINGS[name]
+        value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
+        if value != default:
+            found.append(_synonym(name, self._texts.get(name) or _text(name, value), Source.STATIC_BROKER))
+        if name not in _COARSER:
+            found.append(_synonym(name, self._default(name), Source.DEFAULT))
+        elif found:
+            found.append(_synonym(*_COARSER[name], Source.DEFAULT))
+        return found
+
+    def _default(self, name: str) -> str | None:
+        """What the broker's setting is where nobody has set it."""
+        info = BROKER_SETTINGS[name]
+        value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
+        if name in self._texts:
+            return self._texts[name] if value == default else listeners_text(_DEFAULTS.listeners, {})
+        return _text(name, default)
+
+
+def _group_entry(setting: Setting, own: str | None) -> Entry:
+    synonyms = [_synonym(setting.synonym or setting.name, setting.default, Source.DEFAULT)]
+    if own is not None:
+        synonyms.insert(0, _synonym(setting.name, own, Source.GROUP))
+    return {
+        "name": setting.name,
+        "value": synonyms[0]["value"],
+        "read_only": False,
+        "config_source": synonyms[0]["source"],
+        "is_sensitive": False,
+        "synonyms": synonyms,
+        "config_type": _TYPES[setting.kind],
+        "documentation": setting.doc,
+    }
+
+
+def _synonym(name: str, value: str | None, source: Source) -> Entry:
+    return {"name": name, "value": value, "source": source}
+
+
+def _kind(name: str) -> str:
+    """Kafka's type of a broker's setting."""
+    if name in TOPIC_DEFAULTS:
+        return TOPIC_DEFAULTS[name].kind
+    if name not in BROKER_SETTINGS:
+        return "string"  # nobody here knows better
+    info = BROKER_SETTINGS[name]
+    if info.plain_type is int:
+        return "long" if info.unit in _LONG_UNITS and info.most is None else "int"
+    if get_origin(info.plain_type) is tuple:
+        return "list"
+    return {bool: "boolean", float: "double"}.get(info.plain_type, "string")
+
+
+def _text(name: str, value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{item}" for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def is_list(name: str) -> bool:
+    """True for a setting, of a topic or of a broker, whose value is a list of words."""
+    if name in BROKER_SETTINGS:
+        return _kind(name) == "list"
+    return name in BY_NAME and BY_NAME[name].kind == "list"

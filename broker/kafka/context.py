@@ -1,0 +1,98 @@
+"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and who we are."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.metadata_cache import MetadataCache
+from broker.kafka.topic_maker import TopicMaker
+from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue
+from broker.network.service import Peer
+from broker.network.work import WATCHES_MAX, Allowance
+from broker.runtime.clock import Clock
+from broker.runtime.entropy import Entropy
+from broker.runtime.timers import Timer
+from broker.storage.log_manager import LogManager
+from broker.storage.upkeep.flusher import Flusher
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.kafka.api import Api
+    from broker.kafka.groups.coordinator import GroupCoordinator
+    from broker.kafka.transactions.coordinator import TransactionCoordinator
+
+log = get_logger("kafka")
+
+# Clients try again several times a second what a full disk refuses; in the log it stands once in this time (s).
+_COMPLAIN_EVERY_S = 60.0
+_COMPLAINTS_MAX = 1000
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+@attrs.define(eq=False)
+class KafkaBroker:
+    """Made once by the assembly; its parts guard themselves."""
+
+    config: "BrokerConfig"
+    logs: LogManager
+    flusher: Flusher
+    catalogue: Catalogue
+    groups: "GroupCoordinator"
+    transactions: "TransactionCoordinator"
+    clock: Clock
+    timer: Timer
+    entropy: Entropy
+    cluster_id: str
+    apis: "dict[int, Api]"
+    topic_maker: TopicMaker
+    # Set when the listeners are bound: what clients are told to connect to, per listener.
+    endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
+    # The ports that are bound, per listener.
+    ports: dict[str, int] = attrs.Factory(dict)
+    # monotonic() s until which appends go to the handler pool, because one was slow.
+    appends_slow_until: float = 0.0
+    # The broker stops: nothing may begin to wait any more.
+    stopping: bool = False
+    metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
+    ack_deadlines: AckDeadlines = attrs.field(init=False)
+    # Logs that parked fetches watch.
+    watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))
+    # What ApiVersions tells.
+    api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
+    features: dict[str, tuple[int, int]] = attrs.field(init=False)
+    # (event, topic, partition) -> monotonic() s before which it is not logged again.
+    _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.ack_deadlines = AckDeadlines(self.clock, self.timer)
+        self.api_ranges = {key: api.advertised for key, api in self.apis.items() if api.feature is None}
+        self.features = {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None}
+
+    @property
+    def node_id(self) -> int:
+        return self.config.node_id
+
+    def advertised(self, peer: Peer) -> tuple[str, int]:
+        """The address that this client is told to use: the advertised one, or else the very one that it reached us by.
+
+        The latter makes a broker on 0.0.0.0 usable from everywhere without configuration, except behind address translation.
+        """
+        host, port = self.endpoints.get(peer.listener, peer.local)
+        if host in _WILDCARDS:
+            host = peer.local[0]
+        return host, port
+
+    def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
+        """Log that the machine failed a request, unless it was logged a short time ago. Any thread."""
+        key = (event, topic, partition)
+        now = self.clock.monotonic()
+        if now < self._complaints.get(key, 0.0):
+            return
+        if len(self._complaints) >= _COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints[key] = now + _COMPLAIN_EVERY_S
+        log.error(event, topic=topic, partition=partition, error=str(error))

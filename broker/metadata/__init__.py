@@ -1,0 +1,1 @@
+"""Everything durable that is not a record: topics and settings, committed offsets, groups, transactions."""

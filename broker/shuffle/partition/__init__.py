@@ -1,0 +1,1 @@
+"""A result partition in memory: its subpartitions, their buffers, and the budget that they share."""

@@ -1,0 +1,189 @@
+"""The receivers of one connection, and whose turn it is: Flink's PartitionRequestQueue.
+
+On the connection's processor. Receivers that have something to send and the credit for it stand in a row; the first sends one
+buffer and goes to the end of the row if it has another. Headers and payloads of many buffers are gathered and handed over at
+once, up to the connection's high-water mark; then the queue waits to be told that the connection is writable.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from broker.log import get_logger
+from broker.network.connection import Connection
+from broker.network.service import Outbox, Part
+from broker.runtime.disk import FileRegion
+from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.serving.view import PartitionFailed, PartitionGone, View
+from protocol.errors import ProtocolError
+from protocol.shuffle import buffer_response
+from protocol.shuffle.errors import (
+    IO_EXCEPTION,
+    PRODUCER_FAILED_EXCEPTION,
+    encode_error,
+    partition_not_found,
+)
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.messages import encode_backlog_announcement
+
+log = get_logger("shuffle")
+
+# Buffers that a receiver alone in the row sends in one go: so many that locks and calls cost little, few enough to be quick.
+_RUN_BUFFERS = 128
+# Parts up to this size on average are sent as one piece: the copy costs less than handing over many.
+_SMALL_PART_BYTES = 2048
+
+
+class Receiver:
+    """One input channel of the client's."""
+
+    __slots__ = ("id", "queued", "sequence", "view")
+
+    view: View  # set when it is added to a queue
+
+    def __init__(self, receiver: bytes) -> None:
+        self.id = receiver
+        self.sequence = 0
+        self.queued = False
+
+
+class RequestQueue:
+    """``on_end(view, complete)``: a receiver is gone; see ``View.close``."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        outbox: Outbox,
+        generation: Generation,
+        high_water_bytes: int,
+        on_end: Callable[[View, bool], None],
+    ) -> None:
+        self._connection = connection
+        self._outbox = outbox
+        self._generation = generation
+        self._high_water_bytes = high_water_bytes
+        self._on_end = on_end
+        self._receivers: dict[bytes, Receiver] = {}
+        self._row: deque[Receiver] = deque()
+        self._sending = False
+
+    def __len__(self) -> int:
+        return len(self._receivers)
+
+    def get(self, receiver: bytes) -> Receiver | None:
+        return self._receivers.get(receiver)
+
+    def add(self, receiver: Receiver) -> None:
+        """A request was granted. A receiver that asks twice replaces its first request."""
+        self.remove(receiver.id, complete=True)
+        self._receivers[receiver.id] = receiver
+        self.look(receiver)
+
+    def remove(self, receiver: bytes, complete: bool) -> None:
+        """Cancelled (``complete``), or lost. Unknown ones do nothing."""
+        gone = self._receivers.pop(receiver, None)
+        if gone is not None:
+            if gone.queued:
+                self._row.remove(gone)
+                gone.queued = False
+            self._on_end(gone.view, complete)
+
+    def close(self, complete: bool) -> None:
+        for receiver in list(self._receivers):
+            self.remove(receiver, complete)
+
+    def look(self, receiver: Receiver) -> None:
+        """The receiver has got data, credit or leave to go on: see whether it can send."""
+        if receiver.queued or self._receivers.get(receiver.id) is not receiver:
+            return
+        view = receiver.view
+        if view.credit.announces_backlog:
+            backlog = view.backlog()
+            if backlog:
+                self._outbox.push(self._connection, [encode_backlog_announcement(receiver.id, backlog)])
+        receiver.queued = True
+        self._row.append(receiver)
+        self.send()
+
+    def add_credits(self, credits: Iterable[tuple[int, bytes]]) -> None:
+        """(credit, receiver) each. One for a receiver that is gone is late, and means nothing. Raises ProtocolError."""
+        receivers, row = self._receivers, self._row
+        for credit, name in credits:
+            if credit <= 0:
+                raise ProtocolError(f"a credit of {credit} added")
+            receiver = receivers.get(name)
+            if receiver is None:
+                continue
+            view = receiver.view
+            view.credit.credits += credit
+            # One that waits for data is looked at when there is some.
+            if not receiver.queued and not view.idle:
+                receiver.queued = True
+                row.append(receiver)
+        self.send()
+
+    def send(self) -> None:
+        """Send what can be sent, as long as the connection takes it."""
+        # What ends a receiver may set another one going: it stands in the row then, and what was gathered goes first.
+        if self._sending or not self._connection.writable:
+            return
+        self._sending = True
+        try:
+            self._send()
+        finally:
+            self._sending = False
+
+    def _send(self) -> None:
+        connection, row, generation = self._connection, self._row, self._generation
+        room = self._high_water_bytes - connection.outgoing_bytes
+        header = buffer_response.header
+        parts: list[Part] = []
+        in_memory = True
+        unsettled: ResultPartition | None = None
+        sent = 0
+        while row and room > 0:
+            receiver = row.popleft()
+            receiver.queued = False
+            view = receiver.view
+            if view.partition is not unsettled:
+                if unsettled is not None:
+                    unsettled.settle()
+                unsettled = view.partition
+            try:
+                taken = view.take_one(room) if row else view.take(_RUN_BUFFERS, room)
+            except (PartitionFailed, PartitionGone, OSError) as error:
+                parts.append(_error(receiver, error))
+                self.remove(receiver.id, complete=True)
+                continue
+            identity, sequence = receiver.id, receiver.sequence
+            for subpartition, data_type, compressed, payload, size, backlog in taken:
+                parts.append(header(generation, identity, subpartition, sequence, backlog, data_type, compressed, size))
+                if size:
+                    parts.append(payload)
+                    if type(payload) is FileRegion:
+                        in_memory = False
+                sequence += 1
+                sent += size + 64
+                room -= size + 64
+            receiver.sequence = sequence
+            if view.more:
+                receiver.queued = True
+                row.append(receiver)
+        if unsettled is not None:
+            unsettled.settle()
+        if row:
+            connection.writable = False  # so that the reactor says when it is
+        if parts:
+            if in_memory and len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES:
+                parts = [b"".join(parts)]  # type: ignore[arg-type]
+            self._outbox.push(connection, parts)
+
+
+def _error(receiver: Receiver, error: Exception) -> bytes:
+    """The frame that tells one receiver why it gets no more."""
+    partition = receiver.view.partition.id
+    if isinstance(error, PartitionFailed):
+        return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
+    if isinstance(error, PartitionGone):
+        return partition_not_found(partition, receiver.id)
+    log.error("spilled_buffers_unreadable", partition=str(partition), error=str(error))
+    return encode_error(IO_EXCEPTION, f"The broker cannot read the partition: {error}", receiver.id)

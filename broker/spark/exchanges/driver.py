@@ -1,0 +1,271 @@
+"""An exchange as the driver sees it: the map stage, who has won, the DataFrame of the result, and its end.
+
+>>> with exchange(df, "word", partitions=8, brokers=["10.0.0.7:9094"]) as words:
+...     words.mapInArrow(count, "word string, count long").write.parquet("counts")
+
+Life of an exchange:
+
+    state     event                                   next
+    writing   every map task has committed            written: losing attempts are released
+    writing   the job fails                           released
+    written   release, the end of the with block      released
+    written   the driver's process ends               released, if it still can
+    any       the time to live is over                gone, broker by broker
+
+What is written can be read again and again, by any number of actions, and does not depend on the executors that wrote it.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+import attrs
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import StructField, StructType
+
+from broker.client import ShuffleAdmin
+from broker.client.at_exit import AtExit
+from broker.client.shuffle.blocks import new_data_set
+from broker.client.shuffle.errors import ShuffleError
+from broker.client.shuffle.io.connection import parse_address
+from broker.spark.exchanges.batches import Batches, counted, uncounted
+from broker.spark.exchanges.map_task import MapTask, arrow_schema
+from broker.spark.exchanges.plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
+from broker.spark.exchanges.progress import shown
+from broker.spark.exchanges.reduce_task import ReduceTask, one_a_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import DataFrame as AnyDataFrame
+
+Key: TypeAlias = Union[str, "Column"]
+
+# As many subpartitions as the protocol allows.
+MAX_BUCKETS = 65536
+
+# Longer than most jobs, and short enough that a driver that died does not fill a disk over a weekend.
+_TTL_S = 12 * 3600.0
+
+# The offsets that the reduce side reads are of 32 bits.
+_SETTINGS = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
+
+
+class Exchanged(DataFrame):
+    """The rows of an exchange, in partitions by bucket. A DataFrame like any other, and a context manager that releases it.
+
+    ``exchange`` is its plan: which attempts have won, how many rows and bytes they wrote.
+    """
+
+    def __init__(self, df: "AnyDataFrame", plan: ExchangePlan) -> None:
+        super().__init__(df._jdf, df.sparkSession)
+        self.exchange = plan
+        # A driver that ends as it should leaves nothing behind, even if nobody has thought of `release`.
+        self._at_exit = AtExit(partial(_release_quietly, plan.spec))
+
+    def release(self) -> None:
+        """Give back the brokers' space. The rows cannot be read any more, nor what was derived from them.
+
+        Twice is no error. Raises ExchangeError if a broker cannot be reached; its share goes when the time to live is over.
+        """
+        self._at_exit.cancel()
+        _release(self.exchange.spec)
+
+    def __enter__(self) -> "Exchanged":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._at_exit.cancel()
+        _release_quietly(self.exchange.spec)
+
+
+def exchange(
+    df: "AnyDataFrame",
+    keys: "Key | Sequence[Key]",
+    partitions: int | None = None,
+    *,
+    brokers: str | Sequence[str],
+    ttl: float = _TTL_S,
+    owner: str = "",
+    compression: str | None = None,
+    patience: float = 30.0,
+    progress: bool | None = None,
+) -> Exchanged:
+    """``df.repartition(partitions, *keys)`` through one broker or several: the same rows in the same partitions.
+
+    The map stage runs at once; it returns when all rows are on the brokers, durably. From then on the result does not depend
+    on ``df``, nor on the executors that ran it, and may be read any number of times.
+
+    ``partitions``: as many as ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
+    listeners, which all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker forgets what
+    nobody has released. ``owner``: in whose quota it counts. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
+    ``patience``: s for which a task tries to get a lost connection back. A connection also counts as lost when an answer is due
+    and the broker is silent for 15 s. ``progress``: a bar on stderr; None: if that is a terminal.
+
+    Raises ExchangeError (one sentence), ValueError, and what ``df`` raises.
+    """
+    spark = df.sparkSession
+    if not isinstance(df, DataFrame):
+        raise ExchangeError("An exchange needs a session of its own driver: Spark Connect has none.")
+    if df.isStreaming:
+        raise ExchangeError("A stream cannot be exchanged as a whole: do it for each batch, in foreachBatch.")
+    columns = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else list(keys)
+    if not columns:
+        raise ValueError("an exchange needs a key")
+    buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 200) if partitions is None else partitions
+    if not 1 <= buckets <= MAX_BUCKETS:
+        raise ValueError(f"{buckets} partitions: 1 to {MAX_BUCKETS} are possible")
+    for key in df.select(*columns).schema:
+        if "string collate " in key.dataType.simpleString():  # whose hash Spark keeps to itself
+            raise ExchangeError(
+                f"The key {key.name} has a collation: exchange by an expression of it, lower() for example."
+            )
+    if compression not in (None, "lz4", "zstd"):
+        raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
+    _require_arrow(df.schema)
+    spec = ExchangeSpec(
+        new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
+    )
+    _require(spec)
+    # Columns go by their numbers: names may come twice.
+    fields = [StructField(str(n), f.dataType, f.nullable, f.metadata) for n, f in enumerate(df.schema.fields)]
+    schema = StructType(fields)
+    # Spark's own placement, in the JVM.
+    bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
+    tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
+    batches = uncounted(tagged)
+    try:
+        with shown(spark, "exchange", progress):
+            plan = None if batches is None else _written(spark, spec, schema, batches)
+            if plan is None:
+                # What has been written of it already must not win.
+                spec = attrs.evolve(spec, data_set=new_data_set())
+                plan = _written(spark, spec, schema, counted(tagged))
+        assert plan is not None, "no row is too wide for batches whose bytes are counted"
+        read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
+        return Exchanged(read.toDF(*df.columns), plan)
+    except BaseException as error:
+        _release_quietly(spec)
+        sentence = said(str(error))
+        if sentence is None:
+            raise
+        raise ExchangeError(sentence) from error
+
+
+def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
+    """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
+    tagged = in_session_of_its_own(batches.rows, {**_SETTINGS, **batches.settings})
+    committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
+    session = batches.rows._jdf.sparkSession()
+    # So that `interruptAll` of the user's session stops this job as it stops all of its own.
+    tag = session.sessionJobTag()
+    spark.sparkContext.addJobTag(tag)
+    try:
+        rows = committed.collect()
+    finally:
+        spark.sparkContext.removeJobTag(tag)
+        # An Observation of the rows waits for a query of the session that it was made in. (Releases in which that is not asked
+        # for so have a listener, which the clone has, too.)
+        with suppress(Py4JError):
+            session.observationManager().tryComplete(committed._jdf.queryExecution())
+    # Spark gives the result of one attempt of each task, the first that succeeded.
+    winners = tuple(map(Winner.of, rows))
+    if any(winner.too_wide for winner in winners):
+        _release_quietly(spec)
+        return None
+    plan = ExchangePlan(spec, winners)
+    release_losers(plan)
+    return plan
+
+
+def said(text: str) -> str | None:
+    """The sentence of an ExchangeError in what Spark says about a task that has failed with it."""
+    _, found, rest = text.rpartition(f"{ExchangeError.__name__}: ")
+    return rest.splitlines()[0] if found else None
+
+
+def _addresses(brokers: str | Sequence[str]) -> tuple[str, ...]:
+    names = [brokers] if isinstance(brokers, str) else list(brokers)
+    if not names:
+        raise ValueError("an exchange needs a broker")
+    return tuple("{}:{}".format(*parse_address(name.strip())) for name in names)
+
+
+def _require(spec: ExchangeSpec) -> None:
+    """Find out before any work is done that a broker is not there."""
+    for address in spec.brokers:
+        try:
+            with ShuffleAdmin(address) as admin:
+                admin.partitions(spec.prefix)
+        except ShuffleError as error:
+            raise ExchangeError(
+                f"The exchange needs a broker at {address}: {error}."
+                " Start one with `broker serve --listener shuffle://HOST:PORT`."
+            ) from error
+
+
+def _release(spec: ExchangeSpec) -> None:
+    """All that is on the brokers, of any attempt, and what attempts that are still running would write."""
+    failed: list[tuple[str, ShuffleError]] = []
+    for address in spec.brokers:
+        try:
+            with ShuffleAdmin(address) as admin:
+                admin.release_data_set(spec.data_set)
+        except ShuffleError as error:
+            failed.append((address, error))
+    if failed:
+        address, why = failed[0]
+        raise ExchangeError(f"The exchange could not be released on {address}: {why}.") from why
+
+
+def _release_quietly(spec: ExchangeSpec) -> None:
+    """What cannot be released now goes when its time to live is over."""
+    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an interpreter that ends starts no threads
+        _release(spec)
+
+
+def release_losers(plan: ExchangePlan) -> None:
+    """What other attempts have written, or are writing. What they begin later goes with the exchange."""
+    spec = plan.spec
+    winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
+    for address in spec.brokers:
+        with suppress(ShuffleError), ShuffleAdmin(address) as admin:
+            for found in admin.partitions(spec.prefix):
+                if found.partition not in winners:
+                    admin.release(found.partition)
+
+
+def in_session_of_its_own(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:
+    """The same rows, planned with ``settings``.
+
+    In a clone of the session, which has all that the session has. The user's own is not touched, not even for a while: other
+    threads plan their queries with it, other exchanges among them.
+    """
+    spark = df.sparkSession
+    session = df._jdf.sparkSession().cloneSession()
+    for name, value in settings.items():
+        session.conf().set(name, value)
+    assert spark._jvm is not None
+    plan = df._jdf.queryExecution().analyzed()
+    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
+    # Not with a SparkSession of its own: making one has RDD.toDF, in the whole process, make its frames in that session.
+    return DataFrame(rows, spark)
+
+
+def _require_arrow(schema: StructType) -> None:
+    """The rows go through Python as Arrow batches. Raises ExchangeError for a column that Spark does not give so."""
+    for field in schema.fields:
+        try:
+            arrow_schema(StructType([field]))
+        except PySparkTypeError as error:
+            raise ExchangeError(
+                f"The column {field.name} cannot be exchanged, because Spark gives no Python worker the type"
+                f" {field.dataType.simpleString()}: cast it to a string before, and back afterwards."
+            ) from error

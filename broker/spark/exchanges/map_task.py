@@ -1,0 +1,174 @@
+"""The map side of an exchange: a task that writes its buckets to a broker, in a Python worker of an executor.
+
+Its only output is one row, and that comes when the broker has all of it durably: so a task that Spark counts as done is done,
+whatever becomes of its executor.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from broker.client import ShuffleWriter
+from broker.client.shuffle.blocks import push_block
+from broker.client.shuffle.errors import (
+    ConnectionFailedError,
+    NoCreditError,
+    QuotaExceededError,
+    ShuffleError,
+    ShuffleTimeoutError,
+)
+from broker.spark.exchanges.plan import NO_ROWS, TOO_WIDE, WIDE_ROW, ExchangeError, ExchangeSpec, bits
+from broker.spark.exchanges.split import Splitter
+from broker.spark.worker import settle
+
+# What may be on its way to the broker.
+_WINDOW_BYTES = 16 * 1024 * 1024
+# How long a task waits for a broker whose memory and disk are used up, before it says so and fails.
+_NO_ROOM_S = 600.0
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """In which a Python data source has to give its batches to Spark."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+@frozen
+class MapTask:
+    """``write`` is what ``mapInArrow`` runs. ``schema``: of the rows, which have their bucket behind them."""
+
+    spec: ExchangeSpec
+    schema: StructType
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        context = TaskContext.get()
+        assert context is not None
+        # Another attempt may fare better with another broker.
+        broker = (context.partitionId() + context.attemptNumber()) % len(self.spec.brokers)
+        yield self.run(batches, context.partitionId(), context.taskAttemptId() % 2**31, broker)
+
+    def run(self, batches: Iterable[pa.RecordBatch], map_number: int, attempt: int, broker: int) -> pa.RecordBatch:
+        """Write everything, or nothing if a row is too wide; returns the commit row. Raises ExchangeError."""
+        try:
+            filled = _narrow(batches)
+            first = next(filled, None)
+            if first is None:
+                return _commit(map_number, attempt, NO_ROWS, 0, 0, b"")
+            return self._run(first, filled, map_number, attempt, broker)
+        except _WideRow:
+            return _commit(map_number, attempt, TOO_WIDE, 0, 0, b"")
+
+    def _run(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], map_number: int, attempt: int, broker: int
+    ) -> pa.RecordBatch:
+        self._check(first.schema)
+        address = self.spec.brokers[broker]
+        try:
+            rows, size, buckets = self._write(first, rest, map_number, attempt, address)
+        except QuotaExceededError as error:
+            raise ExchangeError(
+                f"The broker at {address} has no room for more of the owner {self.spec.owner!r} (shuffle_quota_bytes):"
+                f" {error}. Release other exchanges, or raise the quota."
+            ) from error
+        except NoCreditError as error:
+            raise ExchangeError(
+                f"The broker at {address} has no room (shuffle_memory_bytes, shuffle_disk_bytes): {error}. Release other"
+                " exchanges, or raise the bounds."
+            ) from error
+        except ShuffleTimeoutError as error:
+            raise ExchangeError(
+                f"The broker at {address} is there and does not keep up: {error}. Look at its load and its log."
+            ) from error
+        except ConnectionFailedError as error:
+            raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
+        except ShuffleError as error:
+            raise ExchangeError(f"The exchange could not write to the broker at {address}: {error}.") from error
+        return _commit(map_number, attempt, broker, rows, size, buckets)
+
+    def _write(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], map_number: int, attempt: int, address: str
+    ) -> tuple[int, int, bytes]:
+        spec = self.spec
+        splitter = Splitter(spec.buckets, spec.compression)
+        size = 0
+        writer = ShuffleWriter(
+            address,
+            spec.partition(map_number, attempt),
+            spec.buckets,
+            "blocking",
+            ttl_ms=spec.ttl_ms,
+            owner=spec.owner,
+            window_bytes=_WINDOW_BYTES,
+            reconnect_timeout=spec.patience,
+        )
+        try:
+            writer.open()
+            try:
+                for blocks in _steps(splitter, first, rest):
+                    for bucket, block in blocks:
+                        # Not copied: nobody else has it.
+                        push_block(writer, bucket, memoryview(block), copy=False, timeout=_NO_ROOM_S)
+                        size += block.size
+                # Not `finish`: the broker ends each subpartition itself, and thousands of events need not travel.
+                writer.commit()
+            except BaseException as error:
+                writer.fail(f"{type(error).__name__}: {error}")
+                raise
+        finally:
+            writer.close()
+        return int(splitter.counts.sum()), size, bits(splitter.counts)
+
+    def _check(self, found: pa.Schema) -> None:
+        """The reduce side reads with a schema of its own, so it has to be laid out like what comes here."""
+        wanted = arrow_schema(self.schema)
+        types = [layout(field.type) for field in found][:-1]
+        if types != [layout(field.type) for field in wanted]:
+            raise ExchangeError(f"Spark gives these rows as {found}, but would take them as {wanted}.")
+
+
+class _WideRow(Exception):
+    """One whose values were left behind, see ``exchange_batches``."""
+
+
+def _narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those that have rows. Raises _WideRow."""
+    for batch in batches:
+        if batch.num_rows:
+            if batch.column(batch.num_columns - 1).to_numpy().min() <= WIDE_ROW:
+                raise _WideRow
+            yield batch
+
+
+def _steps(
+    splitter: Splitter, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+) -> Iterator[Iterator[tuple[int, pa.Buffer]]]:
+    yield splitter.add(first)
+    for batch in rest:
+        yield splitter.add(batch)
+    yield splitter.finish()
+
+
+def _commit(map_number: int, attempt: int, broker: int, rows: int, size: int, buckets: bytes) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "map": pa.array([map_number], pa.int32()),
+            "attempt": pa.array([attempt], pa.int32()),
+            "broker": pa.array([broker], pa.int32()),
+            "rows": pa.array([rows], pa.int64()),
+            "bytes": pa.array([size], pa.int64()),
+            "buckets": pa.array([buckets], pa.binary()),
+        }
+    )
+
+
+def layout(kind: pa.DataType) -> object:
+    """How the values of a type lie in buffers: without names, time zones and what may be null."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp", kind.unit
+    if kind.num_fields:
+        return str(kind.id), [layout(kind.field(index).type) for index in range(kind.num_fields)]
+    return kind

@@ -1,0 +1,84 @@
+"""The reduce side of an exchange: ``mapInArrow`` over the numbers of the buckets, a partition each.
+
+Not a Python data source: to plan that, Spark starts Python processes on the driver, half a second for each reading.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from attrs import frozen
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.types import StructType
+
+from broker.client.shuffle.blocks import BlockReader
+from broker.client.shuffle.errors import ConnectionFailedError, PartitionNotFoundError, ShuffleError
+from broker.spark.exchanges.map_task import arrow_schema
+from broker.spark.exchanges.plan import ExchangeError, ExchangePlan
+from broker.spark.exchanges.split import BLOCK_BYTES, Codec
+from broker.spark.worker import settle
+
+
+def one_a_partition(spark: SparkSession, count: int) -> DataFrame:
+    """The numbers below ``count``, each in a partition of its own.
+
+    As the rows of an RDD, of whose size Spark assumes nothing. Of a range it knows the size, would take it for the size of what
+    is made of it, and broadcast gigabytes in a join.
+    """
+    numbers = spark.range(0, count, 1, count).toDF("bucket")._jdf
+    return DataFrame(spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), spark)
+
+
+@frozen
+class ReduceTask:
+    """``read`` is what ``mapInArrow`` runs. ``schema``: of the rows."""
+
+    plan: ExchangePlan
+    schema: StructType
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for bucket in batch.column(0).to_pylist():
+                yield from self.bucket(bucket)
+
+    def bucket(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        """One subpartition of every winner. Raises ExchangeError."""
+        spec = self.plan.spec
+        channels = self.plan.channels(bucket)
+        schema = arrow_schema(self.schema)
+        try:
+            yield from gathered(
+                _batches(BlockReader(channels, patience=spec.patience), Codec(spec.compression), schema)
+            )
+        except PartitionNotFoundError as error:
+            raise ExchangeError(
+                "The exchange is not on its broker any more: it was released, or its time to live"
+                f" ({spec.ttl_ms // 1000} s) is over: {error}"
+            ) from error
+        except ConnectionFailedError as error:
+            raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
+        except ShuffleError as error:
+            raise ExchangeError(f"The exchange could not be read: {error}.") from error
+
+
+def _batches(blocks: BlockReader, codec: Codec, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, int]]:
+    for _, block in blocks:
+        yield codec.decode(block, schema), len(block)
+
+
+def gathered(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about a megabyte: small ones are put together, large ones left alone."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch, bytes_ in batches:
+        if bytes_ >= BLOCK_BYTES // 2:
+            yield batch
+            continue
+        waiting.append(batch)
+        size += bytes_
+        if size >= BLOCK_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)

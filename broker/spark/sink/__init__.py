@@ -1,0 +1,1 @@
+"""Writing DataFrames and streams to topics."""

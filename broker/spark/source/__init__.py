@@ -1,0 +1,1 @@
+"""Reading topics as DataFrames and streams."""

@@ -1,0 +1,83 @@
+"""The batch source: plans on the driver, at every run of a query, what its tasks read.
+
+``BatchReader`` is made in a planning process and travels to the tasks as a copy, so it holds options only; see ``reading``.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from broker.client.kafka.cluster import Cluster
+from broker.errors import ConfigError
+from broker.spark.source import filters, reading, resolve
+from broker.spark.source.filters import Narrowing
+from broker.spark.source.options import SourceOptions
+from broker.spark.source.partitions import OffsetRange, ReadSettings, Slice, cut
+from broker.spark.source.positions import Offsets
+from broker.spark.source.table_schema import columns_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
+    return ReadSettings(options.client, columns_of(schema), options.fail_on_data_loss, options.poll_timeout_ms)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._settings = settings_of(options, schema)
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with Cluster(options.client) as cluster:
+            ranges = plan(cluster, options, self._narrowing)
+        pieces = cut(ranges, options.min_partitions, options.max_records_per_partition)
+        return [Slice(piece, self._settings) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return reading.read(partition)
+
+
+class NarrowingReader(BatchReader):
+    """Takes filters. A class of its own, because Spark refuses to plan with a reader that could take filters while
+    ``spark.sql.python.filterPushdown.enabled`` is false.
+    """
+
+    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:
+        self._narrowing, rest = filters.narrow(filters_)
+        return rest
+
+
+def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list[OffsetRange]:
+    """What to read of each partition. ConfigError, DataLossError."""
+    found = resolve.discover(cluster, options.subscription)
+    resolve.require_all(found, options)
+    ends = resolve.Ends(cluster, found.partitions)
+    now_ms = cluster.clock.time_ms()
+    first = resolve.first_offsets(ends, found.partitions, options, now_ms)
+    last = resolve.last_offsets(ends, found.partitions, options, now_ms)
+    for where in found.partitions:
+        # Times may cross where a partition has nothing between them; offsets that do are a slip.
+        if first[where] > last[where] and isinstance(options.start, Offsets) and isinstance(options.end, Offsets):
+            raise ConfigError(
+                f"startingOffsets ({first[where]}) is after endingOffsets ({last[where]}) for {resolve.name(where)}."
+            )
+    wanted = [where for where in found.partitions if narrowing.wants(*where)]
+    if narrowing.since_ms is not None:
+        late = resolve.ask(cluster, dict.fromkeys(wanted, narrowing.since_ms))
+        for where, offset in late.items():
+            first[where] = last[where] if offset is None else max(first[where], offset)
+    return [
+        OffsetRange(
+            *where,
+            max(first[where], narrowing.start),
+            last[where] if narrowing.end is None else min(last[where], narrowing.end),
+            found.topic_id(where[0]),
+        )
+        for where in wanted
+    ]

@@ -1,0 +1,69 @@
+"""How far a stream is behind, from Spark's progress events: what Spark's Kafka connector has in ``sources[].metrics``, which a
+Python data source cannot fill. Pure.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from broker.client.kafka.values import TopicPartition
+from broker.errors import ConfigError
+from broker.spark.source.offsets import StreamOffset
+
+
+@attrs.frozen
+class Lag:
+    """Records between where a micro-batch ended and the end of each partition as it was then seen."""
+
+    by_partition: Mapping[TopicPartition, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_partition.values())
+
+    @property
+    def most(self) -> int:
+        return max(self.by_partition.values(), default=0)
+
+    @property
+    def least(self) -> int:
+        return min(self.by_partition.values(), default=0)
+
+    @property
+    def mean(self) -> float:
+        return self.total / len(self.by_partition) if self.by_partition else 0.0
+
+
+def lag(progress: Any) -> list[Lag]:
+    """Of each source of a query, in order: of ``query.lastProgress``, or ``event.progress`` of a listener, or its JSON.
+
+    A source that is no broker's, or has not reported yet, has an empty one.
+    """
+    if isinstance(progress, str):
+        progress = json.loads(progress)
+    return [_of(source) for source in _field(progress, "sources") or ()]
+
+
+def _of(source: Any) -> Lag:
+    latest, end = (_offset(_field(source, name)) for name in ("latestOffset", "endOffset"))
+    if latest is None or end is None:
+        return Lag({})
+    return Lag({where: max(0, offset - end.at.get(where, 0)) for where, offset in latest.at.items()})
+
+
+def _offset(value: Any) -> StreamOffset | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    try:
+        return StreamOffset.from_json(value) if isinstance(value, Mapping) else None
+    except ConfigError:
+        return None
+
+
+def _field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)

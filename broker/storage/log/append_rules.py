@@ -1,0 +1,199 @@
+"""What a batch must be like to be appended, and the few cases in which the broker changes it first.
+
+Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that the
+records of a batch are not looked at one by one: the producer's checksum stands for them, and their number is only held against
+what the batch's bytes could hold (docs/decisions/0007-what-is-validated.md). They are looked at only where the topic asks for
+another codec than the batch has, or is compacted, so that every record needs a key.
+"""
+
+from collections.abc import Sequence
+
+from broker.errors import RequestError
+from broker.runtime.threads import Lock
+from broker.storage.log import inspection
+from broker.storage.log.log_config import LogConfig
+from broker.storage.segments.segment import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    CRC,
+    LAST_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Header,
+)
+from protocol.checksum import crc32c
+from protocol.errors import ProtocolError
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    UnsupportedMagic,
+    read_header,
+    recoded,
+    set_log_append_time,
+)
+from protocol.kafka.records.compression import LARGEST_RATIO, compress
+from protocol.kafka.records.record_scan import check_records
+from protocol.kafka.records.records import SMALLEST_RECORD
+
+LARGEST_CODEC = 4
+# Attributes that a batch with nothing special about it does not have.
+SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON
+# Of the records without a key, so many are named in the answer: each takes 100 bytes of it.
+MOST_NAMED = 1000
+
+
+class KeylessRecords(RequestError):
+    """``numbers`` are those, within their batch, of the first records without a key."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__(ErrorCode.invalid_record, "A compacted topic does not accept records without a key.")
+        self.numbers = numbers
+
+
+def examine(
+    view: memoryview, config: LogConfig, now_ms: int, large: Lock
+) -> tuple[memoryview, list[tuple[int, Header]]]:
+    """The batches of a request as they are to be kept, with position and header of each. ``large`` is held while a batch
+    is open that is large inside. Raises RequestError."""
+    found = split(view)
+    for _, header in found:
+        check(header, config, now_ms)
+    return prepare(view, found, config, now_ms, large)
+
+
+def split(view: memoryview) -> list[tuple[int, Header]]:
+    """Position and header of each batch of a request, checksums verified.
+
+    Raises RequestError (corrupt_message, invalid_record).
+    """
+    found: list[tuple[int, Header]] = []
+    position = 0
+    try:
+        while position < len(view):
+            header = read_header(view, position)
+            end = position + LOG_OVERHEAD + header[LENGTH]
+            if crc32c(view[position + CRC_START : end]) != header[CRC]:
+                raise RequestError(ErrorCode.corrupt_message, "A record batch does not match its checksum.")
+            found.append((position, header))
+            position = end
+    except UnsupportedMagic as error:
+        raise RequestError(ErrorCode.invalid_record, str(error)) from error
+    except ProtocolError as error:
+        raise RequestError(ErrorCode.corrupt_message, str(error)) from error
+    if not found:
+        raise RequestError(ErrorCode.invalid_record, "There is no record batch.")
+    if len(found) > 1 and any(header[PRODUCER_ID] >= 0 for _, header in found):
+        # Kafka allows one batch a partition and request; with sequence numbers more could be half a duplicate.
+        raise RequestError(ErrorCode.invalid_record, "An idempotent producer must send one record batch at a time.")
+    return found
+
+
+def check(header: Header, config: LogConfig, now_ms: int) -> None:
+    """Raises RequestError if the batch must not be appended."""
+    size = LOG_OVERHEAD + header[LENGTH]
+    attributes, count = header[ATTRIBUTES], header[RECORD_COUNT]
+    if size > config.max_message_bytes:
+        raise RequestError(
+            ErrorCode.message_too_large,
+            f"A record batch of {size} bytes is larger than max.message.bytes, {config.max_message_bytes}.",
+        )
+    if count <= 0 or header[LAST_DELTA] != count - 1:
+        raise RequestError(
+            ErrorCode.invalid_record,
+            f"A record batch says that it has {count} records and {header[LAST_DELTA] + 1} offsets.",
+        )
+    if count > most_records(attributes & COMPRESSION_MASK, size - HEADER_SIZE):
+        raise RequestError(ErrorCode.invalid_record, f"A record batch of {size} bytes cannot hold {count} records.")
+    if attributes & (CONTROL | DELETE_HORIZON):
+        raise RequestError(ErrorCode.invalid_record, "Clients are not allowed to write control batches.")
+    if attributes & TRANSACTIONAL and header[PRODUCER_ID] < 0:
+        raise RequestError(ErrorCode.invalid_record, "A batch of a transaction needs a producer id.")
+    if header[PRODUCER_ID] >= 0 and (header[BASE_SEQUENCE] < 0 or header[PRODUCER_EPOCH] < 0):
+        raise RequestError(ErrorCode.invalid_record, "A producer id needs an epoch and a sequence number.")
+    if attributes & LOG_APPEND_TIME:
+        raise RequestError(ErrorCode.invalid_timestamp, "A producer must not set the timestamp type to LogAppendTime.")
+    if not config.log_append_time:
+        for timestamp in (header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]):
+            if timestamp == NO_TIMESTAMP:
+                continue
+            if (
+                not -config.message_timestamp_before_max_ms
+                <= timestamp - now_ms
+                <= config.message_timestamp_after_max_ms
+            ):
+                raise RequestError(
+                    ErrorCode.invalid_timestamp,
+                    f"Timestamp {timestamp} is out of range: the broker's clock says {now_ms} and the topic allows "
+                    f"{config.message_timestamp_before_max_ms} ms before and {config.message_timestamp_after_max_ms} ms after.",
+                )
+
+
+def most_records(codec: int, size: int) -> int:
+    """How many records ``size`` bytes can hold, by what the codec can yield at most; 0 for a codec that does not exist."""
+    if codec > LARGEST_CODEC:
+        return 0
+    plain = size // SMALLEST_RECORD
+    return max(plain, min(inspection.MOST_RECORDS, plain * LARGEST_RATIO.get(codec, 1)))
+
+
+def prepare(
+    view: memoryview, found: list[tuple[int, Header]], config: LogConfig, now_ms: int, large: Lock
+) -> tuple[memoryview, list[tuple[int, Header]]]:
+    """The batches as this topic keeps them: another codec, LogAppendTime. Offsets are not in them yet.
+
+    Raises RequestError (invalid_record) for a record without a key in a compacted topic, and for records that cannot be read.
+    """
+    codec = config.compression_codec
+    recode = codec is not None and any(header[ATTRIBUTES] & COMPRESSION_MASK != codec for _, header in found)
+    if config.compact or recode:
+        out = bytearray()
+        for position, header in found:
+            batch = view[position : position + LOG_OVERHEAD + header[LENGTH]]
+            out += _look_inside(batch, config, codec if recode else None, large)
+        view = memoryview(out)
+        found = split(view)
+        for _, header in found:
+            if LOG_OVERHEAD + header[LENGTH] > config.max_message_bytes:
+                raise RequestError(
+                    ErrorCode.message_too_large, "A record batch is larger than max.message.bytes as it is kept."
+                )
+    if config.log_append_time:
+        for position, _ in found:
+            set_log_append_time(view, position, read_header(view, position), now_ms)
+        found = [(position, read_header(view, position)) for position, _ in found]
+    return view, found
+
+
+def _look_inside(batch: memoryview, config: LogConfig, codec: int | None, large: Lock) -> memoryview | bytearray:
+    header = read_header(batch)
+
+    def look(data: bytes) -> tuple[list[int], memoryview | bytearray]:
+        keyless = check_records(data, header.record_count, MOST_NAMED if config.compact else 0)
+        if keyless or codec is None or header.compression == codec:
+            return keyless, batch
+        level = {
+            1: config.compression_gzip_level,
+            3: config.compression_lz4_level,
+            4: config.compression_zstd_level,
+        }.get(codec)
+        return keyless, recoded(batch, 0, header, codec, compress(codec, data, level) if codec else data)
+
+    try:
+        keyless, kept = inspection.inspect(batch, header, config, large, look)
+    except ProtocolError as error:
+        raise RequestError(ErrorCode.invalid_record, f"The records of a batch cannot be read: {error}") from error
+    if keyless:
+        raise KeylessRecords(keyless)
+    return kept

@@ -1,0 +1,218 @@
+"""Looking up offsets by time: the first record that is not older, and the one with the largest timestamp. Methods of ``Log``.
+
+On a thread that may wait: batches are read from the disk and decompressed. As in ``reading.py`` no lock is taken, except for a
+moment to look at the end of the active segment.
+
+What is inside a batch is its producer's word, and nobody may have looked at it before. A batch that matches its checksum and
+cannot be read, or is too large to be opened, or does not have the record that its header promises, is answered for as a whole:
+with its first offset, from which a consumer misses nothing, and the timestamp of its header. That is also what bounds the work
+of one look-up.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.storage.log import inspection
+from broker.storage.log.reading import search
+from broker.storage.segments.segment import (
+    BASE_OFFSET,
+    LAST_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    CorruptSegment,
+    Header,
+    Segment,
+)
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import LOG_OVERHEAD, check_crc, read_header
+from protocol.kafka.records.record_scan import first_record, latest_record
+
+if TYPE_CHECKING:
+    from broker.storage.log.log import Log
+
+# One look-up opens at most so many batches. Two are enough where headers say what is so.
+MOST_OPENED = 16
+
+
+class Latest(NamedTuple):
+    """The batch with the largest timestamp among those of a segment from offset ``start`` to position ``end``; the first of them.
+    ``position`` -1: no batch has a timestamp."""
+
+    segment: Segment
+    start: int
+    end: int
+    timestamp: int
+    position: int
+
+
+class _Work:
+    """What one look-up may still spend."""
+
+    def __init__(self) -> None:
+        self.batches = MOST_OPENED
+        self.records = inspection.MOST_RECORDS
+
+    def take(self, header: Header) -> bool:
+        self.batches -= 1
+        self.records -= header[RECORD_COUNT]
+        return self.batches >= 0 and self.records >= 0
+
+
+def offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record that is not older than ``timestamp`` (ms); None if there is none.
+
+    Raises StorageError.
+    """
+    if log.offline is not None:
+        raise log.gone()
+    return search(log, lambda: _offset_for_timestamp(log, timestamp))
+
+
+def _offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
+    _, active, active_end = log.tail
+    start = log.log_start_offset
+    work = _Work()
+    for segment in log.view.segments:
+        if segment.largest()[0] < timestamp:
+            continue
+        end = active_end if segment is active else segment.size
+        entry = segment.times.at_or_before(timestamp)
+        position = 0
+        if entry is not None:
+            position = segment.locate(entry[1], end)
+            segment.check_time(entry[0], position)
+        for at, header in segment.walk(position, end):
+            if (
+                header[MAX_TIMESTAMP] < timestamp
+                or header[BASE_OFFSET] + header[LAST_DELTA] < start
+                or not header[RECORD_COUNT]
+            ):
+                continue
+            if not work.take(header):
+                return _whole(header, start)
+            try:
+                found = _first_record(log, segment, at, header, timestamp, start)
+            except ProtocolError:
+                return _whole(header, start)
+            if found is not None:
+                return found
+        if segment is active:
+            break
+    return None
+
+
+def _whole(header: Header, start: int) -> tuple[int, int]:
+    return max(header[BASE_OFFSET], start), header[MAX_TIMESTAMP]
+
+
+def _first_record(
+    log: "Log", segment: Segment, position: int, header: Header, timestamp: int, start: int
+) -> tuple[int, int] | None:
+    """Raises ProtocolError for a batch whose producer has made it so, CorruptSegment for one that the disk has damaged."""
+    batch = _read(segment, position, header)
+    parsed = read_header(batch)
+
+    def look(data: bytes) -> tuple[int, int] | None:
+        return first_record(parsed, data, timestamp, start, inspection.MOST_RECORDS)
+
+    return inspection.inspect(batch, parsed, log.config, log.around.large, look)
+
+
+def _read(segment: Segment, position: int, header: Header) -> bytes:
+    batch = segment.log.get().pread(header[LENGTH] + LOG_OVERHEAD, position)
+    try:
+        check_crc(batch, 0, read_header(batch))
+    except ProtocolError as error:
+        raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: {error}") from error
+    return batch
+
+
+def max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record that has the largest timestamp; None if no record has one. Raises StorageError."""
+    if log.offline is not None:
+        raise log.gone()
+    return search(log, lambda: _max_timestamp_offset(log))
+
+
+def _max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
+    start = log.log_start_offset
+    best: Latest | None = None
+    for segment in log.view.segments:
+        found = _latest(log, segment, start)
+        if found.position >= 0 and (best is None or found.timestamp > best.timestamp):
+            best = found
+    if best is None:
+        return None
+    header = best.segment.header(best.position, best.end)
+    if header is None:
+        raise CorruptSegment(f"{best.segment.log.path} has no record batch at position {best.position}")
+    try:
+        found_record = _first_record(log, best.segment, best.position, header, best.timestamp, start)
+    except ProtocolError:
+        found_record = None
+    return found_record or _whole(header, start)
+
+
+def _latest(log: "Log", segment: Segment, start: int) -> Latest:
+    """Usually the time index knows. Where its batch is one of which records were deleted, or of which compaction has left
+    nothing, the headers are read; what they said is kept for the next time."""
+    if segment is log.active:
+        with log.lock:  # the three belong together
+            (timestamp, offset), end = segment.largest(), segment.size
+    else:
+        (timestamp, offset), end = segment.largest(), segment.size
+    if timestamp < 0:
+        return Latest(segment, start, end, -1, -1)
+    position = segment.locate(offset, end)
+    segment.check_time(timestamp, position)
+    header = segment.header(position, end)
+    if header is not None and header[BASE_OFFSET] >= start and header[RECORD_COUNT]:
+        return Latest(segment, start, end, timestamp, position)
+    known = log.latest.get(segment.base_offset)
+    if known is None or not _still_true(known, segment, start, end):
+        known = Latest(segment, start, segment.locate(start, end), -1, -1)
+    found = _walk(log, known, start, end)
+    there = log.view.segments
+    log.latest = {base: one for base, one in log.latest.items() if one.segment in there} | {segment.base_offset: found}
+    return found
+
+
+def _still_true(known: Latest, segment: Segment, start: int, end: int) -> bool:
+    """Also if the log start offset has moved, as long as it has not come to the batch that was found."""
+    if known.segment is not segment or known.end > end or known.start > start:
+        return False
+    if known.start == start:
+        return True
+    header = segment.header(known.position, known.end) if known.position >= 0 else None
+    return header is not None and header[BASE_OFFSET] >= start
+
+
+def _walk(log: "Log", known: Latest, start: int, end: int) -> Latest:
+    """``known``, continued to ``end``."""
+    segment, _, begin, timestamp, position = known
+    for at, header in segment.walk(begin, end):
+        latest = header[MAX_TIMESTAMP]
+        if not header[RECORD_COUNT] or latest <= timestamp:
+            continue
+        if header[BASE_OFFSET] < start:
+            latest = _latest_from(log, segment, at, header, start)
+            if latest <= timestamp:
+                continue
+        timestamp, position = latest, at
+    return Latest(segment, start, end, timestamp, position)
+
+
+def _latest_from(log: "Log", segment: Segment, position: int, header: Header, start: int) -> int:
+    """The largest timestamp of the records that are left of a batch of which the log start offset has taken some; -1 if none has
+    one."""
+    batch = _read(segment, position, header)
+    parsed = read_header(batch)
+
+    def look(data: bytes) -> tuple[int, int] | None:
+        return latest_record(parsed, data, start, inspection.MOST_RECORDS)
+
+    try:
+        found = inspection.inspect(batch, parsed, log.config, log.around.large, look)
+    except ProtocolError:
+        return header[MAX_TIMESTAMP]
+    return -1 if found is None else found[1]

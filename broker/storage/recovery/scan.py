@@ -1,0 +1,149 @@
+"""Verifying a segment: from one position on, every batch's header, order and checksum; and what is behind a bad one.
+
+Used by recovery at the start, by the making of an index, and by the scrub; on whatever thread those run. Reads the log file
+and changes nothing.
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.runtime.disk import File
+from broker.storage.segments.segment import BASE_OFFSET, CRC, EPOCH, LAST_DELTA, LENGTH, MAX_RELATIVE, NEVER, Header
+from protocol.checksum import crc32c
+from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
+
+CHUNK_BYTES = 1024 * 1024
+PAGE_BYTES = 4096
+
+# What looking at one batch costs, in bytes that could be verified in that time.
+BATCH_COST_BYTES = 2048
+
+OnBatch = Callable[[int, Header], None]
+
+
+class Scanned(NamedTuple):
+    """``position`` is where it ended and ``offset`` what follows there; ``bad`` if that is because of a bad batch."""
+
+    position: int
+    offset: int
+    bad: bool
+
+
+def _nothing(position: int, header: Header) -> None:
+    pass
+
+
+def scan(
+    file: File,
+    position: int,
+    end: int,
+    offset: int,
+    *,
+    base_offset: int,
+    dense_from: int = 0,
+    newest_epoch: int = 0,
+    on_batch: OnBatch = _nothing,
+    stop_after: int | None = None,
+) -> Scanned:
+    """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first one
+    has ``offset`` or a later one.
+
+    There is no gap between offsets that reaches beyond ``dense_from``: compaction was not there yet. The base offset and the
+    leader epoch are outside a batch's checksum, so that such rules are all that protects them. ``on_batch`` sees every good
+    batch. Ends at ``end``, at the first bad batch, or when as much work is done as for about ``stop_after`` bytes.
+    """
+    unpack = HEADER.unpack_from
+    left = NEVER if stop_after is None else stop_after
+    want = 0
+    while position < end and left > 0:
+        data = memoryview(file.pread(min(want or min(CHUNK_BYTES, max(left, PAGE_BYTES)), end - position), position))
+        want = 0
+        at = 0
+        while len(data) - at >= HEADER_SIZE and left > 0:
+            header: Header = unpack(data, at)
+            size = header[LENGTH] + LOG_OVERHEAD
+            base = header[BASE_OFFSET]
+            if (
+                header[3] != MAGIC
+                or size < SMALLEST_BATCH_LENGTH + LOG_OVERHEAD
+                or position + size > end
+                or base < offset
+                or (base != offset and base > dense_from)
+                or base + header[LAST_DELTA] - base_offset > MAX_RELATIVE
+                or header[LAST_DELTA] < 0
+                or not 0 <= header[EPOCH] <= newest_epoch
+            ):
+                return Scanned(position, offset, True)
+            if at + size > len(data):
+                break
+            if crc32c(data[at + CRC_START : at + size]) != header[CRC]:
+                return Scanned(position, offset, True)
+            on_batch(position, header)
+            offset = base + header[LAST_DELTA] + 1
+            position += size
+            at += size
+            left -= size + BATCH_COST_BYTES
+        if at == 0:
+            if len(data) < HEADER_SIZE:
+                return Scanned(position, offset, True)
+            want = header[LENGTH] + LOG_OVERHEAD  # larger than a chunk: once more, whole
+    return Scanned(position, offset, False)
+
+
+def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
+    """Where the next good batch with ``offset`` or a later one begins, at ``position`` or behind; None if there is none.
+
+    Behind a bad batch nothing says where the next one begins, so every position is tried that looks like a header: the upper
+    half of a fitting offset, and the format's number where it must be.
+    """
+    # A batch behind here has an offset that the bytes up to there could have reached.
+    upper_halves = {(offset + ahead) >> 32 for ahead in (0, end - position)}
+    prefixes = b"|".join(re.escape(half.to_bytes(4, "big")) for half in sorted(upper_halves))
+    pattern = re.compile(b"(?=(?:" + prefixes + b").{12}\x02)", re.DOTALL)
+    while end - position >= HEADER_SIZE:
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if len(data) < HEADER_SIZE:
+            return None
+        for match in pattern.finditer(data, 0, len(data)):
+            at = match.start()
+            if at + HEADER_SIZE > len(data):
+                break  # the next chunk has it whole
+            header: Header = HEADER.unpack_from(data, at)
+            size = header[LENGTH] + LOG_OVERHEAD
+            if (
+                header[BASE_OFFSET] < offset
+                or header[LENGTH] < SMALLEST_BATCH_LENGTH
+                or position + at + size > end
+                or header[LAST_DELTA] < 0
+            ):
+                continue
+            batch = data[at : at + size] if at + size <= len(data) else file.pread(size, position + at)
+            if crc32c(memoryview(batch)[CRC_START:]) == header[CRC]:
+                return position + at
+        position += max(1, len(data) - HEADER_SIZE + 1)
+    return None
+
+
+def never_written(file: File, position: int, end: int) -> bool:
+    """True if the bytes from ``position`` to ``end`` show that a write did not reach the disk before the power went: they
+    are all zero, or a whole page of them is. What was written and is damaged does not look like that."""
+    clean = True
+    while position < end:
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if not data:
+            break
+        if data.strip(b"\0"):
+            clean = False
+            first_page = -position % PAGE_BYTES
+            for page in range(first_page, len(data), PAGE_BYTES):
+                piece = data[page : page + PAGE_BYTES]
+                if len(piece) == PAGE_BYTES and not piece.strip(b"\0"):
+                    return True
+        elif len(data) >= 2 * PAGE_BYTES:
+            return True
+        # Chunks after the first begin at a page, so that none is cut in two.
+        position += len(data)
+        if position % PAGE_BYTES and position < end:
+            position -= position % PAGE_BYTES
+    return clean

@@ -1,0 +1,194 @@
+"""A file of equal-sized, sorted entries with two numbers each: what the offset index and the time index have in common.
+
+Who appends holds the log's lock; any thread may search. The newest entries, at most a page of them, are in memory only:
+an index can always be made again from the log, so it is written a page at a time and trusted after a crash only up to the
+recovery point. Searching reads a page of the file and keeps that one page; so memory does not grow with the log.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from broker.runtime.threads import Lock
+from broker.storage.segments.file_names import CachedFile
+
+Column = Sequence[int]
+
+
+class CorruptIndex(Exception):
+    """An index file that does not fit its segment."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} {why}")
+        self.path = path
+
+
+class Page(NamedTuple):
+    """Entries ``first`` .. of the file, as two columns."""
+
+    first: int
+    columns: tuple[Column, Column]
+
+
+class IndexFile:
+    """Entries are pairs; the first number rises strictly, the second rises or stays."""
+
+    ENTRY: Struct
+    PAGE_ENTRIES: int
+
+    __slots__ = ("_mutex", "_page", "_stored", "_tail", "cached")
+
+    def __init__(self, cached: CachedFile) -> None:
+        self.cached = cached
+        self._mutex = Lock()
+        self._tail: tuple[list[int], list[int]] = ([], [])
+        self._page: Page | None = None
+        self._stored = -1  # entries in the file; -1: not looked at yet
+
+    def _decode(self, data: bytes) -> tuple[Column, Column]:
+        first, second = zip(*self.ENTRY.iter_unpack(data), strict=True)
+        return first, second
+
+    def __len__(self) -> int:
+        return self._stored_entries() + len(self._tail[0])
+
+    def _stored_entries(self) -> int:
+        stored = self._stored
+        if stored < 0:
+            try:
+                stored = self.cached.size() // self.ENTRY.size
+            except FileNotFoundError:  # made when the first page is full
+                stored = 0
+            self._stored = stored
+        return stored
+
+    def append(self, first: int, second: int) -> None:
+        """The log's lock is held. A full page goes to the file; where that fails it stays in memory until it can."""
+        with self._mutex:
+            self._tail[0].append(first)
+            self._tail[1].append(second)
+        if len(self._tail[0]) >= self.PAGE_ENTRIES:
+            try:
+                self.flush()
+            except OSError:
+                # The record is stored and must not fail for its index. If the disk stays full, appends of records fail too,
+                # so this does not grow; and whoever closes the segment flushes again and reports it.
+                pass
+
+    def flush(self) -> None:
+        """Write the entries that are only in memory; makes the file. The log's lock is held."""
+        stored = self._stored_entries()
+        firsts, seconds = self._tail
+        file = self.cached.create()
+        if not firsts:
+            return
+        pack = self.ENTRY.pack
+        data = b"".join([pack(a, b) for a, b in zip(firsts, seconds, strict=True)])
+        file.pwrite([data], stored * self.ENTRY.size)
+        with self._mutex:
+            self._stored = stored + len(firsts)
+            self._tail = ([], [])
+
+    def sync(self) -> None:
+        if self._stored_entries():
+            self.cached.get().sync()
+
+    def truncate(self, entries: int) -> None:
+        """Keep the first ``entries``. The log's lock is held, or nobody else knows the log yet."""
+        if entries == len(self):
+            return  # and no file is made for an index that has nothing in it
+        self.flush()
+        self.cached.get().truncate(entries * self.ENTRY.size)
+        with self._mutex:
+            self._stored = entries
+            self._page = None
+
+    def floor(self, key: int, column: int) -> tuple[int, int] | None:
+        """The last entry whose number in ``column`` is at most ``key``; None if there is none.
+
+        Of a damaged file, whose entries are not sorted, it is some entry that is at most ``key``.
+        """
+        with self._mutex:
+            tail = self._tail
+            keys = tail[column]
+            if keys and keys[0] <= key:
+                at = bisect_right(keys, key) - 1
+                return tail[0][at], tail[1][at]
+        stored = self._stored_entries()
+        if stored == 0:
+            return None
+        page = self._find_page(key, column, stored)
+        if page is None:
+            return None
+        at = bisect_right(page.columns[column], key) - 1
+        return page.columns[0][at], page.columns[1][at]
+
+    def ceiling(self, key: int, column: int) -> tuple[int, int] | None:
+        """The first entry with ``key`` or more in ``column``."""
+        number = self.count_below(key, column)
+        if number < self._stored_entries():
+            return self.entry(number)
+        with self._mutex:
+            tail = self._tail
+            at = bisect_left(tail[column], key)
+            return (tail[0][at], tail[1][at]) if at < len(tail[column]) else None
+
+    def last(self) -> tuple[int, int] | None:
+        with self._mutex:
+            if self._tail[0]:
+                return self._tail[0][-1], self._tail[1][-1]
+        stored = self._stored_entries()
+        return self.entry(stored - 1) if stored else None
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """Entry ``number`` of the file."""
+        data = self.cached.get().pread(self.ENTRY.size, number * self.ENTRY.size)
+        if len(data) < self.ENTRY.size:  # cut since it was measured: as good as an entry that leads nowhere
+            return -1, -1
+        first, second = self.ENTRY.unpack(data)
+        return first, second
+
+    def count_below(self, key: int, column: int) -> int:
+        """How many entries have a number in ``column`` that is less than ``key``. All of them are in the file."""
+        low, high = 0, self._stored_entries()
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[column] < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _find_page(self, key: int, column: int, stored: int) -> Page | None:
+        """The page in which ``floor`` is found: the one kept, the one after it (reading on), or by bisection."""
+        page = self._page
+        if page is not None and (keys := page.columns[column])[0] <= key:
+            after = page.first + len(keys)
+            if key <= keys[-1] or after >= stored:
+                return page
+            if len(keys) == self.PAGE_ENTRIES:
+                following = self._load_page(after)
+                keys = following.columns[column]
+                if not keys or keys[0] > key:  # between the two
+                    return page
+                if key <= keys[-1] or after + len(keys) >= stored:
+                    return following
+        low, high = 0, (stored - 1) // self.PAGE_ENTRIES  # page numbers
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.entry(middle * self.PAGE_ENTRIES)[column] <= key:
+                low = middle
+            else:
+                high = middle - 1
+        page = self._load_page(low * self.PAGE_ENTRIES)
+        return page if page.columns[column] and page.columns[column][0] <= key else None
+
+    def _load_page(self, first: int) -> Page:
+        size = self.ENTRY.size
+        data = self.cached.get().pread(self.PAGE_ENTRIES * size, first * size)
+        data = data[: len(data) // size * size]
+        page = Page(first, self._decode(data) if data else ((), ()))
+        if data:
+            self._page = page
+        return page

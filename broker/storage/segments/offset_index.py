@@ -1,0 +1,43 @@
+"""``<base>.index``: where in a segment an offset lies. Kafka's format: pairs of int32, relative offset and file position.
+
+An entry stands for about ``index.interval.bytes`` of log and names a batch: its last offset (relative to the segment's base)
+and the position where it begins. The threads are those of ``index_file.py``.
+"""
+
+import sys
+from array import array
+from struct import Struct
+
+from broker.storage.segments.file_names import CachedFile
+from broker.storage.segments.index_file import Column, IndexFile
+
+
+class OffsetIndex(IndexFile):
+    ENTRY = Struct(">ii")
+    PAGE_ENTRIES = 512  # 4 KiB
+
+    __slots__ = ("base_offset",)
+
+    def __init__(self, cached: CachedFile, base_offset: int) -> None:
+        super().__init__(cached)
+        self.base_offset = base_offset
+
+    def _decode(self, data: bytes) -> tuple[Column, Column]:
+        numbers = array("i", data)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        return numbers[0::2], numbers[1::2]
+
+    def add(self, last_offset: int, position: int) -> None:
+        """The batch at ``position`` ends with ``last_offset``."""
+        self.append(last_offset - self.base_offset, position)
+
+    def batch_before(self, offset: int) -> tuple[int, int] | None:
+        """(last offset, position) of the last indexed batch that ends at or before ``offset``."""
+        found = self.floor(offset - self.base_offset, 0)
+        return None if found is None else (found[0] + self.base_offset, found[1])
+
+    def position_before(self, position: int) -> int:
+        """Where the last indexed batch that begins at or before ``position`` begins; 0 if none does."""
+        found = self.floor(position, 1)
+        return 0 if found is None else found[1]

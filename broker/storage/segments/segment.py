@@ -1,0 +1,298 @@
+"""One segment of a log: a file of record batches, its two indexes, and the index of aborted transactions.
+
+Only the newest segment of a log (the active one) grows; who appends holds the log's lock. Reading needs no lock: the bytes
+below ``size`` never change. What is read here are headers and index pages, never the data that a consumer gets.
+
+An index is only a hint. Whatever it says is checked against the header that it points at, and CorruptIndex is raised where
+they disagree; the log then makes the index again.
+"""
+
+import errno
+from collections.abc import Iterator
+
+from broker.errors import StorageError
+from broker.storage.segments.file_names import (
+    LOG,
+    OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    TXN_INDEX,
+    OpenFiles,
+    file_name,
+)
+from broker.storage.segments.index_file import CorruptIndex
+from broker.storage.segments.offset_index import OffsetIndex
+from broker.storage.segments.time_index import TimeIndex
+from broker.storage.segments.txn_index import TransactionIndex
+from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, SMALLEST_BATCH_LENGTH
+
+# Kafka's record batch header as ``HEADER`` unpacks it: the fields by number, without making an object of each.
+Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+BASE_OFFSET, LENGTH, EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(9)
+PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT = range(9, 13)
+
+NEVER = 2**63 - 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+# Headers are read a few at a time: an index entry stands for 4 KiB by default.
+WALK_BYTES = 8192
+# File positions and offsets within a segment are int32 in Kafka's index format.
+MAX_RELATIVE = 2**31 - 1
+
+
+class CorruptSegment(StorageError):
+    """Bytes that are no batch where a batch must begin."""
+
+
+class Segment:
+    """``size`` is the end of the last whole batch, in bytes."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "aborted",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "files",
+        "first_timestamp",
+        "hot_from",
+        "largest_timestamp",
+        "largest_timestamp_offset",
+        "log",
+        "max_entries",
+        "offsets",
+        "roll_at_ms",
+        "roll_at_timestamp",
+        "size",
+        "times",
+    )
+
+    def __init__(
+        self, files: OpenFiles, directory: str, base_offset: int, size: int, created_ms: int, infix: str = ""
+    ) -> None:
+        """``infix`` is added to the names of the files (``.cleaned``)."""
+        self.files = files
+        self.base_offset = base_offset
+        self.directory = directory
+        self.size = size
+        self.created_ms = created_ms
+        self.log = files.cached(f"{directory}/{file_name(base_offset, LOG)}{infix}")
+        self.offsets = OffsetIndex(
+            files.cached(f"{directory}/{file_name(base_offset, OFFSET_INDEX)}{infix}"), base_offset
+        )
+        self.times = TimeIndex(files.cached(f"{directory}/{file_name(base_offset, TIME_INDEX)}{infix}"), base_offset)
+        self.aborted = TransactionIndex(files.cached(f"{directory}/{file_name(base_offset, TXN_INDEX)}{infix}"))
+        # -2: not looked at yet (of a closed segment it is the last entry of the time index).
+        self.largest_timestamp = -2
+        self.largest_timestamp_offset = base_offset
+        self._bytes_since_index = 0
+        self.hot_from = size  # what lies behind was appended by this process, so it is most likely in the page cache
+        self.first_timestamp = -1  # the largest of the first batch
+        self.max_entries = NEVER  # of the offset index
+        # When to begin a new segment: by the records' time where they have one, by the clock otherwise.
+        self.roll_at_timestamp = NEVER
+        self.roll_at_ms = NEVER
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log.path!r}, size={self.size})"
+
+    def appended(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
+        """A batch was written at ``position``, the end. Keeps indexes and ``size`` up to date."""
+        self.index(position, size, last_offset, max_timestamp, interval)
+        self.size = position + size
+
+    def index(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
+        """Take a batch into the indexes; they get an entry about every ``interval`` bytes."""
+        if max_timestamp > self.largest_timestamp:
+            self.largest_timestamp = max_timestamp
+            self.largest_timestamp_offset = last_offset
+        if self._bytes_since_index > interval:
+            self.offsets.add(last_offset, position)
+            self.times.add(self.largest_timestamp, self.largest_timestamp_offset)
+            self._bytes_since_index = 0
+            if len(self.offsets) >= self.max_entries:
+                self.roll_at_ms = -1  # at the next append
+        self._bytes_since_index += size
+
+    def largest(self) -> tuple[int, int]:
+        """(largest timestamp, last offset of the batch that has it); (-1, base offset) where no batch has a timestamp."""
+        if self.largest_timestamp == -2:
+            timestamp, offset = self.times.largest()
+            self.largest_timestamp_offset = offset
+            self.largest_timestamp = timestamp
+        return self.largest_timestamp, self.largest_timestamp_offset
+
+    def finish_indexes(self) -> None:
+        """Write out what is only in memory; the time index ends with the largest timestamp, as Kafka's do."""
+        timestamp, offset = self.largest()
+        if timestamp >= 0:
+            self.times.add(timestamp, offset)
+        self.offsets.flush()
+        self.times.flush()
+
+    def keep_indexes(self) -> None:
+        """As ``finish_indexes``; what a full disk does not take stays in memory, and the next start makes it again."""
+        try:
+            self.finish_indexes()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+
+    def start_indexes_from(self, position: int, offset: int) -> None:
+        """Forget the entries for the batch at ``position``, whose base offset is ``offset``, and all behind it.
+
+        From here on ``index`` does no I/O but to write, so that it cannot fail a record that is stored already.
+        """
+        self.offsets.truncate(self.offsets.count_below(position, 1))
+        self.times.truncate(self.times.count_below(offset - self.base_offset, 1))
+        self.largest_timestamp, self.largest_timestamp_offset = self.times.largest()
+        self._bytes_since_index = (
+            NEVER if position else 0
+        )  # the batch at `position` had an entry unless it is the first
+
+    def rebuild_indexes(self, interval: int) -> None:
+        """Make both indexes again from the headers of the log. Of the active segment, the log's lock is held.
+
+        The entries go into the files in place, so a reader may find too few meanwhile: it then walks further.
+        Raises CorruptSegment.
+        """
+        twin = Segment(self.files, self.directory, self.base_offset, self.size, self.created_ms)
+        twin.largest_timestamp = -1
+        twin.offsets.truncate(0)
+        twin.times.truncate(0)
+        next_offset = self.base_offset
+        for position, header in self.walk(0, self.size):
+            last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
+            if not next_offset <= header[BASE_OFFSET] <= last_offset <= self.base_offset + MAX_RELATIVE:
+                raise CorruptSegment(f"{self.log.path} has a batch with a wrong offset at position {position}")
+            next_offset = last_offset + 1
+            twin.index(position, header[LENGTH] + LOG_OVERHEAD, last_offset, header[MAX_TIMESTAMP], interval)
+        twin.keep_indexes()
+        self.offsets, self.times = twin.offsets, twin.times
+        self.largest_timestamp, self.largest_timestamp_offset = twin.largest()
+        self._bytes_since_index = twin._bytes_since_index
+
+    def check_largest(self) -> tuple[int, int]:
+        """As ``largest``, after a look at the batch that is said to have it. Raises CorruptIndex."""
+        timestamp, offset = self.largest()
+        if timestamp >= 0:
+            self.check_time(timestamp, self.locate(offset, self.size))
+        return timestamp, offset
+
+    def check_time(self, timestamp: int, position: int) -> None:
+        """Raises CorruptIndex unless the batch at ``position`` has this largest timestamp, as the time index says."""
+        header = self.header(position, self.size)
+        if header is None or header[MAX_TIMESTAMP] != timestamp:
+            raise CorruptIndex(self.times.cached.path, f"says {timestamp} of the batch at {position}")
+
+    def torn_at(self, position: int, end: int) -> bool:
+        """The file ends within the batch at ``position``, or the batch's header was never written."""
+        data = self.log.get().pread(min(HEADER_SIZE, end - position), position)
+        if len(data) < HEADER_SIZE or not data.strip(b"\0"):
+            return True
+        header: Header = HEADER.unpack(data)
+        return header[_MAGIC] == MAGIC and position + LOG_OVERHEAD + header[LENGTH] > end
+
+    def sync_indexes(self) -> None:
+        self.offsets.sync()
+        self.times.sync()
+        self.aborted.sync()
+
+    def walk(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
+        """Position and header of each batch from ``position``, where one begins, to ``end``, where one ends.
+
+        Raises CorruptSegment at something that is no batch. Checksums are not looked at.
+        """
+        file = self.log.get()
+        unpack = HEADER.unpack_from
+        while position < end:
+            data = file.pread(min(WALK_BYTES, end - position), position)
+            at = 0
+            while at + HEADER_SIZE <= len(data):
+                header: Header = unpack(data, at)
+                size = header[LENGTH] + LOG_OVERHEAD
+                if header[_MAGIC] != MAGIC or header[LENGTH] < SMALLEST_BATCH_LENGTH or position + size > end:
+                    raise CorruptSegment(f"{self.log.path} has no record batch at position {position}")
+                yield position, header
+                position += size
+                at += size
+            if at == 0:
+                raise CorruptSegment(f"{self.log.path} has no record batch at position {position}")
+
+    def locate(self, offset: int, end: int) -> int:
+        """Where the first batch that ends at ``offset`` or later begins; ``end`` if none does."""
+        position = 0
+        indexed = self.offsets.batch_before(offset)
+        if indexed is not None:
+            last_offset, position = indexed
+            if position < end:
+                self._check(position, end, last_offset)
+            elif position > self.size:
+                raise CorruptIndex(self.offsets.cached.path, f"points at position {position}, outside its segment")
+        for at, header in self.walk(min(position, end), end):
+            if header[BASE_OFFSET] + header[LAST_DELTA] >= offset:
+                return at
+        return end
+
+    def _check(self, position: int, end: int, last_offset: int) -> None:
+        header = self.header(position, end)
+        if header is None or header[BASE_OFFSET] + header[LAST_DELTA] != last_offset:
+            raise CorruptIndex(self.offsets.cached.path, f"points at position {position}, where no such batch is")
+
+    def header(self, position: int, end: int) -> Header | None:
+        """The header at ``position``; None if what is there cannot be one."""
+        if not 0 <= position <= end - HEADER_SIZE:
+            return None
+        header: Header = HEADER.unpack(self.log.get().pread(HEADER_SIZE, position))
+        if (
+            header[_MAGIC] != MAGIC
+            or header[LENGTH] < SMALLEST_BATCH_LENGTH
+            or position + LOG_OVERHEAD + header[LENGTH] > end
+            or header[BASE_OFFSET] < self.base_offset
+            or header[LAST_DELTA] < 0
+        ):
+            return None
+        return header
+
+    def end_within(self, offset: int, position: int, max_bytes: int, end: int) -> tuple[int, int]:
+        """The end of the last batch that ends within ``max_bytes`` from ``position`` (``position`` itself if the first one does
+        not), and the offset that follows there (-1 where it is not known). The batch at ``position`` has ``offset`` in it or
+        behind it, and ``end`` is more than ``max_bytes`` away."""
+        bound = position + max_bytes
+        at = self.offsets.position_before(bound)
+        if at > position:
+            header = self.header(at, end)
+            if header is None or header[BASE_OFFSET] <= offset:
+                raise CorruptIndex(self.offsets.cached.path, f"points at position {at}, where no such batch is")
+            after = at + LOG_OVERHEAD + header[LENGTH]
+            if after > bound:
+                return at, header[BASE_OFFSET]
+            return after, header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        next_offset = -1
+        for at, header in self.walk(position, end):
+            after = at + LOG_OVERHEAD + header[LENGTH]
+            if after > bound:
+                return at, header[BASE_OFFSET]
+            position, next_offset = after, header[BASE_OFFSET] + header[LAST_DELTA] + 1
+        return position, next_offset
+
+    def end_offset_at(self, position: int) -> int:
+        """An offset behind every batch that begins before ``position``; ``NEVER`` where the index ends before."""
+        found = self.offsets.ceiling(position, 1)
+        return NEVER if found is None else found[0] + self.base_offset + 1
+
+    def first_end(self, position: int, end: int) -> tuple[int, int]:
+        """The end of the batch at ``position``, and the offset that follows it."""
+        at, header = next(self.walk(position, end))
+        return at + LOG_OVERHEAD + header[LENGTH], header[BASE_OFFSET] + header[LAST_DELTA] + 1
+
+    def paths(self) -> list[str]:
+        """All files that may belong to the segment."""
+        return [f"{self.directory}/{file_name(self.base_offset, suffix)}" for suffix in SEGMENT_SUFFIXES]
+
+    def drop_files(self) -> None:
+        self.log.drop()
+        self.offsets.cached.drop()
+        self.times.cached.drop()
+        self.aborted.cached.drop()

@@ -1,0 +1,1 @@
+"""What is done to logs in the background: fsync, retention, compaction, scrub, and closing them."""

@@ -1,0 +1,467 @@
+"""Compaction: of each key only the last record stays. Kafka's rules (LogCleaner, Cleaner), on the background thread.
+
+A log is cleaned from its begin up to some closed segment that is durable. First the keys of the part that was not cleaned yet
+are read, each with its last offset, as many as the memory allows; then every segment up to there is written again without the
+records that a later one replaces, several small ones into one. Offsets stay what they are, so a cleaned log has gaps.
+
+- A record without a value (a tombstone) stays ``delete.retention.ms`` longer: its batch gets the time when it may go, in the
+  place of its base timestamp (bit 6 of the attributes), the first time it is cleaned.
+- Records of aborted transactions go, and replace nothing. A marker stays until nothing of its transaction is left, and then
+  ``delete.retention.ms`` longer, as a tombstone does. Nothing is cleaned from the first unstable offset on.
+- The last batch of an idempotent producer stays, if need be without records: its sequence number is in it. So does a marker that
+  is all there is of a producer: its epoch is in it, which fences older ones.
+- A batch that keeps all its records is copied as it is. So is one that matches its checksum and cannot be read, or is larger
+  inside than ``inspection.py`` allows: nothing is known of its keys. One that does not match its checksum takes the partition
+  offline.
+
+A new segment takes the place of the old ones in durable steps (``_swap``), each of which recovery can finish or forget:
+``.cleaned`` files are forgotten, a ``.swap`` file is complete and finished.
+
+Everything here is a generator, so that the background thread can stop between two pieces of about a MiB.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import attrs
+
+from broker.errors import RequestError, StorageError
+from broker.log import get_logger
+from broker.runtime.threads import Lock
+from broker.storage.log import aborted_checkpoint, inspection
+from broker.storage.log.log import Log
+from broker.storage.log.log_config import LONG_MAX
+from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
+from broker.storage.segments.segment import MAX_RELATIVE, CorruptSegment, Segment
+from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import DELETE_HORIZON, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from protocol.kafka.records.record_scan import check_records
+from protocol.kafka.records.records import Record, build_batch, read_records
+
+logger = get_logger("storage")
+
+T = TypeVar("T")
+
+PIECE_BYTES = 1024 * 1024
+# What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
+KEY_OVERHEAD_BYTES = 150
+# Longer keys are kept as a digest of this size: no two of them are alike.
+DIGEST_BYTES = 32
+
+_BITS_KEPT = ~0x07  # all attributes but the codec
+
+
+@attrs.frozen
+class Cleanable:
+    """What of a log can be cleaned: ``segments``, of which those from ``dirty`` on have not been."""
+
+    log: Log
+    segments: tuple[Segment, ...]
+    dirty: int  # number of the first
+    dirty_ratio: float
+    overdue: bool  # max.compaction.lag.ms has passed
+
+
+def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
+    """None where there is nothing to clean. ``durable``: what could be cleaned if the recovery point were saved to be there."""
+    config = log.config
+    if not config.compact or log.offline is not None:
+        return None
+    view = log.view
+    end = 0
+    for segment, next_base in zip(view.segments, view.bases[1:], strict=False):
+        timestamp, _ = segment.largest()
+        too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
+        # Behind the recovery point that a crash would leave there must be no gaps: recovery takes one for damage.
+        point = log.saved_point if durable is None else durable
+        if too_young or next_base > min(point, log.last_stable_offset):
+            break
+        end += 1
+    segments = view.segments[:end]
+    dirty = sum(segment.base_offset < log.first_dirty_offset for segment in segments)
+    if dirty and segments[dirty - 1 : dirty] and _ends_after(view.bases, dirty, log.first_dirty_offset):
+        dirty -= 1  # the keys did not all fit: it was cleaned in part
+    dirty_bytes = sum(segment.size for segment in segments[dirty:])
+    if dirty_bytes == 0:
+        return None
+    oldest_ms = segments[dirty].largest()[0]
+    overdue = config.max_compaction_lag_ms < LONG_MAX and 0 <= oldest_ms < now_ms - config.max_compaction_lag_ms
+    return Cleanable(log, segments, dirty, dirty_bytes / sum(segment.size for segment in segments), overdue)
+
+
+def _ends_after(bases: tuple[int, ...], number: int, offset: int) -> bool:
+    return number >= len(bases) or bases[number] > offset
+
+
+def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
+    """The log that is in most need of it, if any is enough."""
+    best: Cleanable | None = None
+    for log in logs:
+        found = _worth_cleaning(log, now_ms)
+        if found is None:
+            continue
+        if best is None or (found.overdue, found.dirty_ratio) > (best.overdue, best.dirty_ratio):
+            best = found
+    return best
+
+
+def waiting(logs: list[Log], now_ms: int) -> list[Log]:
+    """The logs that need cleaning and wait only for a checkpoint, because what is to be cleaned lies behind their saved recovery
+    points."""
+    found = []
+    for log in logs:
+        bases = log.view.bases
+        if not log.config.compact or len(bases) < 2 or log.saved_point >= bases[-1]:
+            continue
+        if _worth_cleaning(log, now_ms) is None and _worth_cleaning(log, now_ms, bases[-1]) is not None:
+            found.append(log)
+    return found
+
+
+def _worth_cleaning(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
+    try:
+        found = cleanable(log, now_ms, durable)
+    except OSError as error:
+        log.failed("an index could not be read", error)
+        return None
+    if found is not None and (found.overdue or found.dirty_ratio >= log.config.min_cleanable_dirty_ratio):
+        return found
+    return None
+
+
+class Cleaning:
+    """One cleaning of one log."""
+
+    def __init__(self, plan: Cleanable, key_bytes: int, now_ms: int) -> None:
+        self.log = plan.log
+        self._plan = plan
+        self._key_bytes = key_bytes
+        self._now_ms = now_ms
+        self._config = plan.log.config
+        self._latest: dict[bytes, int] = {}
+        self._last_of_producers: set[int] = set()
+        self._last_epochs: dict[int, int] = {}
+        self._transactions = CleanedTransactions([])
+        self._unread: set[int] = set()  # base offsets of batches that cannot be read
+        self._large = Lock()  # of its own: there is one cleaning at a time, and no request is to wait for it
+
+    def run(self) -> Iterator[None]:
+        """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
+        log = self.log
+        try:
+            aborted = [entry for segment in log.view.segments for entry in segment.aborted.entries()]
+            self._transactions = CleanedTransactions(aborted)
+            yield from self._read_keys()
+            segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
+            # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
+            log.dense_from = max(log.dense_from, self._end_offset)
+            log.around.save_cleaner_offset(log)
+            for group in self._groups(segments):
+                with log.lock:
+                    producers = log.producers.freeze()
+                self._last_of_producers = set(producers.last_offsets().values())
+                self._last_epochs = producers.epochs_of_markers()
+                yield from self._clean(group)
+            if self._unread:
+                logger.warning(
+                    "batches that cannot be read are kept",
+                    topic=log.topic,
+                    partition=log.partition,
+                    batches=len(self._unread),
+                    first_offset=min(self._unread),
+                )
+        except CorruptSegment as error:
+            raise log.go_offline(str(error)) from error
+        except OSError as error:
+            if log.deleted:
+                return
+            raise log.failed("compaction could not read or write", error) from error
+        log.first_dirty_offset = self._end_offset
+
+    # -- which records stay --------------------------------------------------------------------------------------------
+
+    def _read_keys(self) -> Iterator[None]:
+        """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
+        room = self._key_bytes
+        self._end_offset = self.log.first_dirty_offset
+        for segment in self._plan.segments[self._plan.dirty :]:
+            for batch, header in self._batches(segment):
+                if batch is None:
+                    yield
+                    continue
+                aborted = self._transactions.is_aborted(header)
+                if header.last_offset >= self._end_offset and not header.is_control and not aborted:
+                    room -= self._inspect(batch, header, lambda data: self._add_keys(header, data), 0)  # noqa: B023 (called here)
+                self._end_offset = max(self._end_offset, header.next_offset)
+                if room <= 0:
+                    return
+        following = [base for base in self.log.view.bases if base >= self._end_offset]
+        if following:  # over the gap that an earlier cleaning left
+            self._end_offset = following[0]
+
+    def _add_keys(self, header: BatchHeader, data: bytes) -> int:
+        """How much memory the keys take that are new."""
+        latest, taken = self._latest, 0
+        for record in read_records(header, data):
+            if record.key is not None and record.offset >= self._end_offset:
+                key = _digest(record.key)
+                if key not in latest:
+                    taken += len(key) + KEY_OVERHEAD_BYTES
+                latest[key] = record.offset
+        return taken
+
+    def _stays(self, record: Record, horizon_passed: bool) -> bool:
+        if record.offset >= self._end_offset:
+            return True
+        if record.key is None:
+            return False
+        if self._latest.get(_digest(record.key), -1) > record.offset:
+            return False
+        return record.value is not None or not horizon_passed
+
+    def _filter(self, segment: Segment, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
+        """What stays of a batch; None for nothing."""
+        self._transactions.saw(header)
+        if header.base_offset >= self._end_offset:
+            return batch
+        if header.is_control and not self._is_over(header):
+            return batch
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        passed = horizon is not None and horizon <= self._now_ms
+        if self._transactions.is_aborted(header) or (header.is_control and passed):
+            return self._rewritten(header, b"", [], horizon if header.is_control else None)
+
+        def look(data: bytes) -> memoryview | bytearray | None:
+            kept: list[int] = []
+            has_tombstone = False
+            for record in read_records(header, data):
+                if header.is_control or self._stays(record, passed):
+                    kept.append(record.offset)
+                    has_tombstone = has_tombstone or record.value is None
+            timed = header.is_control or has_tombstone
+            until = horizon
+            if until is None and timed:
+                until = self._now_ms + self._config.delete_retention_ms
+            elif len(kept) == header.record_count:
+                return batch
+            return self._rewritten(header, data, kept, until if timed else None)
+
+        unread: memoryview | bytearray | None = batch
+        return self._inspect(batch, header, look, unread)
+
+    def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
+        """The batch with only the records of these offsets; with ``horizon``, when it may go. None for nothing."""
+        if not kept and header.last_offset not in self._last_of_producers:
+            return None
+        attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
+        base_timestamp = None if kept else -1
+        if horizon is not None:
+            attributes |= DELETE_HORIZON
+            base_timestamp = horizon
+        stays = set(kept)
+        return build_batch(
+            (
+                (record.key, record.value, record.headers, record.timestamp)
+                for record in (read_records(header, data) if kept else ())
+                if record.offset in stays
+            ),
+            base_offset=header.base_offset,
+            compression=header.compression if kept else 0,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            attributes=attributes,
+            offsets=kept,
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
+            partition_leader_epoch=header.partition_leader_epoch,
+        )
+
+    def _is_over(self, marker: BatchHeader) -> bool:
+        """May the marker go, in its time?"""
+        needed = self._last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
+        return not needed and self._transactions.is_over(marker.base_offset)
+
+    # -- reading and writing -------------------------------------------------------------------------------------------
+
+    def _batches(self, segment: Segment) -> Iterator[tuple[memoryview | None, BatchHeader]]:
+        """Each batch with its header, verified. (None, the last header) after each piece: time for something else."""
+        position, end = 0, segment.size
+        want = PIECE_BYTES
+        while position < end:
+            data = memoryview(segment.log.get().pread(min(want, end - position), position))
+            want = PIECE_BYTES
+            at = 0
+            header: BatchHeader | None = None
+            try:
+                while len(data) - at > LOG_OVERHEAD:
+                    size = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
+                    if at + size > len(data) and position + size <= end:
+                        if at == 0:
+                            want = size  # larger than a piece: once more, whole
+                        break
+                    header = read_header(data, at)
+                    check_crc(data, at, header)
+                    yield data[at : at + size], header
+                    at += size
+                    position += size
+            except ProtocolError as error:
+                raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: {error}") from error
+            if header is not None:
+                yield None, header
+            elif want == PIECE_BYTES:
+                raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: it ends within a batch")
+
+    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
+        """What ``look`` returns for the bytes of its records, which are well formed; ``otherwise`` for a batch that cannot be
+        read."""
+
+        def check_and_look(data: bytes) -> T:
+            check_records(data, header.record_count, dense=False)
+            return look(data)
+
+        try:
+            return inspection.inspect(batch, header, self._config, self._large, check_and_look)
+        except ProtocolError:
+            self._unread.add(header.base_offset)
+            return otherwise
+
+    def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
+        """Segments in a row that become one: together not larger than one may be."""
+        group: list[Segment] = []
+        size = 0
+        bases = self.log.view.bases
+        for segment in segments:
+            following = [base for base in bases if base > segment.base_offset]
+            last_offset = following[0] - 1 if following else segment.base_offset
+            if group and (
+                size + segment.size > self._config.segment_bytes or last_offset - group[0].base_offset > MAX_RELATIVE
+            ):
+                yield group
+                group, size = [], 0
+            group.append(segment)
+            size += segment.size
+        if group:
+            yield group
+
+    def _clean(self, group: list[Segment]) -> Iterator[None]:
+        """Write what stays of these segments into a new one, and put it in their place."""
+        log, first = self.log, group[0]
+        cleaned = Segment(first.files, log.dir, first.base_offset, 0, first.created_ms, CLEANED)
+        cleaned.largest_timestamp = -1
+        self._remove(cleaned)
+        try:
+            file = cleaned.log.create()
+            for segment in group:
+                pending: list[memoryview | bytearray] = []
+                written = cleaned.size
+                for batch, header in self._batches(segment):
+                    if batch is None:
+                        file.pwrite(pending, written)
+                        pending, written = [], cleaned.size
+                        yield
+                        continue
+                    kept = self._filter(segment, batch, header)
+                    if kept is not None:
+                        new = read_header(kept)
+                        cleaned.appended(
+                            cleaned.size,
+                            new.size,
+                            new.last_offset,
+                            new.max_timestamp,
+                            self._config.index_interval_bytes,
+                        )
+                        pending.append(kept)
+                if pending:
+                    file.pwrite(pending, written)
+                for entry in segment.aborted.entries():
+                    if entry.last_offset >= self._end_offset or not self._transactions.is_over(entry.last_offset):
+                        cleaned.aborted.add(entry)
+            cleaned.finish_indexes()
+            file.sync()
+            cleaned.sync_indexes()
+            self._swap(group, cleaned)
+        except OSError:
+            self._remove(cleaned)
+            raise
+
+    def _remove(self, cleaned: Segment) -> None:
+        for cached in (cleaned.log, cleaned.offsets.cached, cleaned.times.cached, cleaned.aborted.cached):
+            cached.drop()
+            if self.log.around.disk.exists(cached.path) and cached.path.endswith(CLEANED):
+                self.log.around.disk.remove(cached.path)
+
+    def _swap(self, group: list[Segment], cleaned: Segment) -> None:
+        """Put ``cleaned`` in the place of ``group``, unless some of that was deleted meanwhile."""
+        log = self.log
+        disk = log.around.disk
+        final = f"{log.dir}/{file_name(cleaned.base_offset, LOG)}"
+        with log.files_lock:
+            there = log.view.segments
+            if log.deleted or any(segment not in there for segment in group):
+                self._remove(cleaned)
+                return
+            caches = [cleaned.log, cleaned.offsets.cached, cleaned.times.cached]
+            if len(cleaned.aborted):
+                caches.insert(0, cleaned.aborted.cached)  # before the log, durably: see finish_swap
+            for cached in caches:
+                cached.get()
+                cached.pinned = True  # nobody can open them while their names change
+            try:
+                if len(cleaned.aborted):  # unlike the others, this one could not be made again from the log
+                    swapped = cleaned.aborted.cached.path.removesuffix(CLEANED) + SWAP
+                    disk.rename(cleaned.aborted.cached.path, swapped)
+                    cleaned.aborted.cached.path = swapped
+                    disk.sync_dir(log.dir)
+                disk.rename(cleaned.log.path, final + SWAP)
+                cleaned.log.path = final + SWAP
+                disk.sync_dir(log.dir)
+                # From here on the new segment is the one that counts, after a crash too.
+                with log.lock:
+                    first = log.view.segments.index(group[0])
+                    segments = log.view.segments
+                    log.set_segments((*segments[:first], cleaned, *segments[first + len(group) :]))
+                log.read_ends.clear()
+                old = [path for segment in group for path in segment.paths() if path != final]
+                log.discard([path for path in old if not path.endswith(SNAPSHOT)])
+                # Whoever still looks at the old segment must not find the new file under its name.
+                group[0].log.path = final + DELETED
+                for cached in caches:
+                    path = cached.path.removesuffix(SWAP).removesuffix(CLEANED)
+                    disk.rename(cached.path, path)
+                    cached.path = path
+                    if cached is cleaned.aborted.cached:
+                        disk.sync_dir(log.dir)
+                disk.sync_dir(log.dir)
+            except OSError as error:
+                raise log.go_offline(f"a compacted segment could not be put in its place: {error}") from error
+            finally:
+                for cached in caches:
+                    cached.pinned = False
+            for segment in group:
+                segment.drop_files()
+            # All of a cleaned segment is durable, and of the others what was.
+            known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
+            known[cleaned] = len(cleaned.aborted)
+            aborted_checkpoint.save(log, {segment: count for segment, count in known.items() if count})
+
+
+def _digest(key: bytes) -> bytes:
+    return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
+
+
+def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:
+    """Clean a log, keeping at most about ``key_bytes`` of keys in memory. Errors are reported and end it.
+
+    Yields False between two pieces of work, and at the very end True if it succeeded.
+    """
+    log = plan.log
+    try:
+        for _ in Cleaning(plan, key_bytes, now_ms).run():
+            yield False
+        yield True
+    except (StorageError, RequestError) as error:
+        logger.error("compaction failed", topic=log.topic, partition=log.partition, error=str(error))

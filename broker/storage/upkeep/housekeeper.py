@@ -1,0 +1,208 @@
+"""The background thread of the storage: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
+
+``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands
+of logs, the removal of as many directories) is one piece a step, so that stopping never waits long.
+An error of one log is that log's affair: it is reported and the others go on.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from broker.errors import RequestError, StorageError
+from broker.log import get_logger
+from broker.runtime.threads import Event, Lock
+from broker.storage.log.log import Log
+from broker.storage.partition_dir import dispose
+from broker.storage.upkeep import cleaner, retention
+from broker.storage.upkeep.scrub import Scrub
+
+if TYPE_CHECKING:
+    from broker.storage.log_manager import LogManager
+
+logger = get_logger("storage")
+
+IDLE_FILES_S = 60.0
+SCRUB_S = 1.0
+SHORTEST_CLEAN_S = 1.0
+DELETIONS_A_STEP = 32
+
+
+@attrs.define(eq=False)
+class Duty:
+    """Something to do every so often; ``due`` is on the monotonic clock."""
+
+    interval_s: float
+    run: Callable[[], Iterator[None] | None]  # an iterator is gone through one item a step
+    due: float
+
+
+class Housekeeper:
+    """``Body`` of the background thread. Only ``delete_later``, ``hurry`` and ``wakeup`` are for other threads."""
+
+    def __init__(self, manager: "LogManager") -> None:
+        self._manager = manager
+        self._clock = manager.clock
+        self._event = Event()
+        self._mutex = Lock()
+        self._deletions: list[tuple[float, str]] = []
+        self._cleaning: Iterator[bool] | None = None
+        self._cleaned = False
+        self._running: dict[str, Iterator[None]] = {}
+        self.scrub = Scrub(manager.clock)
+        config = manager.config
+        self._duties: list[Duty] = []
+        self._add(config.log_retention_check_interval_ms / 1000, self.apply_retention)
+        self._add(config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
+        self._add(config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
+        self._add(IDLE_FILES_S, manager.files.close_idle)
+        self._clean_duty: Duty | None = None
+        if config.log_cleaner_enable:
+            self._clean_duty = self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
+        if config.scrub_bytes_per_second > 0:
+            self._add(SCRUB_S, self.scrub_some)
+
+    def _add(self, interval_s: float, run: Callable[[], Iterator[None] | None]) -> Duty:
+        duty = Duty(interval_s, run, self._clock.monotonic() + interval_s)
+        self._duties.append(duty)
+        return duty
+
+    def step(self, timeout: float | None) -> bool:
+        now = self._clock.monotonic()
+        did = self._delete(now)
+        for duty in self._duties:
+            if duty.due <= now:
+                duty.due = now + duty.interval_s
+                self._guarded(lambda: self._begin(duty))  # noqa: B023 (called here)
+                did = True
+        for name in list(self._running):
+            self._guarded(lambda: self._go_on(name))  # noqa: B023 (called here)
+            did = True
+        if self._cleaning is not None:
+            done = next(self._cleaning, None)
+            if done is None:
+                self._cleaning = None
+                self._guarded(self._manager.save_cleaner_offsets)
+                if self._cleaned:
+                    self._choose_cleaning()  # the next one at once; after a failure not before the usual time
+            else:
+                self._cleaned = done
+            did = True
+        if did or timeout == 0:
+            return did
+        wait = self._next_due() - self._clock.monotonic()
+        if wait > 0:
+            self._event.wait(wait if timeout is None else min(wait, timeout))
+        self._event.clear()
+        return False
+
+    def _begin(self, duty: Duty) -> None:
+        name = duty.run.__name__
+        if name not in self._running:
+            pieces = duty.run()
+            if pieces is not None:
+                self._running[name] = pieces
+
+    def _go_on(self, name: str) -> None:
+        pieces = self._running.pop(name)
+        try:
+            next(pieces)
+        except StopIteration:
+            return
+        self._running[name] = pieces
+
+    def wakeup(self) -> None:
+        self._event.set()
+
+    def hurry(self) -> None:
+        """Do everything at the next step, whatever the clock says."""
+        for duty in self._duties:
+            duty.due = 0.0
+        self._event.set()
+
+    def delete_later(self, paths: list[str], delay_ms: int) -> None:
+        """Remove files, or directories of deleted partitions, after so many ms; what is left at the end, at the next start."""
+        when = self._clock.monotonic() + delay_ms / 1000
+        with self._mutex:
+            for path in paths:
+                heapq.heappush(self._deletions, (when, path))
+        self._event.set()
+
+    def _next_due(self) -> float:
+        due = min(duty.due for duty in self._duties)
+        with self._mutex:
+            return min(due, self._deletions[0][0]) if self._deletions else due
+
+    def _guarded(self, run: Callable[[], object]) -> None:
+        try:
+            run()
+        except (OSError, StorageError, RequestError) as error:
+            logger.error("housekeeping failed", duty=getattr(run, "__name__", ""), error=str(error))
+
+    def _each(self, run: Callable[[Log], object]) -> None:
+        for log in list(self._manager.partitions.values()):
+            if log.offline is None:
+                self._guarded(lambda: run(log))  # noqa: B023 (called here)
+
+    # -- duties --------------------------------------------------------------------------------------------------------
+
+    def _delete(self, now: float) -> bool:
+        for number in range(DELETIONS_A_STEP):
+            with self._mutex:
+                if not self._deletions or self._deletions[0][0] > now:
+                    return number > 0
+                _, path = heapq.heappop(self._deletions)
+            self._guarded(lambda: dispose(self._manager.disk, path))  # noqa: B023 (called here)
+        return True
+
+    def apply_retention(self) -> Iterator[None]:
+        """In three steps for all logs together: where they begin now, that made durable, then the files."""
+        now_ms = self._clock.time_ms()
+        self._each(lambda log: retention.advance_start(log, now_ms))
+        # Whether or not one has moved now: where an earlier attempt could not save it, its files must not go before it is saved.
+        self._manager.save_log_starts()
+        # Of all logs: a delete_records may have been interrupted before it came to the files.
+        for log in list(self._manager.partitions.values()):
+            dropped: list[int] = []
+            if log.offline is None:
+                self._guarded(lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
+            if any(dropped):
+                yield
+
+    def checkpoint(self) -> Iterator[None]:
+        return self._manager.checkpoint_each()
+
+    def expire_producers(self) -> None:
+        now_ms, age_ms = self._clock.time_ms(), self._manager.config.producer_id_expiration_ms
+
+        def expire(log: Log) -> None:
+            with log.lock:
+                log.producers.expire(now_ms, age_ms)
+
+        self._each(expire)
+
+    def scrub_some(self) -> None:
+        damaged = self.scrub.step(self._manager.partitions, self._manager.config.scrub_bytes_per_second)
+        if damaged:
+            self._manager.save_recovery_points()
+
+    def _choose_cleaning(self) -> None:
+        if self._cleaning is not None or self._clean_duty is None:
+            return
+        now_ms = self._clock.time_ms()
+        logs = list(self._manager.partitions.values())
+        waiting = cleaner.waiting(logs, now_ms)
+        for log in waiting:
+            self._guarded(log.checkpoint)
+        if waiting:
+            self._guarded(self._manager.save_recovery_points)
+        plan = cleaner.choose(logs, now_ms)
+        if plan is not None:
+            self._cleaned = False
+            self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)
+        # Where a topic wants to be compacted sooner than every log.cleaner.backoff.ms, that is looked at more often.
+        lags = [log.config.max_compaction_lag_ms / 1000 for log in logs if log.config.compact]
+        soonest = max(SHORTEST_CLEAN_S, min(lags, default=self._clean_duty.interval_s))
+        self._clean_duty.due = self._clock.monotonic() + min(self._clean_duty.interval_s, soonest)

@@ -1,0 +1,122 @@
+"""The scrub: all that is on disk is verified again, a little every second, so that damage is found before a consumer does.
+
+Background thread. It opens files for itself, so that going round all logs does not push those that are in use out of the open
+ones. A partition whose files are damaged goes offline, and its recovery point goes back to the bad batch, so that the next
+start finds it as well.
+"""
+
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.runtime.clock import Clock
+from broker.storage.log import aborted_checkpoint
+from broker.storage.log.log import Log
+from broker.storage.recovery.scan import BATCH_COST_BYTES, scan
+from broker.storage.segments.segment import Header, Segment
+
+logger = get_logger("storage")
+
+# A round over little data is soon over, and need not be followed by the next at once.
+SHORTEST_ROUND_S = 3600.0
+
+Partitions = dict[tuple[str, int], Log]
+
+
+class Scrub:
+    """Goes round all logs. ``step`` verifies about so many bytes and goes on there the next time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._round_began = 0.0
+        self._left: list[tuple[str, int]] = []  # of this round, the next one last
+        self._log: Log | None = None
+        self._segment: Segment | None = None
+        self._position = 0
+        self._offset = 0
+        self.rounds = 0
+
+    def step(self, partitions: Partitions, budget: int) -> list[Log]:
+        """Returns the logs that were found damaged."""
+        damaged = []
+        while budget > 0:
+            log = self._log
+            if log is None or log.offline is not None or self._offset >= log.high_watermark:
+                if not self._next_log(partitions):
+                    break
+                continue
+            try:
+                budget -= self._verify(log, budget)
+            except OSError as error:
+                log.failed("it could not be verified", error)
+            except StorageError:
+                damaged.append(log)
+        return damaged
+
+    def _next_log(self, partitions: Partitions) -> bool:
+        """False at the end of a round."""
+        self._log = self._segment = None
+        if not self._left:
+            if self.rounds and self._clock.monotonic() - self._round_began < SHORTEST_ROUND_S:
+                return False
+            self._round_began = self._clock.monotonic()
+            self._left = sorted(partitions, reverse=True)
+            self.rounds += 1
+            if not self._left:
+                return False
+        self._log = partitions.get(self._left.pop())
+        self._offset = 0
+        return True
+
+    def _verify(self, log: Log, budget: int) -> int:
+        """Verify about ``budget`` bytes of one segment. Returns what it cost. Raises StorageError for damage."""
+        _, active, active_end = log.tail
+        with log.lock:
+            segment = log.segments_from(self._offset)[0]
+        if segment is not self._segment:  # the next one, or what compaction has made of it
+            self._segment, self._position, self._offset = segment, 0, segment.base_offset
+        end = active_end if segment is active else segment.size
+        start = self._position
+        batches = 0
+
+        def count(position: int, header: Header) -> None:
+            nonlocal batches
+            batches += 1
+
+        if start == 0 and not aborted_checkpoint.agrees(segment, log.aborted_sums):
+            if segment in log.view.segments:
+                raise log.go_offline(f"{segment.aborted.cached.path} is damaged; the next start will make it again")
+            self._segment = None  # deleted meanwhile
+            return 1
+        try:
+            file = log.around.disk.open(segment.log.path, read_only=True)
+        except FileNotFoundError:
+            if segment in log.view.segments:
+                raise
+            self._segment = None  # deleted or compacted meanwhile
+            return 1
+        try:
+            found = scan(
+                file,
+                start,
+                end,
+                self._offset,
+                base_offset=segment.base_offset,
+                dense_from=log.dense_from,
+                newest_epoch=log.leader_epoch,
+                on_batch=count,
+                stop_after=budget,
+            )
+        finally:
+            file.close()
+        self._position, self._offset = found.position, found.offset
+        if found.bad:
+            where = f"no valid record batch at position {found.position} (offset {found.offset})"
+            log.recovery_point = min(log.recovery_point, found.offset)
+            raise log.go_offline(f"{segment.log.path} is damaged: {where}")
+        if self._position >= end:
+            self._offset = self._after(log, segment)
+        return found.position - start + (batches + 1) * BATCH_COST_BYTES
+
+    def _after(self, log: Log, segment: Segment) -> int:
+        """Where the next segment begins; the end of the log if it was the last."""
+        following = [base for base in log.view.bases if base > segment.base_offset]
+        return max(self._offset, following[0]) if following else self._offset

@@ -1,0 +1,1 @@
+"""Record batches (format v2) and what is in them."""

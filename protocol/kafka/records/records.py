@@ -1,0 +1,282 @@
+"""What is inside a record batch: the records, read and written.
+
+The broker needs this only where it must look inside (compaction, timestamp look-up, a change of compression); the
+header by itself is ``batch.py``'s, whose names are found here too. Records are read one after the other from one
+copy of the batch's bytes; sizes and counts are checked against those bytes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from protocol.checksum import crc32c
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+    CorruptBatch,
+    UnsupportedMagic,
+    batches,
+    check_crc,
+    read_header,
+    set_log_append_time,
+    stamp,
+)
+from protocol.kafka.records.compression import compress, decompress
+from protocol.wire import BytesLike
+
+__all__ = [
+    "COMPRESSION_MASK",
+    "CONTROL",
+    "CRC_START",
+    "DELETE_HORIZON",
+    "HEADER",
+    "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "LOG_OVERHEAD",
+    "MAGIC",
+    "MAX_RECORDS_SIZE",
+    "SMALLEST_RECORD",
+    "NO_PRODUCER_ID",
+    "NO_TIMESTAMP",
+    "TRANSACTIONAL",
+    "BatchHeader",
+    "CorruptBatch",
+    "Headers",
+    "Record",
+    "UnsupportedMagic",
+    "batches",
+    "build_batch",
+    "check_crc",
+    "read_header",
+    "read_records",
+    "records",
+    "set_log_append_time",
+    "stamp",
+    "unpack",
+    "varint",
+    "varlong",
+]
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+# 256 MiB of records from one batch. Kafka has no such bound; its largest batch, 1 MiB as it comes, holds less than
+# this even in text that compresses two hundred times.
+MAX_RECORDS_SIZE = 256 << 20
+
+# One byte each of length, attributes, timestamp, offset, key length, value length and number of headers.
+SMALLEST_RECORD = 7
+
+_MASK_32 = 0xFFFFFFFF
+_MASK_64 = 0xFFFFFFFFFFFFFFFF
+
+
+class Record(NamedTuple):
+    """``timestamp`` is in ms; a null key or value is None. Header names are UTF-8, bad bytes kept as surrogates."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def records(view: BytesLike, pos: int = 0, *, max_size: int = MAX_RECORDS_SIZE) -> Iterator[Record]:
+    """The records of the batch at ``pos``, decompressed to at most ``max_size`` bytes.
+
+    The checksum is not looked at (``check_crc``). Raises ProtocolError, at the latest when the iterator gets to what
+    is wrong.
+    """
+    header = read_header(view, pos)
+    return read_records(header, unpack(view, pos, header, max_size=max_size))
+
+
+def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MAX_RECORDS_SIZE) -> bytes:
+    """The bytes of the records of the batch at ``pos``, decompressed to at most ``max_size``. Raises ProtocolError, also if
+    there are too few of them for the records that the header claims."""
+    body = view[pos + HEADER_SIZE : pos + header.size]
+    codec = header.compression
+    data = decompress(codec, body, max_size) if codec else bytes(body)
+    if header.record_count < 0 or header.record_count * SMALLEST_RECORD > len(data):
+        raise ProtocolError(f"a batch of {header.record_count} records in {len(data)} bytes")
+    return data
+
+
+def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    """The records in what ``unpack`` returned. Raises ProtocolError when it gets to what is wrong."""
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    log_append_time = header.max_timestamp if header.is_log_append_time else None
+    pos, end = 0, len(data)
+    try:
+        for _ in range(header.record_count):
+            size, pos = varint(data, pos)
+            record_end = pos + size
+            if size < 0 or record_end > end:
+                raise ProtocolError(f"a record of {size} bytes where {end - pos} are left")
+            pos += 1  # attributes: none are in use
+            timestamp_delta, pos = varlong(data, pos)
+            offset_delta, pos = varint(data, pos)
+            key, pos = _nullable(data, pos, record_end)
+            value, pos = _nullable(data, pos, record_end)
+            count, pos = varint(data, pos)
+            headers: list[tuple[str, bytes | None]] = []
+            if count:
+                if count < 0 or count * 2 > record_end - pos:
+                    raise ProtocolError(f"{count} headers in {record_end - pos} bytes")
+                for _ in range(count):
+                    name, pos = _nullable(data, pos, record_end)
+                    if name is None:
+                        raise ProtocolError("a header without a name")
+                    header_value, pos = _nullable(data, pos, record_end)
+                    headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+            if pos != record_end:
+                raise ProtocolError("a record that is not as long as it says")
+            timestamp = base_timestamp + timestamp_delta if log_append_time is None else log_append_time
+            yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+    except IndexError:
+        raise ProtocolError("a record that ends too early") from None
+    if pos != end:
+        raise ProtocolError("a batch with more in it than its records")
+
+
+def varint(data: BytesLike, pos: int) -> tuple[int, int]:
+    """The zig-zag varint at ``pos``, and where it ends. Raises ProtocolError, IndexError."""
+    byte = data[pos]
+    pos += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise ProtocolError("a varint of more than 5 bytes")
+    if value > _MASK_32:
+        raise ProtocolError("a varint of more than 32 bits")
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def varlong(data: BytesLike, pos: int) -> tuple[int, int]:
+    """As ``varint``, of 64 bits."""
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 63:
+            raise ProtocolError("a varint of more than 10 bytes")
+    if value > _MASK_64:
+        raise ProtocolError("a varint of more than 64 bits")
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def _nullable(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    size, pos = varint(data, pos)
+    if size < 0:
+        return None, pos
+    after = pos + size
+    if after > end:
+        raise ProtocolError(f"a field of {size} bytes where its record has {end - pos} left")
+    return data[pos:after], after
+
+
+def build_batch(
+    records: Iterable[tuple[bytes | None, bytes | None, Headers, int]],
+    *,
+    base_offset: int = 0,
+    compression: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+    offsets: Sequence[int] | None = None,
+    last_offset_delta: int | None = None,
+    base_timestamp: int | None = None,
+    max_timestamp: int | None = None,
+    partition_leader_epoch: int = -1,
+    level: int | None = None,
+) -> bytearray:
+    """A whole batch of (key, value, headers, timestamp in ms) records, checksum included.
+
+    ``attributes`` are the bits beside the codec's. ``offsets`` gives each record's own offset, ascending from
+    ``base_offset`` on; without it they are dense. ``last_offset_delta``, ``base_timestamp`` and ``max_timestamp``
+    are for a cleaner that must keep what the batch had before it lost records; else they follow from the records.
+    """
+    body = bytearray()
+    latest = NO_TIMESTAMP
+    count = delta = 0
+    for count, (key, value, headers, timestamp) in enumerate(records, 1):
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        latest = max(latest, timestamp)
+        delta = count - 1 if offsets is None else offsets[count - 1] - base_offset
+        record = bytearray(1)  # attributes
+        _append_varint(record, timestamp - base_timestamp)
+        _append_varint(record, delta)
+        _append_nullable(record, key)
+        _append_nullable(record, value)
+        _append_varint(record, len(headers))
+        for name, header_value in headers:
+            _append_nullable(record, name.encode("utf-8", "surrogateescape"))
+            _append_nullable(record, header_value)
+        _append_varint(body, len(record))
+        body += record
+    packed: bytes | bytearray = body
+    if compression:
+        packed = compress(compression, body, level)
+    batch = bytearray(HEADER_SIZE)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER_SIZE - LOG_OVERHEAD + len(packed),
+        partition_leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        delta if last_offset_delta is None else last_offset_delta,
+        NO_TIMESTAMP if base_timestamp is None else base_timestamp,
+        latest if max_timestamp is None else max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    batch += packed
+    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return batch
+
+
+def _append_varint(out: bytearray, value: int) -> None:
+    value = value << 1 if value >= 0 else ~(value << 1)  # zig-zag, of any width
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _append_nullable(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # -1 in zig-zag
+    else:
+        _append_varint(out, len(value))
+        out += value

@@ -1,0 +1,1 @@
+"""All other messages, by the schemas that kio generates from Kafka's."""

@@ -1,0 +1,180 @@
+"""Reads messages into kio's dataclasses, by functions compiled once for each class.
+
+Every count and length is checked against the bytes that are left before anything is allocated, and the only exception
+raised is ProtocolError.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from protocol.errors import ProtocolError
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema.fields import EPOCH, NIL_UUID, NUMBER_FORMATS, FieldSpec, Message, field_specs, zero_of
+from protocol.wire import Reader
+
+Read = Callable[[Reader], Any]
+
+
+@cache
+def reader_of(cls: Message) -> Read:
+    """A function that reads one ``cls``; all it raises is ProtocolError."""
+    flexible: bool = cls.__flexible__
+    plain = [(spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is None]
+    tagged = {spec.tag: (spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is not None}
+    absent = {spec.name: zero_of(spec) for spec in field_specs(cls) if spec.tag is not None}
+
+    def read(reader: Reader) -> Any:
+        values = {name: read_field(reader) for name, read_field in plain}
+        if flexible:
+            values.update(absent)
+            for _ in range(reader.compact_tag_count()):
+                tag = reader.uvarint()
+                body = reader.take(reader.uvarint(), "a tagged field")
+                if tag in tagged:
+                    name, read_field = tagged[tag]
+                    inner = Reader(body, entries=reader.entries)
+                    values[name] = read_field(inner)
+                    reader.entries = inner.entries
+                    if inner.remaining:
+                        raise ProtocolError(f"tagged field {name} of {len(body)} bytes is not that long")
+        return cls(**values)
+
+    return read
+
+
+def _field_reader(spec: FieldSpec, flexible: bool) -> Read:
+    nullable = spec.nullable and not spec.is_array
+    if spec.entity is None:
+        assert spec.kafka_type is not None
+        read = _primitive_reader(spec.kafka_type, flexible, nullable)
+    else:
+        read = reader_of(spec.entity)
+        if nullable:
+            read = _nullable_reader(read)
+    return _array_reader(read, _smallest(spec, flexible), flexible, spec.nullable) if spec.is_array else read
+
+
+def _nullable_reader(read: Read) -> Read:
+    def read_nullable(reader: Reader) -> Any:
+        return None if reader.i8() < 0 else read(reader)  # KIP-893
+
+    return read_nullable
+
+
+def _array_reader(read: Read, smallest: int, flexible: bool, nullable: bool) -> Read:
+    def read_array(reader: Reader) -> Any:
+        count = reader.compact_nullable_array(smallest) if flexible else reader.nullable_array(smallest)
+        if count is None:
+            if nullable:
+                return None
+            raise ProtocolError("null where an array must be")
+        return tuple([read(reader) for _ in range(count)])
+
+    return read_array
+
+
+def _primitive_reader(kafka_type: str, flexible: bool, nullable: bool) -> Read:
+    if kafka_type == "string":
+        if flexible:
+            return Reader.compact_nullable_string if nullable else Reader.compact_string
+        return Reader.nullable_string if nullable else Reader.string
+    if kafka_type in ("bytes", "records"):
+        if flexible:
+            return _copied(Reader.compact_nullable_bytes if nullable else Reader.compact_bytes)
+        return _copied(Reader.nullable_bytes if nullable else Reader.bytes)
+    if kafka_type == "datetime_i64":
+        return _read_nullable_datetime if nullable else _read_datetime
+    return _FIXED_READERS[kafka_type]
+
+
+def _copied(read: Read) -> Read:
+    def read_bytes(reader: Reader) -> bytes | None:
+        value = read(reader)
+        return None if value is None else bytes(value)
+
+    return read_bytes
+
+
+def _read_uuid(reader: Reader) -> UUID | None:
+    value = reader.uuid()
+    return None if value == NIL_UUID else value
+
+
+def _read_error_code(reader: Reader) -> ErrorCode:
+    try:
+        return ErrorCode(reader.i16())
+    except ValueError:
+        return ErrorCode.unknown_server_error  # a code newer than we are, as Kafka's clients take it
+
+
+def _read_timedelta_i64(reader: Reader) -> datetime.timedelta:
+    try:
+        return datetime.timedelta(milliseconds=reader.i64())
+    except OverflowError:
+        raise ProtocolError("a duration of millions of years") from None
+
+
+def _read_datetime(reader: Reader) -> datetime.datetime:
+    value = _read_nullable_datetime(reader)
+    if value is None:
+        raise ProtocolError("null where a time must be")
+    return value
+
+
+def _read_nullable_datetime(reader: Reader) -> datetime.datetime | None:
+    value = reader.i64()
+    if value == -1:
+        return None
+    try:
+        return EPOCH + datetime.timedelta(milliseconds=value)
+    except OverflowError:
+        raise ProtocolError(f"a time of {value} ms since 1970") from None
+
+
+_FIXED_READERS: dict[str, Read] = {
+    "bool": Reader.bool,
+    "int8": Reader.i8,
+    "int16": Reader.i16,
+    "int32": Reader.i32,
+    "int64": Reader.i64,
+    "uint16": Reader.u16,
+    "float64": Reader.f64,
+    "uuid": _read_uuid,
+    "error_code": _read_error_code,
+    "timedelta_i32": lambda reader: datetime.timedelta(milliseconds=reader.i32()),
+    "timedelta_i64": _read_timedelta_i64,
+}
+
+_SIZES = {"bool": 1, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8, "datetime_i64": 8} | {
+    name: struct.calcsize(form) for name, form in NUMBER_FORMATS.items()
+}
+
+
+def _smallest(spec: FieldSpec, flexible: bool) -> int:
+    """The fewest bytes that one element of ``spec`` takes: what bounds an array's count by the bytes there are."""
+    if spec.entity is None:
+        assert spec.kafka_type is not None
+        return _SIZES.get(spec.kafka_type) or _length_size(spec.kafka_type, flexible)
+    plain = [inner for inner in field_specs(spec.entity) if inner.tag is None]
+    return max(1, sum(_smallest_field(inner, flexible) for inner in plain) + (1 if flexible else 0))
+
+
+def _smallest_field(spec: FieldSpec, flexible: bool) -> int:
+    if spec.is_array:
+        return 1 if flexible else 4
+    if spec.nullable and spec.entity is not None:
+        return 1
+    return _smallest(spec, flexible)
+
+
+def _length_size(kafka_type: str, flexible: bool) -> int:
+    """Strings and bytes begin with a length."""
+    if flexible:
+        return 1
+    return 2 if kafka_type == "string" else 4

@@ -1,0 +1,1 @@
+"""What Flink leaves to Java: serialized Throwables, modified UTF-8."""

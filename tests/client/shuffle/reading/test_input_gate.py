@@ -1,0 +1,446 @@
+"""What a gate does with what servers send, good and bad."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from broker.client import InputGate, ShuffleWriter, UnionInputGate
+from broker.client.shuffle.errors import (
+    BufferReorderingError,
+    ConnectionFailedError,
+    LocalTransportError,
+    NoBufferError,
+    PartitionNotFoundError,
+    RemoteTransportError,
+    ShuffleClosedError,
+)
+from protocol.shuffle import errors, events
+from protocol.shuffle.compression import Codec, compress
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.messages import (
+    AckAllUserRecordsProcessed,
+    AddCredit,
+    CancelPartitionRequest,
+    CloseRequest,
+    NewBufferSize,
+    PartitionRequest,
+    ResumeConsumption,
+)
+from tests.client.conftest import InThread
+from tests.client.reference_server import Connection, ReferenceServer
+
+OTHER = ResultPartitionID.of(b"another set.....")
+END = events.encode(events.EndOfPartition())
+DATA_END = events.encode(events.EndOfData())
+
+
+def script(server: ReferenceServer, *answers: Callable[[Connection, bytes], None]) -> None:
+    """The n-th request is answered by the n-th of these, with its receiver id; those after it are not."""
+    left = list(answers)
+
+    def on_request(connection: Connection, request: PartitionRequest) -> None:
+        if left:
+            left.pop(0)(connection, request.receiver)
+
+    server.on_request = on_request
+
+
+def end(connection: Connection, receiver: bytes, sequence: int) -> None:
+    connection.buffer(receiver, sequence, DATA_END, DataType.END_OF_DATA)
+    connection.buffer(receiver, sequence + 1, END, DataType.END_OF_PARTITION)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that another thread will do; the test's own timeout is the limit."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.002)
+
+
+def test_a_wrong_number_fails_its_channel_and_no_other(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    def bad(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, b"first")
+        connection.buffer(receiver, 2, b"third")
+
+    def good(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, b"fine")
+        end(connection, receiver, 1)
+
+    script(server, bad, good)
+    found: list[tuple[int, bytes]] = []
+    failures: list[BufferReorderingError] = []
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        while not gate.finished:
+            try:
+                for channel, data in gate.buffers():
+                    found.append((channel, bytes(data)))
+            except BufferReorderingError as error:
+                failures.append(error)
+        until(lambda: any(isinstance(message, CancelPartitionRequest) for message in server.received))
+    assert [(0, b"first"), (1, b"fine")] == sorted(found)
+    assert [(1, 2, 0)] == [(error.expected, error.actual, error.channel) for error in failures]  # type: ignore[attr-defined]
+
+
+def test_data_beyond_the_credit_fails_its_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    def greedy(connection: Connection, receiver: bytes) -> None:
+        for sequence in range(3):
+            connection.buffer(receiver, sequence, b"x")
+
+    script(server, greedy)
+    with InputGate([(server.address, partition, 0)], credit=2, floating_buffers=0) as gate:
+        for _ in range(2):
+            item = gate.poll()
+            assert item is not None
+            item.hold()
+        with pytest.raises(NoBufferError):
+            gate.poll()
+
+
+def test_an_error_for_one_receiver_leaves_the_others_alone(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(
+        server,
+        lambda connection, receiver: connection.send(
+            errors.encode_error(errors.IO_EXCEPTION, "disk on fire", receiver)
+        ),
+        lambda connection, receiver: end(connection, receiver, 0),
+    )
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        with pytest.raises(RemoteTransportError, match="disk on fire") as raised:
+            list(gate)
+        assert raised.value.class_name == "java.io.IOException"
+        list(gate)
+        assert gate.finished
+
+
+def test_a_fatal_error_fails_all_channels_of_the_connection(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(
+        server,
+        lambda _connection, _receiver: None,
+        lambda connection, _receiver: connection.send(errors.encode_error(errors.IO_EXCEPTION, "all is lost", None)),
+    )
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        for _ in range(2):
+            with pytest.raises(RemoteTransportError, match="all is lost"):
+                gate.poll()
+        assert gate.finished
+
+
+def test_a_closed_connection_is_told_to_every_channel(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, lambda _connection, _receiver: None, lambda connection, _receiver: connection.cut())
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        for _ in range(2):
+            with pytest.raises(RemoteTransportError):
+                gate.poll()
+        assert gate.finished
+
+
+@pytest.mark.parametrize("garbage", [b"\0\0\0\x09\xba\xdc\x0f\xfe\x63", b"HTTP/1.1 400 Bad Request\r\n", bytes(100)])
+def test_what_cannot_be_read_fails_the_connection(
+    server: ReferenceServer, partition: ResultPartitionID, garbage: bytes
+) -> None:
+    script(server, lambda connection, _receiver: connection.send(garbage))
+    with (
+        InputGate([(server.address, partition, 0)]) as gate,
+        pytest.raises(LocalTransportError, match="cannot be read"),
+    ):
+        gate.poll()
+
+
+def test_a_buffer_larger_than_ours_fails_the_connection(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, lambda connection, receiver: connection.buffer(receiver, 0, bytes(4097)))
+    with (
+        InputGate([(server.address, partition, 0)], buffer_size=4096) as gate,
+        pytest.raises(LocalTransportError, match="4097"),
+    ):
+        gate.poll()
+
+
+def test_a_buffer_for_nobody_is_cancelled(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    stranger = b"s" * 16
+
+    def answer(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(stranger, 7, b"x")
+        end(connection, receiver, 0)
+
+    script(server, answer)
+    with InputGate([(server.address, partition, 0)]) as gate:
+        assert len(list(gate)) == 2
+        until(lambda: CancelPartitionRequest(stranger) in server.received)
+
+
+def test_a_partition_that_comes_late_is_asked_for_again(
+    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    asked: list[bytes] = []
+
+    def late(connection: Connection, request: PartitionRequest) -> None:
+        asked.append(request.receiver)
+        if len(asked) < 3:
+            connection.send(errors.partition_not_found(request.partition, request.receiver))
+        else:
+            end(connection, request.receiver, 0)
+
+    server.on_request = late
+    with InputGate([(server.address, partition, 0)]) as gate:
+        assert [events.EndOfData(), events.EndOfPartition()] == [item.event for item in gate]
+    assert 1 == len(set(asked))
+
+
+def test_a_partition_that_never_comes_is_an_error(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with (
+        InputGate([(server.address, partition, 0)], partition_wait=0) as gate,
+        pytest.raises(PartitionNotFoundError, match="not found"),
+    ):
+        gate.poll()
+
+
+def test_nobody_at_the_address_is_an_error(partition: ResultPartitionID) -> None:
+    with InputGate([("127.0.0.1:1", partition, 0)]) as gate, pytest.raises(ConnectionFailedError, match="refused"):
+        gate.poll()
+
+
+def test_one_connection_is_enough_for_all_channels_and_gates(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    channels = [(server.address, partition, index) for index in range(20)]
+    with InputGate(channels), InputGate(channels):
+        until(lambda: sum(isinstance(message, PartitionRequest) for message in server.received) == 40)
+        assert 1 == server.call(lambda: len(server.connections))
+    until(lambda: server.call(lambda: len(server.connections)) == 0)
+    assert isinstance(server.received[-1], CloseRequest)
+
+
+def test_slices_of_a_packed_frame_are_buffers_of_their_own_and_one_credit(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    def packed(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, b"onetwothree", partial_sizes=(3, 3, 5), subpartition=-1, backlog=1)
+        connection.buffer(receiver, 3, b"four")
+
+    script(server, packed)
+    with InputGate([(server.address, partition, 0)], credit=2, floating_buffers=0) as gate:
+        items = [gate.poll() for _ in range(4)]
+        assert [b"one", b"two", b"three", b"four"] == [bytes(item.data or b"") for item in items if item]
+        assert gate.poll(0) is None
+        gate.announce_buffer_size(1)  # all credit stands before it
+        until(lambda: any(isinstance(message, NewBufferSize) for message in server.received))
+        given = [message.credit for message in server.received if isinstance(message, AddCredit)]
+        assert sum(given) == 2
+
+
+def test_an_empty_buffer_gives_its_credit_back_at_once(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, lambda connection, receiver: connection.buffer(receiver, 0, b""))
+    with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
+        receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
+        until(lambda: AddCredit(receiver, 1) in server.received)
+        assert gate.poll(0) is None
+
+
+def test_credit_comes_back_when_a_buffer_is_done_with(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, lambda connection, receiver: connection.buffer(receiver, 0, b"x"))
+    with InputGate([(server.address, partition, 0)], floating_buffers=0) as gate:
+        item = gate.poll()
+        assert item is not None
+        item.hold()
+        assert gate.poll(0.02) is None
+        assert not any(isinstance(message, AddCredit) for message in server.received)
+        item.recycle()
+        until(lambda: any(isinstance(message, AddCredit) for message in server.received))
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_compressed_buffers_come_out_as_they_went_in(
+    server: ReferenceServer, partition: ResultPartitionID, codec: Codec
+) -> None:
+    block = compress(codec, b"abc" * 1000)
+    assert block is not None
+
+    def answer(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, block, compressed=True)
+        connection.buffer(receiver, 1, block[:-1], compressed=True)
+
+    script(server, answer)
+    with InputGate([(server.address, partition, 0)], codec=codec.value.lower()) as gate:
+        item = gate.poll()
+        assert item is not None
+        assert item.data == b"abc" * 1000
+        with pytest.raises(LocalTransportError, match="channel 0"):
+            gate.poll()
+
+
+def test_priority_events_overtake_data(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    cancel = events.encode(events.CancelCheckpointMarker(1))
+
+    def answer(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, b"data")
+        connection.buffer(receiver, 1, cancel, DataType.PRIORITIZED_EVENT_BUFFER)
+
+    script(server, answer)
+    with InputGate([(server.address, partition, 0)]) as gate:
+        until(gate._channels[0].has_priority)
+        assert [events.CancelCheckpointMarker(1), None] == [item.event for item in (gate.poll(), gate.poll()) if item]
+
+
+def test_of_a_range_only_the_last_end_is_seen(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with ShuffleWriter(server.address, partition, 3, "blocking") as writer, writer.records() as out:
+        for number in range(30):
+            out.write(b"%d" % number * 5000)
+    with InputGate([(server.address, partition, (0, 2))]) as gate:
+        seen: list[events.Event | None] = []
+        found = sorted(gate.records(lambda item: seen.append(item.event)), key=lambda record: (len(record), record))
+    assert sorted((b"%d" % number * 5000 for number in range(30)), key=lambda record: (len(record), record)) == found
+    assert [events.EndOfData(), events.EndOfPartition()] == seen
+
+
+def barriers(connection: Connection, receiver: bytes, number: int, sequence: int) -> None:
+    barrier = events.encode(events.CheckpointBarrier(number, 0))
+    connection.buffer(receiver, sequence, barrier + bytes(4), DataType.ALIGNED_CHECKPOINT_BARRIER)
+
+
+def test_a_barrier_comes_when_it_has_come_on_all_channels_and_then_they_go_on(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    lines: dict[bytes, Connection] = {}
+
+    def on_request(connection: Connection, request: PartitionRequest) -> None:
+        lines[request.receiver] = connection
+        if len(lines) == 2:
+            first, second = lines
+            barriers(connection, first, 1, 0)
+            connection.buffer(second, 0, b"before")
+            barriers(connection, second, 1, 1)
+
+    server.on_request = on_request
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        reader = gate.aligned()
+        item = reader.poll()
+        assert item is not None and item.data == b"before"
+        item = reader.poll()
+        assert item is not None and item.event == events.CheckpointBarrier(1, 0) and item.channel == -1
+        assert not any(isinstance(message, ResumeConsumption) for message in server.received)
+        assert reader.poll(0.01) is None
+        until(lambda: {ResumeConsumption(receiver) for receiver in lines} <= set(server.received))
+
+
+def test_nothing_behind_a_barrier_comes_before_the_snapshot(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    """Not even from a sender that does not wait."""
+    lines: list[tuple[Connection, bytes]] = []
+
+    def impatient(connection: Connection, receiver: bytes) -> None:
+        barriers(connection, receiver, 1, 0)
+        connection.buffer(receiver, 1, b"behind")
+
+    script(server, impatient, lambda connection, receiver: lines.append((connection, receiver)))
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        reader = gate.aligned()
+        assert reader.poll(0.05) is None
+        until(gate._channels[0].has_next)
+        assert reader.poll(0) is None
+        server.call(lambda: barriers(*lines[0], 1, 0))
+        items = [reader.poll(), reader.poll()]
+        assert [events.CheckpointBarrier(1, 0), None] == [item.event for item in items if item]
+        assert [None, b"behind"] == [item.data for item in items if item]
+
+
+def test_a_cancelled_checkpoint_lets_the_channels_go_on(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    def first(connection: Connection, receiver: bytes) -> None:
+        barriers(connection, receiver, 1, 0)
+
+    def second(connection: Connection, receiver: bytes) -> None:
+        connection.buffer(receiver, 0, events.encode(events.CancelCheckpointMarker(1)), DataType.EVENT_BUFFER)
+
+    script(server, first, second)
+    with InputGate([(server.address, partition, 0), (server.address, OTHER, 0)]) as gate:
+        reader = gate.aligned()
+        item = reader.poll()
+        assert item is not None and item.event == events.CancelCheckpointMarker(1)
+        assert reader.poll(0.01) is None
+        until(lambda: any(isinstance(message, ResumeConsumption) for message in server.received))
+
+
+def test_the_producer_is_told_when_all_records_have_been_worked_on(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    script(server, lambda connection, receiver: connection.buffer(receiver, 0, DATA_END, DataType.END_OF_DATA))
+    with InputGate([(server.address, partition, 0)]) as gate:
+        item = gate.poll()
+        assert item is not None and item.event == events.EndOfData()
+        assert not any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received)
+        assert gate.poll(0.01) is None
+        until(lambda: any(isinstance(message, AckAllUserRecordsProcessed) for message in server.received))
+
+
+def test_a_union_reads_several_gates_as_one(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    for number, one in enumerate((partition, OTHER)):
+        with ShuffleWriter(server.address, one, 2, "blocking") as writer, writer.records() as out:
+            out.write(b"%d.0" % number)
+            out.write(b"%d.1" % number)
+    gates = [
+        InputGate([(server.address, partition, 0), (server.address, partition, 1)]),
+        InputGate([(server.address, OTHER, 0), (server.address, OTHER, 1)]),
+    ]
+    with UnionInputGate(gates) as union:
+        found = sorted(union.records_by_channel())
+        assert union.finished
+    assert [(0, b"0.0"), (1, b"0.1"), (2, b"1.0"), (3, b"1.1")] == found
+
+
+def test_a_union_aligns_barriers_over_all_its_gates(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    script(server, *[lambda connection, receiver: barriers(connection, receiver, 5, 0)] * 2)
+    gates = [InputGate([(server.address, partition, 0)]), InputGate([(server.address, OTHER, 0)])]
+    with UnionInputGate(gates) as union:
+        item = union.aligned().poll()
+        assert item is not None and item.event == events.CheckpointBarrier(5, 0)
+
+
+def test_a_waiting_reader_is_woken_by_close(
+    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    gate = InputGate([(server.address, partition, 0)])
+    waiting = threading.Event()
+
+    def read() -> None:
+        waiting.set()
+        with pytest.raises(ShuffleClosedError):
+            gate.poll()
+
+    thread = in_thread(read)
+    waiting.wait()
+    gate.close()
+    gate.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_buffer_sizes_are_asked_for(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with InputGate([(server.address, partition, 0)]) as gate:
+        receiver = gate._channels[0].receiver  # type: ignore[attr-defined]
+        until(lambda: any(isinstance(message, PartitionRequest) for message in server.received))
+        gate.announce_buffer_size(4096)
+        until(lambda: NewBufferSize(receiver, 4096) in server.received)
+
+
+@pytest.mark.parametrize("generation", [Generation.V1_16, Generation.V1_19])
+def test_older_flinks_are_understood(partition: ResultPartitionID, generation: Generation) -> None:
+    with ReferenceServer(generation=generation) as server:
+        with (
+            ShuffleWriter(server.address, partition, 1, "blocking", generation=generation) as writer,
+            writer.records() as out,
+        ):
+            out.write(b"old")
+        with InputGate([(server.address, partition, 0)], generation=generation.value) as gate:
+            assert [b"old"] == list(gate.records())
+
+
+def test_a_gate_without_buffers_is_refused(partition: ResultPartitionID) -> None:
+    with pytest.raises(ValueError, match="needs buffers"):
+        InputGate([("h:1", partition, 0)], credit=0, floating_buffers=0)

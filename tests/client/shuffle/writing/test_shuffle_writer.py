@@ -1,0 +1,303 @@
+"""A writer, its broker, and what comes between them."""
+
+import threading
+import time
+
+import pytest
+
+from broker.client import InputGate, ShuffleWriter
+from broker.client.shuffle.errors import (
+    AnotherAttemptWonError,
+    ConnectionFailedError,
+    PartitionExistsError,
+    PartitionLostError,
+    ShuffleClosedError,
+    ShuffleError,
+    ShuffleTimeoutError,
+    TransportError,
+    WriterFencedError,
+)
+from protocol.shuffle import events
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.errors import IO_EXCEPTION, encode_error
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.writer_frames import WriterErrorCode, encode_writer_error
+from tests.client.conftest import InThread
+from tests.client.reference_server import ReferenceServer
+
+
+def stored(server: ReferenceServer, partition: ResultPartitionID, subpartition: int = 0) -> list[bytes]:
+    entries = server.call(lambda: list(server.partitions[partition].subpartitions[subpartition]))
+    return [payload for data_type, _, payload in entries if data_type.is_buffer]
+
+
+def test_finishing_ends_every_subpartition(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
+        writer.push(1, b"data")
+    assert server.partitions[partition].finished
+    types = [[entry[0] for entry in one] for one in server.partitions[partition].subpartitions]
+    ends = [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
+    assert [ends, [DataType.DATA_BUFFER, *ends]] == types
+
+
+def test_a_writer_waits_for_credit(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit, server.give_credit = 3, False
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        for number in range(3):
+            writer.push(0, b"%d" % number)
+        assert not writer.try_push(0, b"too much")
+        with pytest.raises(ShuffleTimeoutError, match="no credit"):
+            writer.push(0, b"too much", timeout=0.02)
+        server.call(lambda: setattr(server, "give_credit", True))
+        writer.fail("enough")
+    assert [b"0", b"1", b"2"] == stored(server, partition)
+
+
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_lost_connection_loses_nothing_and_repeats_nothing(
+    server: ReferenceServer, partition: ResultPartitionID, acknowledge: bool
+) -> None:
+    server.cut_after = {1, 10, 11, 200, 505}
+    server.acknowledge = acknowledge
+    expected = [b"%d" % number * 100 for number in range(1000)]
+    with ShuffleWriter(server.address, partition, 2, "blocking") as writer:
+        for number, payload in enumerate(expected):
+            writer.push(number % 2, payload)
+    assert expected[::2] == stored(server, partition, 0)
+    assert expected[1::2] == stored(server, partition, 1)
+    assert server.opens == 6
+
+
+def test_a_writer_says_whether_it_comes_back_so_that_it_can_be_fenced(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    server.cut_after = {1}
+    for _ in range(2):
+        with ShuffleWriter(server.address, partition, 1, "blocking", writer_id=b"w" * 16) as writer:
+            writer.push(0, b"data")
+        server.partitions.clear()
+    assert [False, True, False] == [one.resumes for one in server.openings]
+    first, again, other = (one.incarnation for one in server.openings)
+    assert first == again != other
+    assert 0 not in (first, other)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_lost_around_the_finish_is_no_failure(
+    server: ReferenceServer, partition: ResultPartitionID, when: str
+) -> None:
+    server.cut_at_finish = when
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        writer.push(0, b"all")
+    assert server.partitions[partition].finished
+
+
+def test_a_writer_that_comes_back_goes_on_where_it_stopped(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    first = ShuffleWriter(server.address, partition, 2, "blocking", writer_id=b"w" * 16)
+    first.open()
+    first.push(0, b"one")
+    first.push(0, b"two")
+    while not first.all_acknowledged:
+        time.sleep(0.001)
+    first.close()
+    with ShuffleWriter(server.address, partition, 2, "blocking", writer_id=b"w" * 16) as second:
+        assert (2, 0) == second.next_sequences
+        second.push(0, b"three")
+    assert [b"one", b"two", b"three"] == stored(server, partition)
+    assert server.detached == 1
+
+
+def test_a_broker_that_forgot_what_it_had_acknowledged_is_an_error(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.open()
+    writer.push(0, b"gone")
+    while not writer.all_acknowledged:
+        time.sleep(0.001)
+    server.call(server.partitions.clear)
+    server.cut_connections()
+    with pytest.raises(PartitionLostError):
+        writer.finish()
+    writer.close()
+
+
+def test_a_writer_gives_up_when_the_broker_stays_away(partition: ResultPartitionID) -> None:
+    with ReferenceServer() as server:
+        writer = ShuffleWriter(server.address, partition, 1, reconnect_timeout=0.2)
+        writer.open()
+    with pytest.raises(TransportError):
+        writer.finish()
+    with pytest.raises(TransportError):
+        writer.push(0, b"x")
+    writer.close()
+
+
+def test_a_broker_that_has_a_writer_wait_for_room_is_not_lost(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    """It may take longer than ``reconnect_timeout``, and there may be connections lost in between."""
+    server.acknowledge = False
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        writer.push(0, b"not taken")
+        while not server.pushes:
+            time.sleep(0.001)
+        server.call(server.partitions[partition].subpartitions[0].clear)
+        server.credit = 0
+        server.cut_connections()
+        while server.opens < 2 or writer._handle < 0:
+            time.sleep(0.001)
+        assert writer._lost_at is None
+        server.credit, server.acknowledge = 16, True
+        server.cut_connections()
+    assert [b"not taken"] == stored(server, partition)
+
+
+def test_nobody_at_the_address_is_an_error_at_once(partition: ResultPartitionID) -> None:
+    with (
+        pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:1.*refused"),
+        ShuffleWriter("127.0.0.1:1", partition, 1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (WriterErrorCode.EXISTS_WITH_OTHER_SHAPE, PartitionExistsError),
+        (WriterErrorCode.ANOTHER_ATTEMPT_WON, AnotherAttemptWonError),
+        (WriterErrorCode.STORAGE_ERROR, ShuffleError),
+        (WriterErrorCode.FENCED, WriterFencedError),
+    ],
+)
+def test_a_refusal_is_an_error_of_its_own_class(
+    server: ReferenceServer, partition: ResultPartitionID, code: WriterErrorCode, expected: type[ShuffleError]
+) -> None:
+    server.refuse = (code, "so the broker says")
+    with pytest.raises(expected, match="so the broker says"), ShuffleWriter(server.address, partition, 1):
+        pass
+
+
+def test_events_from_readers_come_to_the_writer(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    seen: list[tuple[object, int]] = []
+    sizes: list[tuple[int, int]] = []
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.on_task_event = lambda event, subpartition: seen.append((event, subpartition))
+    writer.on_buffer_size = lambda subpartition, size: sizes.append((subpartition, size))
+    with writer:
+        writer.push(0, b"x")
+        with InputGate([(server.address, partition, 0)]) as gate:
+            gate.poll()
+            gate.send_event(events.OtherEvent("mine.Event", b"!"))
+            gate.announce_buffer_size(1024)
+            while not (seen and sizes):
+                time.sleep(0.001)
+    assert [(events.OtherEvent("mine.Event", b"!"), -1)] == seen
+    assert [(0, 1024)] == sizes
+
+
+def test_more_than_a_socket_holds_arrives_as_it_was(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    server.credit = 2000
+    expected = [bytes([number % 251]) * 32768 for number in range(1000)]
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        for payload in expected:
+            writer.push(0, payload)
+    assert expected == stored(server, partition)
+
+
+def test_threads_may_share_a_writer(server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread) -> None:
+    with ShuffleWriter(server.address, partition, 4, "blocking") as writer:
+
+        def push(subpartition: int) -> None:
+            for number in range(300):
+                writer.push(subpartition, b"%d" % number)
+
+        threads = [in_thread(lambda index=index: push(index)) for index in range(4)]  # type: ignore[misc]
+        for thread in threads:
+            thread.join()
+    expected = [b"%d" % number for number in range(300)]
+    assert [expected] * 4 == [stored(server, partition, index) for index in range(4)]
+
+
+def test_a_push_that_waits_is_woken_by_close(
+    server: ReferenceServer, partition: ResultPartitionID, in_thread: InThread
+) -> None:
+    server.credit = 0
+    writer = ShuffleWriter(server.address, partition, 1)
+    writer.open()
+    started = threading.Event()
+
+    def push() -> None:
+        started.set()
+        with pytest.raises(ShuffleClosedError):
+            writer.push(0, b"x")
+
+    thread = in_thread(push)
+    started.wait()
+    writer.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_what_makes_no_sense_is_refused(server: ReferenceServer, partition: ResultPartitionID) -> None:
+    with pytest.raises(ValueError, match="0 subpartitions"):
+        ShuffleWriter(server.address, partition, 0)
+    with pytest.raises(ValueError, match="pipelined or blocking"):
+        ShuffleWriter(server.address, partition, 1, "sideways")
+    with pytest.raises(ValueError, match="host:port"):
+        ShuffleWriter("nowhere", partition, 1)
+    with pytest.raises(ShuffleClosedError, match="not open"):
+        ShuffleWriter(server.address, partition, 1).push(0, b"")
+    with ShuffleWriter(server.address, partition, 1) as writer:
+        with pytest.raises(ValueError, match="subpartition 1 of 1"):
+            writer.push(1, b"x")
+        with pytest.raises(ValueError, match="0 bytes"):
+            writer.push(0, b"", DataType.EVENT_BUFFER)
+
+
+def test_a_payload_that_can_change_is_copied_unless_the_caller_promises_that_it_will_not(
+    server: ReferenceServer, partition: ResultPartitionID
+) -> None:
+    copied, kept = bytearray(b"first" * 1000), bytearray(b"first" * 1000)
+    server.credit, server.give_credit, server.acknowledge = 2, False, False  # what is acknowledged is not kept
+    with ShuffleWriter(server.address, partition, 1, "blocking") as writer:
+        window = writer._window
+        writer.push(0, copied)
+        writer.push(0, memoryview(kept), copy=False)
+        payloads = [push.payload for push in window._kept[0]]
+        server.call(lambda: setattr(server, "give_credit", True))
+    copied[:5] = kept[:5] = b"later"
+    assert [b"first" * 1000] * 2 == stored(server, partition)
+    assert [b"first", b"later"] == [bytes(payload[:5]) for payload in payloads]
+
+
+@pytest.mark.parametrize("fatal", [True, False])
+def test_what_the_broker_says_at_last_is_the_end_and_no_reason_to_connect_again(
+    server: ReferenceServer, partition: ResultPartitionID, fatal: bool
+) -> None:
+    """The error of one writer, or of its whole connection; the connection may be closed right after it."""
+    writer = ShuffleWriter(server.address, partition, 1, "blocking", reconnect_timeout=60.0)
+    writer.open()
+    writer.push(0, b"data")
+
+    def end() -> None:
+        connection = server.partitions[partition].connection
+        (handle,) = connection.handles
+        if fatal:
+            connection.send(encode_error(IO_EXCEPTION, "the end", None))
+        else:
+            connection.send(encode_writer_error(writer.writer_id, handle, WriterErrorCode.RELEASED, "the end"))
+        connection.out.close()
+
+    server.call(end)
+    for _ in range(2):
+        with pytest.raises(ShuffleError, match="the end"):
+            writer.commit(30)
+    while server.connections:
+        time.sleep(0.001)
+    with pytest.raises(ShuffleError, match="the end"):
+        writer.push(0, b"more")
+    writer.close()
+    assert 1 == server.opens

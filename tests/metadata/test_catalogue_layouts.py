@@ -1,0 +1,76 @@
+"""Files of earlier layouts, as the broker wrote them."""
+
+import sqlite3
+from pathlib import Path
+
+from broker.metadata.catalogue import SqliteCatalogue, StoredOffset, TransactionRow
+
+# As the broker wrote it before there were transactions.
+FIRST_LAYOUT = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE broker_configs (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+CREATE TABLE offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL DEFAULT -1,
+    PRIMARY KEY (group_id, topic, partition)
+) WITHOUT ROWID;
+CREATE INDEX offsets_by_topic ON offsets (topic);
+CREATE TABLE groups (group_id TEXT PRIMARY KEY, blob BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (5);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO offsets VALUES ('g', 't', 0, 42, 0, '', 1000, -1);
+PRAGMA user_version=1;
+"""
+
+
+def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalogue.sqlite")
+    connection = sqlite3.connect(path)
+    connection.executescript(FIRST_LAYOUT)
+    connection.close()
+    row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000, -1)
+    for _ in range(2):
+        catalogue = SqliteCatalogue(path)
+        catalogue.save_transactions([row])
+        assert list(catalogue.load_offsets()) == [StoredOffset("g", "t", 0, 42, 0, "", 1000, -1)]
+        assert list(catalogue.load_transactions()) == [row]
+        catalogue.close()
+
+
+SECOND_LAYOUT = (
+    FIRST_LAYOUT.replace("user_version=1", "user_version=2")
+    + """
+CREATE TABLE transactions (
+    transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL, last_epoch INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL, phase TEXT NOT NULL, partitions TEXT NOT NULL, groups TEXT NOT NULL,
+    started_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE pending_offsets (
+    transactional_id TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    committed INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL,
+    PRIMARY KEY (transactional_id, group_id, topic, partition)
+) WITHOUT ROWID;
+INSERT INTO transactions VALUES ('new', 7, 0, -1, 60000, 'Ongoing', '[["t", 0]]', '["g"]', 1000, 2000);
+INSERT INTO transactions VALUES ('went-on', 8, 3, 2, 60000, 'Empty', '[]', '[]', -1, 2000);
+"""
+)
+
+
+def test_a_catalogue_of_the_second_layout_is_taken_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "catalogue.sqlite")
+    connection = sqlite3.connect(path)
+    connection.executescript(SECOND_LAYOUT)
+    connection.close()
+    for _ in range(2):
+        catalogue = SqliteCatalogue(path)
+        assert sorted(catalogue.load_transactions()) == [
+            TransactionRow("new", 7, 0, -1, 60_000, "Ongoing", (("t", 0),), ("g",), 1_000, 2_000, -1),
+            TransactionRow("went-on", 8, 3, 2, 60_000, "Empty", (), (), -1, 2_000, 8),
+        ]
+        catalogue.close()

@@ -1,0 +1,218 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import fetch
+from protocol.kafka.messages.fetch import FetchRequest, PartitionData
+from protocol.kafka.messages.headers import parse_request_header
+from protocol.kafka.schema import control
+from tests.protocol.kafka.message_strategies import REQUEST, instance, mappings, read_by_kio, schema_of, written_by_kio
+
+VERSIONS = range(fetch.MIN_VERSION, fetch.MAX_VERSION + 1)
+INT16 = st.integers(-(2**15), 2**15 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+every_version = pytest.mark.parametrize("version", VERSIONS)
+
+
+def same_as_kio(request: FetchRequest, version: int, body: bytes) -> None:
+    message = read_by_kio(schema_of(REQUEST, ApiKey.FETCH, version), body)
+    assert (message.replica_id, message.min_bytes, message.max_bytes, message.isolation_level) == (
+        request.replica_id,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+    )
+    assert control.milliseconds(message.max_wait) == request.max_wait_ms
+    assert (getattr(message, "session_id", 0), getattr(message, "session_epoch", -1)) == (
+        request.session_id,
+        request.session_epoch,
+    )
+    assert (getattr(message, "rack_id", ""), getattr(message, "cluster_id", None)) == (
+        request.rack_id,
+        request.cluster_id,
+    )
+    assert request.partitions == [
+        (
+            topic.topic,
+            data.partition,
+            getattr(data, "current_leader_epoch", -1),
+            data.fetch_offset,
+            getattr(data, "log_start_offset", -1),
+            data.partition_max_bytes,
+            getattr(data, "last_fetched_epoch", -1),
+        )
+        for topic in message.topics
+        for data in topic.partitions
+    ]
+    assert request.forgotten == [
+        (topic.topic, partition)
+        for topic in getattr(message, "forgotten_topics_data", ())
+        for partition in topic.partitions
+    ]
+
+
+def one_partition(version: int, topic: str, **more: Any) -> bytes:
+    partition = {
+        "partition": 3,
+        "current_leader_epoch": 4,
+        "fetch_offset": 1 << 40,
+        "last_fetched_epoch": 6,
+        "log_start_offset": 7,
+        "partition_max_bytes": 1 << 20,
+    }
+    fields = {"max_wait": 500, "min_bytes": 1, "max_bytes": 1 << 22, "isolation_level": 1, "session_epoch": -1} | more
+    frame = control.encode_request(
+        ApiKey.FETCH, version, 1, "c", fields | {"topics": [{"topic": topic, "partitions": [partition]}]}
+    )
+    return frame[parse_request_header(frame).body_offset :]
+
+
+@every_version
+def test_any_request_is_read_as_kio_reads_it(version: int) -> None:
+    cls = schema_of(REQUEST, ApiKey.FETCH, version)
+
+    @given(mappings(cls), st.binary(max_size=5))
+    def check(fields: dict[str, Any], before: bytes) -> None:
+        body = written_by_kio(instance(cls, fields))
+        same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
+        same_as_kio(fetch.parse_request(memoryview(before + body), version, len(before)), version, body)
+
+    check()
+
+
+@every_version
+@given(topic=st.text(max_size=200), rack=st.just("") | st.text(max_size=4))
+def test_a_request_for_one_partition_is_read_as_kio_reads_it(version: int, topic: str, rack: str) -> None:
+    body = one_partition(version, topic, rack_id=rack)
+    same_as_kio(fetch.parse_request(memoryview(body), version), version, body)
+
+
+@every_version
+def test_a_request_for_nothing_is_read(version: int) -> None:
+    frame = control.encode_request(ApiKey.FETCH, version, 1, None, {"topics": []})
+    request = fetch.parse_request(memoryview(frame), version, parse_request_header(frame).body_offset)
+    assert request.partitions == []
+
+
+@every_version
+def test_each_truncation_is_a_protocol_error(version: int) -> None:
+    body = one_partition(version, "topic")
+    for size in range(len(body)):
+        with pytest.raises(ProtocolError):
+            fetch.parse_request(memoryview(body[:size]), version)
+
+
+@every_version
+@given(st.data())
+def test_any_mutation_is_read_the_general_way_or_refused(version: int, data: st.DataObject) -> None:
+    body = bytearray(one_partition(version, "topic"))
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(0, len(body) - 1))
+        body[position] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+    view = memoryview(body)
+    try:
+        fast: object = fetch.parse_request(view, version)
+    except ProtocolError:
+        fast = None
+    try:
+        general: object = fetch._parse_any(fetch.Reader(view), version)
+    except ProtocolError:
+        general = None
+    assert general == fast
+
+
+@every_version
+@given(st.binary(max_size=120))
+def test_any_bytes_raise_nothing_but_protocol_errors(version: int, body: bytes) -> None:
+    try:
+        fetch.parse_request(memoryview(body), version)
+    except ProtocolError:
+        pass
+
+
+DATA = st.builds(
+    lambda parts, **rest: PartitionData(records_size=sum(map(len, parts)), records_parts=parts, **rest),
+    partition=INT32,
+    error=st.sampled_from([int(code) for code in ErrorCode]),
+    high_watermark=INT64,
+    last_stable_offset=INT64,
+    log_start_offset=INT64,
+    aborted=st.none() | st.lists(st.tuples(INT64, INT64), max_size=2),
+    parts=st.lists(st.binary(min_size=1, max_size=20) | st.sampled_from([bytes(130), bytes(20000)]), max_size=3),
+)
+TOPICS = st.lists(
+    st.tuples(st.sampled_from(["", "a", "x" * 126, "x" * 127, "x" * 128, "ü"]), st.lists(DATA, max_size=3)),
+    max_size=3,
+)
+
+
+def response_fields(topics: list[tuple[str, list[PartitionData]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": topic,
+            "partitions": [
+                {
+                    "partition_index": data.partition,
+                    "error_code": data.error,
+                    "high_watermark": data.high_watermark,
+                    "last_stable_offset": data.last_stable_offset,
+                    "log_start_offset": data.log_start_offset,
+                    "aborted_transactions": None
+                    if data.aborted is None
+                    else [{"producer_id": producer, "first_offset": first} for producer, first in data.aborted],
+                    "preferred_read_replica": -1,
+                    "records": b"".join(data.records_parts),
+                }
+                for data in partitions
+            ],
+        }
+        for topic, partitions in topics
+    ]
+
+
+@every_version
+@given(TOPICS | st.tuples(st.tuples(st.just("t"), st.tuples(DATA))).map(list), INT32, INT32, INT16, INT32)
+def test_a_response_is_written_as_the_schema_says(
+    version: int,
+    topics: list[tuple[str, list[PartitionData]]],
+    number: int,
+    throttle_ms: int,
+    error: int,
+    session_id: int,
+) -> None:
+    fields = {
+        "throttle_time": throttle_ms,
+        "error_code": error,
+        "session_id": session_id,
+        "responses": response_fields(topics),
+    }
+    # control's writer is the one that test_control.py holds against kio's.
+    expected = control.encode_response(ApiKey.FETCH, version, number, fields)
+    assert expected == b"".join(fetch.response_parts(number, version, throttle_ms, error, session_id, topics))
+
+
+@every_version
+@pytest.mark.parametrize("count", [1, 2])
+def test_records_pass_through_untouched(version: int, count: int) -> None:
+    class Region:
+        """Like a part of a file: nothing can be read from it here."""
+
+    regions = [Region(), Region()]
+    partitions = [PartitionData(i, 0, 9, 9, 0, None, 1000, regions) for i in range(count)]
+    parts = fetch.response_parts(1, version, 0, 0, 0, [("t", partitions)])
+    assert regions * count == [part for part in parts if isinstance(part, Region)]
+    total = sum(len(part) for part in parts if isinstance(part, bytes)) + 1000 * count
+    assert parts[0][:4] == (total - 4).to_bytes(4, "big")
+
+
+@every_version
+def test_a_partition_without_records_adds_no_part(version: int) -> None:
+    empty = PartitionData(0, 0, 9, 9, 0, None, 0, [])
+    assert len(fetch.response_parts(1, version, 0, 0, 0, [("t", [empty])])) == 1
+    assert len(fetch.response_parts(1, version, 0, 0, 0, [("t", [empty, empty])])) == 1

@@ -1,0 +1,139 @@
+"""Deadlines: in order, once, never early, and cancelled ones never."""
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.runtime import system_runtime
+from broker.runtime.clock import SystemClock
+from broker.runtime.timers import Timer, TimerHandle
+from tests.network.harness import ManualClock, wait_for
+
+
+def test_what_is_due_is_called_in_the_order_of_deadlines_and_then_of_asking() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    calls: list[str] = []
+    for name, deadline in (("late", 30.0), ("b", 20.0), ("a", 10.0), ("c", 20.0)):
+        timer.at(clock.now + deadline, lambda name=name: calls.append(name))  # type: ignore[misc]
+    assert not timer.step(0)
+    clock.now += 20.0
+    assert timer.step(0)
+    assert calls == ["a", "b", "c"]
+    clock.now += 10.0
+    assert timer.step(None)
+    assert calls == ["a", "b", "c", "late"]
+    assert len(timer) == 0
+
+
+def test_a_cancelled_deadline_is_not_called_and_cancelling_twice_is_no_error() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    calls: list[int] = []
+    handle = timer.at(clock.now + 1, lambda: calls.append(1))
+    handle.cancel()
+    handle.cancel()
+    clock.now += 2
+    timer.step(0)
+    assert calls == []
+    handle.cancel()  # long after
+
+
+def test_a_callback_that_raises_does_not_keep_the_next_from_being_called() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    calls: list[int] = []
+    timer.at(clock.now, lambda: 1 // 0)
+    timer.at(clock.now, lambda: calls.append(1))
+    timer.step(0)
+    assert calls == [1]
+
+
+def test_a_callback_may_set_and_cancel_deadlines() -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    calls: list[str] = []
+    doomed = timer.at(clock.now + 1, lambda: calls.append("doomed"))
+
+    def first() -> None:
+        calls.append("first")
+        doomed.cancel()
+        timer.at(clock.now, lambda: calls.append("second"))
+
+    timer.at(clock.now, first)
+    timer.step(0)
+    clock.now += 1
+    timer.step(0)
+    assert calls == ["first", "second"]
+
+
+def test_a_heap_full_of_cancelled_deadlines_is_cleared_out() -> None:
+    # A long poll sets a deadline half a minute away and is answered at once, ten thousand times a second.
+    clock = ManualClock()
+    timer = Timer(clock)
+    calls: list[int] = []
+    timer.at(clock.now + 30, lambda: calls.append(1))
+    for _ in range(10_000):
+        timer.at(clock.now + 30, lambda: calls.append(0)).cancel()
+    assert len(timer) < 300
+    clock.now += 30
+    timer.step(0)
+    assert calls == [1]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("at"), st.integers(0, 20)),
+            st.tuples(st.just("cancel"), st.integers(0, 50)),
+            st.tuples(st.just("pass"), st.integers(0, 10)),
+        ),
+        max_size=80,
+    )
+)
+def test_every_deadline_is_met_once_unless_cancelled_before(steps: list[tuple[str, int]]) -> None:
+    clock = ManualClock()
+    timer = Timer(clock)
+    called: list[int] = []
+    handles: list[TimerHandle] = []
+    live: dict[int, float] = {}
+    for step, value in steps:
+        if step == "at":
+            number = len(handles)
+            handles.append(timer.at(clock.now + value, lambda number=number: called.append(number)))  # type: ignore[misc]
+            live[number] = clock.now + value
+        elif step == "cancel" and handles:
+            number = value % len(handles)
+            handles[number].cancel()
+            live.pop(number, None)
+        else:
+            clock.now += value
+            called.clear()
+            while timer.step(0):
+                pass
+            due = sorted((n for n in live if live[n] <= clock.now), key=lambda n: (live[n], n))
+            assert called == due
+            for number in due:
+                del live[number]
+
+
+def test_an_earlier_deadline_set_from_another_thread_ends_the_wait_for_a_later_one() -> None:
+    clock = SystemClock()
+    timer = Timer(clock)
+    crashes: list[BaseException] = []
+    handle = system_runtime().threads.spawn("timer", timer, crashes.append)
+    late, early = threading.Event(), threading.Event()
+    timer.at(clock.monotonic() + 3600, late.set)
+    asked = clock.monotonic()
+    timer.at(asked + 0.02, early.set)
+    wait_for(early.is_set)
+    assert clock.monotonic() >= asked + 0.02
+    assert not late.is_set()
+    assert handle.stop(10)
+    assert crashes == []
+
+
+def test_a_timer_with_nothing_to_do_can_be_stopped() -> None:
+    handle = system_runtime().threads.spawn("timer", Timer(SystemClock()), lambda _: None)
+    assert handle.stop(10)

@@ -1,0 +1,423 @@
+"""Views and the request queue by themselves: turns, runs, spilled buffers, the water mark."""
+
+import gc
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.runtime.disk import FileRegion
+from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.partition.subpartition import Subpartition
+from broker.shuffle.serving import view as view_module
+from broker.shuffle.serving.credit import Credit
+from broker.shuffle.serving.request_queue import Receiver, RequestQueue
+from broker.shuffle.serving.view import PartitionGone, View
+from protocol.shuffle.data_type import DataType
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.writer_frames import PartitionType
+
+
+class FakeFile:
+    """A file, and where it comes from, in memory."""
+
+    path = "fake"
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.reads: list[tuple[int, int]] = []
+
+    def get(self) -> Any:
+        return self
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self.reads.append((size, offset))
+        return bytes(self.data[offset : offset + size])
+
+
+def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> None:
+    """As the spiller does it."""
+    start, payloads = part.oldest_in_memory(1 << 60)
+    if not payloads:
+        return
+    count, size = part.spilled(start, payloads, len(file.data))
+    file.data += b"".join(payloads)
+    partition.in_memory -= count
+    partition.in_file += count
+    partition.memory -= size
+    partition.disk += size
+    partition.wanted += size
+    partition.budget.spilled(size, count * (IN_MEMORY_BYTES - IN_FILE_BYTES))
+    partition.file = file
+
+
+class Bench:
+    """One connection without a network; ``sent``: (receiver, subpartition, sequence) of each buffer."""
+
+    def __init__(
+        self, subpartitions: int, high_water: int = 1 << 20, kind: PartitionType = PartitionType.PIPELINED
+    ) -> None:
+        self.budget = Budget(1 << 30, -1, -1)
+        self.partition = ResultPartition(ResultPartitionID.of(b"p" * 16), kind, subpartitions, self.budget)
+        self.connection: Any = SimpleNamespace(writable=True, outgoing_bytes=0)
+        self.parts: list[Any] = []
+        outbox: Any = SimpleNamespace(push=self._push)
+        self.queue = RequestQueue(self.connection, outbox, Generation.V2_0, high_water, lambda view, complete: None)
+        self.next = [0] * subpartitions
+
+    def _push(self, connection: Any, parts: list[Any]) -> None:
+        self.parts += parts
+        connection.outgoing_bytes += sum(p.size if type(p) is FileRegion else len(p) for p in parts)
+
+    def push(self, subpartition: int, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.partition.append(
+                subpartition, self.next[subpartition], DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(payload)
+            )
+            self.next[subpartition] += 1
+
+    def request(self, subpartition: int, credit: int) -> Receiver:
+        receiver = Receiver(bytes([subpartition]) * 16)
+        indices = IndexSet(subpartition, subpartition)
+        receiver.view = View(self.partition, indices, Credit(credit), lambda: self.queue.look(receiver))
+        self.queue.add(receiver)
+        return receiver
+
+    def frames(self) -> list[tuple[int, bytes]]:
+        """(receiver's number, frame) of each buffer, in order."""
+        parts, self.parts = self.parts, []
+        data = b"".join(p.file.pread(p.size, p.offset) if type(p) is FileRegion else bytes(p) for p in parts)
+        found, pos = [], 0
+        while pos < len(data):
+            length = int.from_bytes(data[pos : pos + 4], "big")
+            found.append((data[pos + 9], data[pos : pos + length]))
+            pos += length
+        return found
+
+    def sent(self) -> list[tuple[int, int]]:
+        """(receiver's number, size) of each buffer, in order."""
+        return [(number, len(frame) - 47) for number, frame in self.frames()]
+
+    def spill(self, file: FakeFile) -> None:
+        for part in self.partition.subpartitions:
+            if part is not None:
+                spill(self.partition, part, file)
+
+
+def test_those_who_have_something_take_turns_of_one_buffer() -> None:
+    bench = Bench(3)
+    bench.connection.writable = False
+    for subpartition in range(3):
+        bench.push(subpartition, *[b"x" * 10] * (2 + subpartition))
+        bench.request(subpartition, 100)
+    assert bench.sent() == []
+    bench.connection.writable = True
+    bench.queue.send()
+    assert [number for number, _ in bench.sent()] == [0, 1, 2, 0, 1, 2, 1, 2, 2]
+
+
+def test_sending_stops_at_the_high_water_mark_and_goes_on_where_it_stopped() -> None:
+    bench = Bench(1, high_water=1000)
+    bench.push(0, *[b"x" * 200] * 10)
+    bench.request(0, 100)
+    assert len(bench.sent()) == 4
+    assert not bench.connection.writable
+    bench.queue.send()
+    assert bench.sent() == []
+    bench.connection.writable, bench.connection.outgoing_bytes = True, 0
+    bench.queue.send()
+    assert len(bench.sent()) == 4
+
+
+def test_the_last_buffer_leaves_the_connection_writable() -> None:
+    """The queue is not told otherwise that it is writable again."""
+    bench = Bench(1, high_water=1000)
+    bench.push(0, *[b"x" * 200] * 4)
+    bench.request(0, 100)
+    assert len(bench.sent()) == 4
+    assert bench.connection.writable
+
+
+@pytest.mark.parametrize("size", [100, 8191])
+def test_small_spilled_buffers_that_lie_together_are_read_together(size: int) -> None:
+    bench = Bench(1)
+    payloads = [bytes([n]) * size for n in range(5)]
+    bench.push(0, *payloads)
+    file = FakeFile()
+    bench.spill(file)
+    bench.push(0, b"in memory")
+    bench.request(0, 100)
+    assert [length for _, length in bench.sent()] == [size] * 5 + [9]
+    assert file.reads == [(5 * size, 0)]
+    assert (bench.budget.memory, bench.budget.disk) == (0, 0)
+
+
+@pytest.mark.parametrize("receivers", [1, 2])
+def test_small_buffers_of_a_finished_partition_are_read_ahead(receivers: int) -> None:
+    """A receiver with one credit, and two that take turns, get one at a time."""
+    bench = Bench(2, kind=PartitionType.BLOCKING)
+    payloads = [bytes([n]) * 1000 for n in range(40)]
+    for subpartition in range(2):
+        bench.push(subpartition, *payloads, b"", *payloads)
+    file = FakeFile()
+    bench.spill(file)
+    index = bench.budget.index
+    asking = [bench.request(number, 1) for number in range(receivers)]
+    came: list[list[bytes]] = [[], []]
+    for _ in range(81):
+        for number, frame in bench.frames():
+            came[number].append(frame[47:])
+        bench.queue.add_credits([(1, receiver.id) for receiver in asking])
+    assert came[:receivers] == [[*payloads, b"", *payloads]] * receivers
+    assert len(file.reads) < 10 * receivers
+    assert max(size for size, _ in file.reads) <= 16 * 1024
+    for receiver in asking:
+        assert bench.budget.index > index
+        receiver.view.close(True)
+    assert bench.budget.index == index
+
+
+def test_nothing_is_read_ahead_when_memory_is_scarce() -> None:
+    bench = Bench(1, kind=PartitionType.BLOCKING)
+    bench.push(0, b"a" * 100, b"b" * 100)
+    file = FakeFile()
+    bench.spill(file)
+    bench.budget.memory_max = 0
+    receiver = bench.request(0, 1)
+    bench.queue.add_credits([(1, receiver.id)])
+    assert file.reads == [(100, 0), (100, 100)]
+    assert bench.sent() == [(0, 100), (0, 100)]
+
+
+def test_empty_spilled_buffers_of_a_pipelined_partition_are_counted_as_such() -> None:
+    bench = Bench(2)
+    for subpartition in range(2):
+        bench.push(subpartition, b"", b"x")
+    bench.spill(FakeFile())
+    bench.connection.writable = False
+    for subpartition in range(2):
+        bench.request(subpartition, 100)
+    bench.connection.writable = True
+    bench.queue.send()
+    assert sorted(bench.sent()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert (bench.partition.in_file, bench.partition.in_memory) == (0, 0)
+    assert bench.budget.index == bench.partition.structure
+
+
+def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:
+    bench = Bench(1)
+    bench.push(0, b"a" * 8192, b"b" * 10, b"c" * 30_000)
+    file = FakeFile()
+    bench.spill(file)
+    bench.request(0, 100)
+    regions = [(p.offset, p.size) for p in bench.parts if type(p) is FileRegion]
+    assert regions == [(0, 8192), (8202, 30_000)]
+    assert file.reads == [(10, 8192)]
+
+
+def test_a_file_that_is_too_short_is_the_error_of_that_receiver() -> None:
+    bench = Bench(2)
+    bench.push(0, b"x" * 100)
+    bench.push(1, b"")
+    file = FakeFile()
+    bench.spill(file)
+    del file.data[50:]
+    bench.request(1, 1)
+    assert bench.sent() == [(1, 0)]
+    bench.request(0, 1)
+    error = bytes(bench.parts[0])
+    assert error[8] == 1
+    assert b"cannot read the partition" in error
+    assert len(bench.queue) == 1
+
+
+def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn() -> None:
+    """A released partition's receivers tell each other; what one has been sent must leave first."""
+    bench = Bench(2)
+    bench.push(0, b"x" * 10)
+    first = bench.request(0, 1)
+    second = bench.request(1, 1)
+    bench.sent()
+    bench.connection.writable = False
+    bench.partition.fail("no")
+    bench.queue._on_end = lambda view, complete: bench.queue.look(second)
+    bench.connection.writable = True
+    bench.queue.send()
+    assert bench.queue.get(first.id) is None
+    assert [bytes(part[-16:]) for part in bench.parts] == [first.id, second.id]
+
+
+@pytest.mark.parametrize("end", ["fail", "release"])
+def test_a_receiver_that_never_gave_credit_hears_of_the_end_and_its_connection_goes_on(end: str) -> None:
+    """Its place is behind what has been forgotten, and it is asked for its backlog all the same."""
+    bench = Bench(1)
+    bench.push(0, b"x")
+    receiver = bench.request(0, 0)
+    bench.parts.clear()
+    getattr(bench.partition, end)(*(["in vain"] if end == "fail" else []))
+    assert bench.queue.get(receiver.id) is None
+    assert len(bench.parts) == 1
+
+
+def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> None:
+    """A union takes nothing of the others before; were its writer held back for those, both would wait for ever."""
+    told: list[Any] = []
+    partition = ResultPartition(
+        ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, 2, Budget(2**30, -1, -1), unsent_max=1
+    )
+    partition.call_writer = told.append
+    view = View(partition, IndexSet(0, 1), Credit(10), lambda: None)
+    partition.append(0, 0, DataType.DATA_BUFFER, False, memoryview(b"the beginning of a record"))
+    assert len(view.take(1, 1000)) == 1
+    partition.append(1, 0, DataType.DATA_BUFFER, False, memoryview(b"of the other"))
+    assert not partition.held_back
+    partition.append(0, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"its end"))
+    assert partition.held_back
+    assert len(view.take(10, 1000)) == 2
+    assert len(told) == 1, "the writer is told that it may go on"
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spilled: bool) -> None:
+    """Turns of one buffer go another way through the code than runs."""
+    kinds = [DataType.DATA_BUFFER, DataType.EVENT_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END, DataType.DATA_BUFFER]
+    kinds += [DataType.END_OF_DATA, DataType.END_OF_PARTITION]
+
+    def sent(receivers: int) -> list[bytes]:
+        bench = Bench(3)
+        bench.connection.writable = False
+        for index in range(receivers):
+            bench.request(index, 3)
+            for number, kind in enumerate(kinds):
+                bench.partition.append(index, number, kind, number == 2, memoryview(b"%d" % number * 20))
+        if spilled:
+            bench.spill(FakeFile())
+        bench.connection.writable = True
+        bench.queue.send()
+        first = [frame for number, frame in bench.frames() if number == 0]
+        assert bench.partition.memory == bench.budget.memory
+        assert all(view.finished for view in (r.view for r in bench.queue._receivers.values()))
+        return first
+
+    alone = sent(1)
+    assert len(alone) == len(kinds)
+    assert alone == sent(3)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    gc.disable()  # its callbacks are functions, too
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count
+
+
+def union(bench: Bench, subpartitions: int, credit: int = 0) -> View:
+    return View(bench.partition, IndexSet(0, subpartitions - 1), Credit(credit), lambda: None)
+
+
+@pytest.mark.parametrize("kind", PartitionType)
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are(
+    kind: PartitionType, partial: bool
+) -> None:
+    def cost(subpartitions: int) -> int:
+        bench = Bench(subpartitions, kind=kind)
+        bench.partition.unsent_max = 1
+        data_type = DataType.DATA_BUFFER if partial else DataType.DATA_BUFFER_WITH_CLEAR_END
+        for index in range(subpartitions):
+            bench.partition.append(index, 0, data_type, False, memoryview(b"x"))
+            bench.partition.append(index, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"y"))
+        view = union(bench, subpartitions, 100)
+
+        def take() -> None:
+            assert len(view.take(5, 1000)) == 5
+            bench.partition.append(0, 2, data_type, False, memoryview(b"z"))
+            _ = view.backlog(), bench.partition.held_back
+            bench.partition.room()
+
+        return calls(take)
+
+    assert cost(10) == cost(2000)
+
+
+def test_a_view_of_a_finished_partition_makes_a_cursor_when_its_turn_comes() -> None:
+    bench = Bench(1000, kind=PartitionType.BLOCKING)
+    assert not bench.partition.end_subpartitions()
+    union(bench, 2)  # the first counts the buffers of each, once for the partition
+    few, many = calls(lambda: union(bench, 10)), calls(lambda: union(bench, 1000))
+    assert many == few
+    view = union(bench, 1000)
+    assert [found[0] for found in view.take(1, 1000) + view.take(3, 1000)] == [0, 1, 2, 3]
+    assert calls(lambda: view.close(True)) < 30
+
+
+def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    for index in (3, 24):
+        bench.push(index, b"x" * 10)
+    view = union(bench, 25, 100)
+
+    def claimed() -> int:
+        return sum(part is not None and part.cursor is not None for part in bench.partition.subpartitions)
+
+    assert (claimed(), view.backlog(), [found[0] for found in view.take(9, 1000)]) == (10, 1, [3])
+    with pytest.raises(PartitionGone):
+        union(bench, 1)
+    assert view.idle
+    bench.push(5, b"x" * 10)
+    assert not view.idle
+    assert view.open_further()
+    bench.push(15, b"x" * 10)
+    assert view.open_further()
+    assert not view.open_further()
+    assert claimed() == 25
+    assert [found[0] for found in view.take(9, 1000)] == [5, 15, 24]
+    bench.push(0, b"lost")
+    assert [view.close(True) for _ in range(3)] == [False, False, True]
+    assert claimed() == 0
+    assert bench.partition.read_by_all
+    assert bench.budget.memory == 0
+
+
+def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    bench.push(24, b"x")
+    view = union(bench, 25)
+    while not view.close(True):
+        assert not bench.partition.read_by_all
+    assert bench.partition.read_by_all
+    assert bench.budget.memory == 0
+
+
+def test_of_two_views_that_are_opened_at_once_only_one_gets_a_subpartition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(25)
+    first = union(bench, 25)
+    second = View(bench.partition, IndexSet(20, 24), Credit(1), lambda: None)
+    assert first.open_further()
+    with pytest.raises(PartitionGone):
+        first.open_further()
+    while not first.close(True):
+        pass
+    assert [bench.partition.part(n).cursor is not None for n in range(25)] == [False] * 20 + [True] * 5
+    bench.push(20, b"x")
+    assert len(second.take(1, 1000)) == 1

@@ -1,0 +1,501 @@
+"""Appending to a log, what is refused, and what failures leave behind. Reading is in test_reading.py."""
+
+import errno
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import RequestError, StorageError
+from broker.storage.log import append_rules
+from broker.storage.log.log import AppendInfo
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import batches, read_header
+from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
+
+
+def refused(storage: Storage, view: memoryview, **configs: object) -> int:
+    log = storage.log() if storage.manager.get("t", 0) else storage.create(**configs)
+    with pytest.raises(RequestError) as error:
+        log.append(view, now_ms=NOW_MS)
+    assert log.log_end_offset == 0
+    assert log.size_bytes() == 0
+    return error.value.code
+
+
+def test_offsets_are_dense_and_batches_are_whole(storage: Storage) -> None:
+    log = storage.create()
+    assert append(log, b"a", b"b") == AppendInfo(0, 1, -1, 0, False)
+    assert append(log, b"c") == AppendInfo(2, 2, -1, 0, False)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 3, 3)
+    assert [(record.offset, record.value) for record in read_records(log)] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_the_offset_and_the_leader_epoch_are_written_into_the_batch(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a")
+    append(log, b"b", b"c")
+    headers = [header for _, header in batches(read_bytes(log, 0))]
+    assert [(header.base_offset, header.partition_leader_epoch) for header in headers] == [(0, 0), (1, 0)]
+
+
+def test_several_batches_in_one_request_are_all_stored(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"x")
+    view = memoryview(bytearray(bytes(batch(b"a", b"b")) + bytes(batch(b"c"))))
+    assert log.append(view, now_ms=NOW_MS) == AppendInfo(1, 3, -1, 0, False)
+    assert values(log) == [b"x", b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_compressed_batches_stay_as_they_are(storage: Storage, codec: int) -> None:
+    log = storage.create()
+    view = batch(*[b"same" * 10] * 1000, compression=codec)
+    before = bytes(view)[16:]
+    assert log.append(view, now_ms=NOW_MS).last_offset == 999
+    assert read_bytes(log, 0)[16:] == before
+
+
+@pytest.mark.parametrize("position", [17, 20, 21, 22, 23, 30, 40, 50, 60, 61, 65])
+def test_a_flipped_bit_is_found_by_the_checksum(storage: Storage, position: int) -> None:
+    view = batch(b"abc")
+    view[position] ^= 1
+    assert refused(storage, view) == ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize("size", [0, 1, 12, 60, 61, 70])
+def test_a_batch_that_is_cut_short_is_refused(storage: Storage, size: int) -> None:
+    code = refused(storage, batch(b"abc")[:size])
+    assert code == (ErrorCode.corrupt_message if size else ErrorCode.invalid_record)
+
+
+def test_bytes_behind_a_batch_are_refused(storage: Storage) -> None:
+    assert refused(storage, memoryview(bytearray(bytes(batch(b"abc")) + b"x"))) == ErrorCode.corrupt_message
+
+
+def test_the_old_message_formats_are_refused(storage: Storage) -> None:
+    view = batch(b"abc")
+    view[16] = 1
+    assert refused(storage, view) == ErrorCode.invalid_record
+
+
+def test_a_batch_larger_than_max_message_bytes_is_refused(storage: Storage) -> None:
+    log = storage.create(max_message_bytes=100)
+    with pytest.raises(RequestError) as error:
+        append(log, b"x" * 100)
+    assert error.value.code == ErrorCode.message_too_large
+    append(log, b"x" * 20)
+
+
+def test_records_larger_than_a_segment_are_refused(storage: Storage) -> None:
+    log = storage.create(segment_bytes=200)
+    with pytest.raises(RequestError) as error:
+        append(log, b"x" * 200)
+    assert error.value.code == ErrorCode.record_list_too_large
+
+
+@pytest.mark.parametrize("count", [0, 2, 100])
+def test_a_number_of_records_that_does_not_fit_the_offsets_is_refused(storage: Storage, count: int) -> None:
+    assert refused(storage, with_header(batch(b"a"), record_count=count)) == ErrorCode.invalid_record
+
+
+def test_a_small_batch_that_claims_a_million_records_is_refused(storage: Storage) -> None:
+    view = with_header(batch(b"a"), record_count=1_000_000, last_offset_delta=999_999)
+    assert refused(storage, view) == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_batch_of_81_bytes_does_not_move_the_offset_by_2_31(storage: Storage, codec: int) -> None:
+    view = batch(b"a" * (13 if codec == 0 else 1), compression=codec)
+    for count in (2**31 - 1, 1_000_001):
+        lie = with_header(memoryview(bytearray(view)), record_count=count, last_offset_delta=count - 1)
+        assert refused(storage, lie, max_message_bytes=100_000_000) == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1000, 100_000, 1_000_000])
+def test_records_that_compress_well_are_accepted(storage: Storage, codec: int, count: int) -> None:
+    """The smallest there are, all alike: no honest batch has more of them for its size."""
+    log = storage.create(max_message_bytes=10_000_000)
+    view = batch(*[None] * count, compression=codec)
+    assert log.append(view, now_ms=NOW_MS).last_offset == count - 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "code"),
+    [
+        (0x05, ErrorCode.invalid_record),  # a codec that does not exist
+        (0x08, ErrorCode.invalid_timestamp),  # LogAppendTime is the broker's to set
+        (0x10, ErrorCode.invalid_record),  # a transaction needs a producer
+        (0x20, ErrorCode.invalid_record),  # control batches are the broker's
+        (0x40, ErrorCode.invalid_record),  # so is the delete horizon
+    ],
+)
+def test_attributes_that_a_producer_must_not_set(storage: Storage, attributes: int, code: ErrorCode) -> None:
+    assert refused(storage, with_header(batch(b"a"), attributes=attributes)) == code
+
+
+def with_header(view: memoryview, **fields: int) -> memoryview:
+    """The batch with other header fields and the checksum that fits them."""
+    from protocol.checksum import crc32c
+    from protocol.kafka.records.batch import HEADER
+
+    header = read_header(view)._replace(**fields)
+    HEADER.pack_into(view, 0, *header)
+    HEADER.pack_into(view, 0, *header._replace(crc=crc32c(view[21:])))
+    return view
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "ok"), [(NOW_MS + HOUR_MS, True), (NOW_MS + HOUR_MS + 1, False), (0, True), (-1, True)]
+)
+def test_timestamps_may_be_an_hour_ahead_and_any_time_behind(storage: Storage, timestamp: int, ok: bool) -> None:
+    if ok:
+        append(storage.create(), b"a", timestamp=timestamp)
+    else:
+        assert refused(storage, batch(b"a", timestamp=timestamp)) == ErrorCode.invalid_timestamp
+
+
+def test_the_oldest_timestamp_allowed_is_a_setting(storage: Storage) -> None:
+    log = storage.create(message_timestamp_before_max_ms=1000)
+    append(log, b"a", timestamp=NOW_MS - 1000)
+    append(log, b"a", timestamp=-1)
+    with pytest.raises(RequestError) as error:
+        append(log, b"a", b"b", timestamps=[NOW_MS - 1001, NOW_MS])
+    assert error.value.code == ErrorCode.invalid_timestamp
+
+
+def test_log_append_time_replaces_the_timestamps(storage: Storage) -> None:
+    log = storage.create(message_timestamp_type="LogAppendTime")
+    info = append(log, b"a", b"b", timestamps=[5, 99 * NOW_MS])
+    assert info.log_append_time_ms == NOW_MS
+    assert [record.timestamp for record in read_records(log)] == [NOW_MS, NOW_MS]
+    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+
+
+@pytest.mark.parametrize("kind", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("sent", [0, 1, 4])
+def test_a_topic_may_keep_another_codec_than_the_producer_has(storage: Storage, kind: str, sent: int) -> None:
+    codec = ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(kind)
+    log = storage.create(compression_type=kind)
+    append(log, b"first")
+    info = append(log, b"a" * 50, b"b" * 50, keys=[b"k", None], timestamps=[1, 7], compression=sent, producer=(3, 0, 0))
+    assert (info.base_offset, info.last_offset) == (1, 2)
+    header = list(batches(read_bytes(log, 0)))[1][1]
+    assert (header.compression, header.producer_id, header.base_sequence) == (codec, 3, 0)
+    found = read_records(log)[1:]
+    assert [(r.offset, r.key, r.value, r.timestamp) for r in found] == [
+        (1, b"k", b"a" * 50, 1),
+        (2, None, b"b" * 50, 7),
+    ]
+
+
+def test_records_that_cannot_be_read_are_refused_where_the_broker_must_read_them(storage: Storage) -> None:
+    view = with_header(memoryview(bytearray(bytes(batch(b"a" * 30)))), attributes=4)  # says zstd, and is not
+    assert refused(storage, view, compression_type="gzip") == ErrorCode.invalid_record
+
+
+def test_a_compacted_topic_refuses_records_without_a_key(storage: Storage) -> None:
+    log = storage.create(cleanup_policy="compact")
+    append(log, b"a", keys=[b"k"])
+    for codec in (0, 1):
+        with pytest.raises(RequestError) as error:
+            append(log, b"a", b"b", keys=[b"k", None], compression=codec)
+        assert error.value.code == ErrorCode.invalid_record
+    assert offsets(read_records(log)) == [0]
+
+
+def test_settings_that_change_are_in_force_for_the_next_append(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"x" * 1000)
+    storage.manager.alter_topic_configs("t", {"max.message.bytes": "100"})
+    with pytest.raises(RequestError):
+        append(log, b"x" * 1000)
+    storage.manager.alter_topic_configs("t", {"max.message.bytes": None})
+    append(log, b"x" * 1000)
+
+
+# -- segments ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_segment_is_followed_by_another(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300)
+    append_many(log, 10)
+    sizes = [segment.size for segment in log.view.segments]
+    assert len(sizes) == 4
+    assert max(sizes) <= 300
+    assert storage.files(".log") == [f"{base:020d}.log" for base in log.view.bases]
+    assert offsets(read_records(log)) == list(range(10))
+
+
+def test_a_segment_ends_when_its_first_record_is_old_enough(storage: Storage) -> None:
+    log = storage.create(segment_ms=1000)
+    append(log, b"a", timestamp=NOW_MS)
+    append(log, b"b", timestamp=NOW_MS + 1000)
+    assert len(log.view.segments) == 1
+    append(log, b"c", timestamp=NOW_MS + 1001)
+    assert log.view.bases == (0, 2)
+
+
+def test_without_timestamps_a_segment_ends_by_the_clock(storage: Storage) -> None:
+    log = storage.create(segment_ms=1000)
+    append(log, b"a", timestamp=-1)
+    storage.clock.sleep_ms(1001)
+    append(log, b"b", timestamp=-1)
+    assert log.view.bases == (0, 1)
+
+
+def test_the_age_of_a_segment_is_known_after_a_restart(storage: Storage) -> None:
+    log = storage.create(segment_ms=1000)
+    append(log, b"a", timestamp=NOW_MS)
+    storage.restart()
+    append(storage.log(), b"b", timestamp=NOW_MS + 1001)
+    assert storage.log().view.bases == (0, 1)
+
+
+def test_a_clock_that_jumps_back_neither_rolls_nor_refuses(storage: Storage) -> None:
+    log = storage.create(segment_ms=1000)
+    append(log, b"a")
+    storage.clock.now_ms -= 10 * HOUR_MS
+    append(log, b"b", timestamp=storage.clock.now_ms)
+    append(log, b"c", timestamp=-1)
+    assert offsets(read_records(log)) == [0, 1, 2]
+    assert log.offset_for_timestamp(storage.clock.now_ms) == (0, NOW_MS)
+
+
+def test_a_full_index_ends_a_segment(storage: Storage) -> None:
+    log = storage.create(segment_index_bytes=16, index_interval_bytes=0)
+    append_many(log, 6)
+    assert log.view.bases == (0, 3)
+
+
+def test_offsets_too_far_apart_for_the_index_end_a_segment(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a")
+    count = 1_000_000
+    view = with_header(batch(os.urandom(300), compression=4), record_count=count, last_offset_delta=count - 1)
+    for _ in range(2**31 // count):
+        log.append(view, now_ms=NOW_MS)
+    assert log.view.bases == (0,)
+    base = log.append(view, now_ms=NOW_MS).base_offset
+    assert log.view.bases == (0, base)
+    append(log, b"b")
+    assert read_records(log, start=base + count)[0].value == b"b"
+
+
+# -- idempotence -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_comes_again_is_not_stored_again(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"x")
+    first = append(log, b"a", b"b", producer=(7, 0, 0))
+    append(log, b"c", producer=(7, 0, 2))
+    assert append(log, b"a", b"b", producer=(7, 0, 0)) == AppendInfo(1, 2, -1, 0, True)
+    assert (first.base_offset, first.duplicate) == (1, False)
+    assert values(log) == [b"x", b"a", b"b", b"c"]
+
+
+def test_the_last_five_batches_of_a_producer_may_come_again(storage: Storage) -> None:
+    log = storage.create()
+    for sequence in range(7):
+        append(log, b"%d" % sequence, producer=(7, 0, sequence))
+    for sequence in range(2, 7):
+        assert append(log, b"%d" % sequence, producer=(7, 0, sequence)) == AppendInfo(sequence, sequence, -1, 0, True)
+    with pytest.raises(RequestError) as error:
+        append(log, b"1", producer=(7, 0, 1))
+    assert error.value.code == ErrorCode.out_of_order_sequence_number
+
+
+def test_a_gap_in_the_sequence_is_refused(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    with pytest.raises(RequestError) as error:
+        append(log, b"b", producer=(7, 0, 2))
+    assert error.value.code == ErrorCode.out_of_order_sequence_number
+    append(log, b"b", producer=(7, 0, 1))
+
+
+def test_an_old_epoch_is_fenced(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 1, 0))
+    with pytest.raises(RequestError) as error:
+        append(log, b"b", producer=(7, 0, 1))
+    assert error.value.code == ErrorCode.invalid_producer_epoch
+
+
+def test_a_new_epoch_begins_with_sequence_number_zero(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    with pytest.raises(RequestError) as error:
+        append(log, b"b", producer=(7, 1, 1))
+    assert error.value.code == ErrorCode.out_of_order_sequence_number
+    append(log, b"b", producer=(7, 1, 0))
+
+
+def test_a_producer_id_without_a_sequence_number_is_refused(storage: Storage) -> None:
+    assert refused(storage, batch(b"a", producer=(7, 0, -1))) == ErrorCode.invalid_record
+
+
+def test_an_idempotent_producer_sends_one_batch_at_a_time(storage: Storage) -> None:
+    view = memoryview(bytearray(bytes(batch(b"a", producer=(7, 0, 0))) + bytes(batch(b"b", producer=(7, 0, 1)))))
+    assert refused(storage, view) == ErrorCode.invalid_record
+
+
+# -- failures --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_the_batch_and_leaves_nothing_of_it(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a", producer=(7, 0, 0))
+    size = (storage.path() / storage.files(".log")[0]).stat().st_size
+    storage.disk.room = 50
+    with pytest.raises(StorageError, match="No space left"):
+        append(log, b"b" * 1000, producer=(7, 0, 1))
+    assert (storage.path() / storage.files(".log")[0]).stat().st_size == size
+    assert log.offline is None
+    assert values(log) == [b"a"]
+    storage.disk.room = None
+    assert append(log, b"c", producer=(7, 0, 1)).base_offset == 1
+    assert values(log) == [b"a", b"c"]
+
+
+def test_a_full_disk_at_a_new_segment_leaves_the_log_as_it_was(storage: Storage) -> None:
+    log = storage.create(segment_bytes=300, index_interval_bytes=0)
+    append_many(log, 3)
+    storage.disk.room = 0
+    for _ in range(3):
+        with pytest.raises(StorageError, match="No space left"):
+            append(log, b"x" * 50)
+    storage.disk.room = None
+    append_many(log, 3)
+    assert offsets(read_records(log)) == list(range(6))
+    storage.crash()
+    assert offsets(read_records(storage.log())) == list(range(6))
+
+
+def test_a_write_that_fails_and_cannot_be_undone_takes_the_partition_offline(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a")
+    storage.disk.room = 50
+    storage.disk.fail["truncate", ".log"] = errno.EIO
+    with pytest.raises(StorageError):
+        append(log, b"b" * 1000)
+    storage.disk.room = None
+    storage.disk.fail.clear()
+    assert log.offline is not None
+    with pytest.raises(StorageError, match="offline"):
+        append(log, b"c")
+    with pytest.raises(StorageError, match="offline"):
+        log.read(0, 100)
+    storage.crash()
+    assert values(storage.log()) == [b"a"]
+
+
+def test_an_io_error_takes_the_partition_offline_and_only_it(storage: Storage) -> None:
+    storage.create("t", 2)
+    storage.disk.fail["write", "/t-0/"] = errno.EIO
+    with pytest.raises(StorageError):
+        append(storage.log("t", 0), b"a")
+    assert storage.log("t", 0).offline is not None
+    append(storage.log("t", 1), b"a")
+
+
+def test_a_slow_write_is_remembered_for_a_while(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"a")
+    assert log.slow_until <= storage.clock.monotonic()
+    storage.disk.before = lambda what, path: storage.clock.sleep_ms(6) if what == "write" else None
+    append(log, b"a")
+    assert log.slow_until > storage.clock.monotonic()
+
+
+# -- watching --------------------------------------------------------------------------------------------------------------
+
+
+def test_watchers_are_called_after_each_append_until_they_leave(storage: Storage) -> None:
+    log = storage.create()
+    seen: list[int] = []
+    token = log.watch(lambda: seen.append(log.high_watermark))
+    append(log, b"a")
+    append(log, b"b")
+    log.unwatch(token)
+    log.unwatch(token)
+    append(log, b"c")
+    assert seen == [1, 2]
+
+
+def test_watchers_may_use_the_log(storage: Storage) -> None:
+    log = storage.create()
+    seen: list[object] = []
+
+    def again() -> None:
+        log.unwatch(token)
+        seen.append(read_bytes(log, 0))
+        seen.append(log.lock.locked())
+
+    token = log.watch(again)
+    append(log, b"a")
+    assert seen[1] is False
+    assert len(seen[0]) > 60  # type: ignore[arg-type]
+
+
+def test_watchers_are_called_when_the_log_goes_offline_or_is_deleted(storage: Storage) -> None:
+    seen: list[str] = []
+    storage.create("a").watch(lambda: seen.append("offline"))
+    storage.create("b").watch(lambda: seen.append("deleted"))
+    storage.disk.fail["write", "a-0/"] = errno.EIO
+    with pytest.raises(StorageError):
+        append(storage.log("a"), b"x")
+    storage.manager.flusher.step(0)
+    storage.manager.delete_topic("b")
+    assert seen == ["offline", "deleted"]
+
+
+def test_many_threads_append_and_read_without_getting_in_each_others_way(storage: Storage) -> None:
+    log = storage.create(segment_bytes=20_000, index_interval_bytes=100)
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def produce(number: int) -> None:
+        try:
+            for sequence in range(150):
+                append(log, b"%d/%d" % (number, sequence), producer=(number, 0, sequence))
+        except BaseException as error:
+            errors.append(error)
+
+    def consume() -> None:
+        try:
+            while not done.is_set():
+                found = offsets(read_records(log, 700))
+                assert found == list(range(len(found)))
+        except BaseException as error:
+            errors.append(error)
+
+    producers = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    for thread in producers + consumers:
+        thread.start()
+    for thread in producers:
+        thread.join()
+    done.set()
+    for thread in consumers:
+        thread.join()
+    assert errors == []
+    by_producer: dict[bytes, list[int]] = {}
+    for value in values(log):
+        assert value is not None
+        number, sequence = value.split(b"/")
+        by_producer.setdefault(number, []).append(int(sequence))
+    assert by_producer == {b"%d" % number: list(range(150)) for number in range(4)}
+
+
+@given(data=st.binary(max_size=200))
+def test_random_bytes_only_ever_raise_request_errors(data: bytes) -> None:
+    with pytest.raises(RequestError):
+        append_rules.split(memoryview(bytearray(data)))

@@ -1,0 +1,110 @@
+"""The table of topic settings."""
+
+import attrs
+import pytest
+
+from broker.errors import RequestError
+from broker.storage.config import StorageConfig
+from broker.storage.log.log_config import BY_NAME, SETTINGS, LogConfig
+from protocol.kafka.errors import ErrorCode
+
+
+def test_every_setting_of_the_table_is_a_field_and_the_other_way_round() -> None:
+    assert sorted(setting.field for setting in SETTINGS) == sorted(field.name for field in attrs.fields(LogConfig))
+    assert [setting.name for setting in SETTINGS] == sorted(setting.name for setting in SETTINGS)
+
+
+def test_the_defaults_are_kafka_s() -> None:
+    config = LogConfig()
+    assert {setting.name: config.text(setting.name) for setting in SETTINGS} == {s.name: s.default for s in SETTINGS}
+    assert (config.retention_ms, config.segment_bytes, config.max_message_bytes) == (604_800_000, 1 << 30, 1_048_588)
+    assert (config.compact, config.delete, config.log_append_time, config.compression_codec) == (
+        False,
+        True,
+        False,
+        None,
+    )
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_the_text_of_a_value_means_the_value(setting: object) -> None:
+    for found in SETTINGS:
+        value = found.parse(found.default)
+        assert found.parse(found.text(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("cleanup.policy", "compact,delete", ("compact", "delete")),
+        ("cleanup.policy", " delete , compact ", ("delete", "compact")),
+        ("retention.ms", "-1", -1),
+        ("retention.ms", " 5 ", 5),
+        ("preallocate", "TRUE", True),
+        ("min.cleanable.dirty.ratio", "0.25", 0.25),
+        ("compression.type", "zstd", "zstd"),
+    ],
+)
+def test_values_are_read_as_kafka_reads_them(name: str, text: str, value: object) -> None:
+    assert getattr(LogConfig.from_overrides(LogConfig(), {name: text}), BY_NAME[name].field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no.such.setting", "1"),
+        ("cleanup.policy", "shred"),
+        ("cleanup.policy", "compact,shred"),
+        ("retention.ms", "-2"),
+        ("retention.ms", "soon"),
+        ("retention.ms", ""),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "9223372036854775808"),
+        ("segment.bytes", "2147483648"),
+        ("segment.bytes", "13"),
+        ("preallocate", "yes"),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("compression.type", "brotli"),
+        ("message.timestamp.type", "createtime"),
+    ],
+)
+def test_what_kafka_refuses_is_refused_and_named(name: str, text: str) -> None:
+    with pytest.raises(RequestError) as error:
+        LogConfig.from_overrides(LogConfig(), {name: text})
+    assert error.value.code == ErrorCode.invalid_config
+    assert name in error.value.message
+
+
+def test_lags_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"min\.compaction\.lag\.ms"):
+        LogConfig.from_overrides(LogConfig(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+
+
+def test_defaults_come_from_the_broker_s_settings() -> None:
+    class Broker:
+        data_dir = "/data"
+        log_retention_ms = 5
+        log_cleanup_policy = "compact,delete"
+        compression_type = "lz4"
+        log_preallocate = True
+        log_cleaner_min_cleanable_ratio = 0.1
+        producer_id_expiration_ms = 7
+        something_else = object()
+
+    config = StorageConfig.from_broker(Broker())
+    assert (config.data_dir, config.producer_id_expiration_ms) == ("/data", 7)
+    defaults = config.defaults
+    assert (defaults.retention_ms, defaults.cleanup_policy, defaults.compression_codec) == (5, ("compact", "delete"), 3)
+    assert (defaults.preallocate, defaults.min_cleanable_dirty_ratio) == (True, 0.1)
+    assert defaults.segment_ms == LogConfig().segment_ms
+
+
+def test_the_broker_s_settings_have_the_names_and_defaults_that_the_table_says() -> None:
+    from broker.config.settings import BrokerConfig
+
+    broker = BrokerConfig()
+    for setting in SETTINGS:
+        if setting.synonym is not None:
+            assert hasattr(broker, setting.synonym.replace(".", "_")), setting.synonym
+    assert LogConfig.from_broker(broker) == LogConfig()

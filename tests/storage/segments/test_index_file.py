@@ -1,0 +1,132 @@
+"""Both indexes, against a plain list of their entries."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.runtime.disk import SystemDisk
+from broker.storage.segments.file_names import OpenFiles
+from broker.storage.segments.offset_index import OffsetIndex
+from broker.storage.segments.time_index import TimeIndex
+
+
+class SmallOffsetIndex(OffsetIndex):
+    PAGE_ENTRIES = 4  # pages are soon full
+
+
+class SmallTimeIndex(TimeIndex):
+    PAGE_ENTRIES = 4
+
+
+def small(directory: Path, base: int = 100) -> SmallOffsetIndex:
+    return SmallOffsetIndex(OpenFiles(SystemDisk(), 5).cached(f"{directory}/i"), base)
+
+
+steps = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 100)), max_size=40)
+
+
+@settings(max_examples=100)
+@given(steps=steps, wanted=st.lists(st.integers(0, 250), min_size=1), flush=st.booleans(), reopen=st.booleans())
+def test_the_entry_before_is_found(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], wanted: list[int], flush: bool, reopen: bool
+) -> None:
+    directory = tmp_path_factory.mktemp("index")
+    index = small(directory)
+    entries: list[tuple[int, int]] = []
+    offset, position = 100, 0
+    for more, size in steps:
+        offset, position = offset + more, position + size
+        index.add(offset, position)
+        entries.append((offset, position))
+    if flush or reopen:
+        index.flush()
+    if reopen:
+        index = small(directory)
+    assert len(index) == len(entries)
+    for number in wanted:
+        expected = max((e for e in entries if e[0] <= 100 + number), default=None)
+        assert index.batch_before(100 + number) == expected
+        by_position = max((e[1] for e in entries if e[1] <= number * 10), default=0)
+        assert index.position_before(number * 10) == by_position
+        assert index.count_below(number * 10, 1) == sum(e[1] < number * 10 for e in entries) or not (flush or reopen)
+
+
+@settings(max_examples=50)
+@given(steps=steps, keep=st.integers(0, 40), more=steps)
+def test_what_is_cut_off_is_gone_and_more_may_follow(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], keep: int, more: list[tuple[int, int]]
+) -> None:
+    index = small(tmp_path_factory.mktemp("index"), 0)
+    entries: list[tuple[int, int]] = []
+
+    def add(rows: list[tuple[int, int]]) -> None:
+        offset, position = entries[-1] if entries else (0, 0)
+        for further, size in rows:
+            offset, position = offset + further, position + size
+            index.add(offset, position)
+            entries.append((offset, position))
+
+    add(steps)
+    keep = min(keep, len(entries))
+    index.truncate(keep)
+    del entries[keep:]
+    add(more)
+    index.flush()
+    assert len(index) == len(entries)
+    for entry in entries:
+        assert index.batch_before(entry[0]) == entry
+
+
+def test_the_files_are_laid_out_as_kafka_reads_them(tmp_path: Path) -> None:
+    files = OpenFiles(SystemDisk(), 5)
+    offsets, times = OffsetIndex(files.cached(f"{tmp_path}/o"), 1000), TimeIndex(files.cached(f"{tmp_path}/t"), 1000)
+    offsets.add(1003, 4200)
+    offsets.add(1009, 9000)
+    times.add(77, 1002)
+    times.add(77, 1005)
+    times.add(76, 1006)
+    times.add(2**40, 1009)
+    offsets.flush()
+    times.flush()
+    assert (tmp_path / "o").read_bytes() == struct.pack(">iiii", 3, 4200, 9, 9000)
+    assert (tmp_path / "t").read_bytes() == struct.pack(">qiqi", 77, 2, 2**40, 9)
+
+
+def test_the_latest_entry_not_after_a_time(tmp_path: Path) -> None:
+    times = SmallTimeIndex(OpenFiles(SystemDisk(), 5).cached(f"{tmp_path}/t"), 10)
+    assert times.largest() == (-1, 10)
+    for number in range(11):
+        times.add(number * 10, 10 + number)
+    found = {time: times.at_or_before(time) for time in (-1, 0, 9, 10, 55, 100, 999)}
+    assert found == {-1: None, 0: (0, 10), 9: (0, 10), 10: (10, 11), 55: (50, 15), 100: (100, 20), 999: (100, 20)}
+    assert times.largest() == (100, 20)
+
+
+def test_memory_does_not_grow_with_the_index(tmp_path: Path) -> None:
+    index = small(tmp_path, 0)
+    for number in range(1, 1000):
+        index.add(number, number)
+    assert len(index._tail[0]) < 4
+    assert (tmp_path / "i").stat().st_size >= 8 * 996
+
+
+@given(data=st.binary(max_size=120), key=st.integers(-5, 2**31), column=st.sampled_from([0, 1]))
+def test_whatever_a_damaged_file_says_it_is_never_beyond_what_was_asked(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, key: int, column: int
+) -> None:
+    directory = tmp_path_factory.mktemp("index")
+    (directory / "i").write_bytes(data)
+    found = small(directory, 0).floor(key, column)
+    assert found is None or found[column] <= key
+
+
+def test_an_index_without_entries_has_no_file_until_it_is_finished(tmp_path: Path) -> None:
+    index = small(tmp_path)
+    assert (len(index), index.batch_before(5), index.last()) == (0, None, None)
+    index.truncate(0)
+    assert not (tmp_path / "i").exists()
+    index.flush()
+    assert (tmp_path / "i").read_bytes() == b""
