@@ -1,6 +1,6 @@
-"""What the commands share that talk to a broker as a Kafka client: its address, its errors, times and sizes on the command line.
+"""Shared by the commands that are Kafka clients: the broker's address, its errors, and times on the command line.
 
-kafka-python is imported only by what uses it: it takes 0.2 s.
+kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from broker.runtime.clock import SystemClock
 
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Long enough for a broker that is just starting, short enough for somebody who mistyped the port.
+# Long enough for a broker that is starting, short enough after a mistyped port.
 _BOOTSTRAP_TIMEOUT_MS = 5000
 
 
@@ -31,12 +31,12 @@ def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         envvar="BROKER_BOOTSTRAP_SERVERS",
         callback=_check_addresses,
-        help="The broker to talk to (or BROKER_BOOTSTRAP_SERVERS).",
+        help="Address of the broker (or BROKER_BOOTSTRAP_SERVERS).",
     )(function)
 
 
 def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """``host:port``, several with commas between; the port may be left out."""
+    """``host:port``, or several separated by commas. The port is optional."""
     addresses = []
     for address in value.split(","):
         try:
@@ -48,7 +48,7 @@ def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, value: st
 
 
 def client_settings(bootstrap: str, command: str) -> dict[str, Any]:
-    """What every Kafka client of ours is made with."""
+    """Arguments of every Kafka client that the commands create."""
     return {
         "bootstrap_servers": bootstrap.split(","),
         "client_id": f"broker-{command}",
@@ -58,12 +58,12 @@ def client_settings(bootstrap: str, command: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def plain_errors(bootstrap: str) -> Iterator[None]:
-    """Kafka's errors, and those of its client, as one sentence."""
+    """Turn errors of the broker and of its client into one sentence."""
     import logging
 
     from kafka import errors
 
-    # The client would warn about each attempt to connect; the error at the end says it.
+    # The client would log a warning for each attempt to connect; the final error is enough.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     try:
         yield
@@ -84,7 +84,7 @@ def unreachable(bootstrap: str) -> BrokerError:
 
 
 def describe(error: Exception) -> str:
-    """Kafka's name for an error, and what the broker said about it."""
+    """Kafka's name of an error, and the message of the broker."""
     name = re.sub(r"Error$", "", type(error).__name__)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
     said = getattr(error, "args", ())
@@ -107,13 +107,13 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         try:
             moment = datetime.datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is no time: write 2026-11-20T14:00, ms since 1970, or -10m for ten minutes ago.")
-        # Without a zone it is the time on the wall beside whoever typed it.
+            self.fail(f"{value!r} is not a time: write 2026-11-20T14:00, ms since 1970, or -10m for ten minutes ago.")
+        # Without a zone it is local time.
         return int(moment.astimezone().timestamp() * 1000)
 
 
 def unescape(text: str) -> bytes:
-    r"""A separator as typed: ``\t``, ``\n`` and the like mean what they mean in Python."""
+    r"""A separator as typed. ``\t``, ``\n`` and other escapes mean the same as in Python."""
     return text.encode().decode("unicode_escape").encode("latin-1") if text.isascii() else text.encode()
 
 

@@ -1,7 +1,7 @@
-"""`broker consume`: the records of topics to standard output, a record a line.
+"""`broker consume`: prints the records of topics, one record per line.
 
-Alone (no group) it reads every partition from a chosen place; in a group it takes its share and commits what has been
-written out. Without --follow it ends where the partitions ended when it began.
+Without a group it reads every partition from a chosen position. In a group it reads the partitions that it is assigned and
+commits what it has printed. Without --follow it stops where the partitions ended when it started.
 """
 
 import sys
@@ -23,7 +23,7 @@ from broker.cli.client import (
 from broker.cli.output import json_line, json_text
 from broker.errors import BrokerError
 
-# How long a poll waits: also how long Ctrl-C may take.
+# How long a poll waits, which is also how long Ctrl-C may take.
 _POLL_MS = 250
 _POLL_RECORDS = 5000
 
@@ -31,7 +31,7 @@ _POLL_RECORDS = 5000
 @click.command()
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @bootstrap_option
-@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from where it has got to.")
+@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from its committed offsets.")
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
 )
@@ -39,14 +39,14 @@ _POLL_RECORDS = 5000
     "--offset",
     "-o",
     metavar="WHERE",
-    help="beginning, end, an offset, or -N for the last N of each partition.  [default: beginning; a group: its own]",
+    help="beginning, end, an offset, or -N for the last N of each partition.  [default: beginning; --group: its own]",
 )
-@click.option("--from-time", "-t", type=Moment(), metavar="TIME", help="From this time on: 2026-11-20T14:00, or -10m.")
-@click.option("--follow", "-f", is_flag=True, help="Go on as records arrive, until Ctrl-C.")
-@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after so many.")
+@click.option("--from-time", "-t", type=Moment(), metavar="TIME", help="Start at this time: 2026-11-20T14:00, or -10m.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new records, until Ctrl-C.")
+@click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--key-separator", "-K", metavar="TEXT", help=r"Print KEY<TEXT>VALUE; \t is a tab.")
-@click.option("--headers", is_flag=True, help="Print NAME=VALUE,... and a tab before each line.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with all there is to a record.")
+@click.option("--headers", is_flag=True, help="Print the headers, NAME=VALUE,..., and a tab before each line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line, with all fields of a record.")
 def command(
     topics: tuple[str, ...],
     bootstrap: str,
@@ -60,14 +60,16 @@ def command(
     headers: bool,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPICs, one a line.
+    """Print the records of TOPICs, one per line.
 
-    Reads from the beginning to the present end, unless told otherwise.
+    By default it reads from the beginning to the current end.
     """
     if offset is not None and from_time is not None:
         raise click.UsageError("Use either --offset or --from-time.")
     if group and (partitions or offset is not None or from_time is not None):
-        raise click.UsageError("A group decides about partitions and offsets: leave --group out, or the rest.")
+        raise click.UsageError(
+            "With --group, the group determines partitions and offsets: leave out --group, or the other options."
+        )
     place = _Place.parse(offset, from_time)
     render = _json_line if as_json else _text_line(unescape(key_separator) if key_separator else None, headers)
 
@@ -81,7 +83,7 @@ def command(
 
 
 class _Place:
-    """Where to begin in a partition: an offset, so many before the end, or a time."""
+    """Where to begin in a partition: an offset, a number of records before the end, or a time."""
 
     def __init__(self, offset: int | None = None, last: int | None = None, timestamp_ms: int | None = None) -> None:
         self.offset = offset
@@ -104,7 +106,7 @@ class _Place:
 
 
 class _Assignment:
-    """All partitions, or the chosen ones, of the topics; no group."""
+    """Reads all partitions of the topics, or the chosen ones, without a group."""
 
     def __init__(self, consumer: Any, topics: tuple[str, ...], numbers: tuple[int, ...], place: _Place) -> None:
         from kafka import TopicPartition
@@ -113,7 +115,7 @@ class _Assignment:
         for topic in topics:
             known = consumer.partitions_for_topic(topic)
             if not known:
-                raise BrokerError(f"There is no topic {topic!r}: `broker topics list` shows what there is.")
+                raise BrokerError(f"There is no topic {topic!r}: `broker topics list` shows the existing topics.")
             for number in numbers or sorted(known):
                 if number not in known:
                     raise BrokerError(f"Topic {topic!r} has no partition {number}: it has 0 to {max(known)}.")
@@ -140,11 +142,11 @@ class _Assignment:
         return all(self._consumer.position(partition) >= end for partition, end in self._ends.items())
 
     def commit(self) -> None:
-        """There is no group to commit for."""
+        """Nothing to commit without a group."""
 
 
 class _Share:
-    """Whatever the group assigns."""
+    """Reads the partitions that the group assigns."""
 
     def __init__(self, consumer: Any, topics: tuple[str, ...]) -> None:
         self._consumer = consumer
@@ -169,7 +171,7 @@ def _consumer(bootstrap: str, group: str | None) -> Iterator[Any]:
 
         consumer = KafkaConsumer(
             **client_settings(bootstrap, "consume"),
-            # Nobody reads the client's own metrics here, and they cost time on every record.
+            # The client's metrics are not used, and they cost time for every record.
             metrics_enabled=False,
             group_id=group,
             auto_offset_reset="earliest",
@@ -197,7 +199,7 @@ def _copy(
             if left is not None:
                 left -= len(records)
         if polled:
-            # Out first, committed then: what was committed has been printed.
+            # Print first, then commit, so that everything committed has been printed.
             out.flush()
             _commit(share)
 
@@ -208,7 +210,7 @@ def _commit(share: _Assignment | _Share) -> None:
     try:
         share.commit()
     except errors.CommitFailedError as error:
-        # The group has moved on without us; another member prints these records again.
+        # The group has rebalanced without us; another member will print these records again.
         click.echo(f"broker: {describe(error)}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""`broker health`: an ApiVersions round trip. What Docker's health check runs, so it imports next to nothing."""
+"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little."""
 
 import struct
 
@@ -17,14 +17,14 @@ _API_VERSIONS = 18
 @click.argument("address", default="localhost:9092", metavar="[HOST:PORT]")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds to wait.")
 def command(address: str, timeout: float) -> None:
-    """Ask the broker at HOST:PORT (localhost:9092) whether it answers.
+    """Check whether the broker at HOST:PORT (localhost:9092) answers.
 
-    Exits with 0 if it does and with 1 if not.
+    Exits with 0 if it does and with 1 if it does not.
     """
     try:
         host, port = parse_address(address, "the command line")
     except ConfigError as error:
-        raise click.UsageError(f"Write the broker's address as host:port: it is {address!r}.") from error
+        raise click.UsageError(f"Write the broker's address as host:port, not as {address!r}.") from error
     try:
         answer = ask(host, port, _request(), timeout)
     except OSError as error:
@@ -33,7 +33,7 @@ def command(address: str, timeout: float) -> None:
 
 
 def _request() -> bytes:
-    # Version 0: every broker there is answers it, and the answer is the same whatever comes later.
+    # Version 0, which every broker answers.
     body = struct.pack(f">hhih{len(_CLIENT_ID)}s", _API_VERSIONS, 0, _CORRELATION_ID, len(_CLIENT_ID), _CLIENT_ID)
     return struct.pack(">i", len(body)) + body
 

@@ -1,4 +1,4 @@
-"""`broker inspect`: shows and verifies segment files where they lie. Needs no broker, writes nothing."""
+"""`broker inspect`: shows and verifies segment files. It needs no running broker and writes nothing."""
 
 import os
 import sys
@@ -15,20 +15,20 @@ from protocol.kafka.records.markers import read_marker
 from protocol.kafka.records.records import BatchHeader, records
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
-# Of each segment: a file of zeros would fill the screen otherwise.
+# For each segment; otherwise a file of zeros would fill the screen.
 _PROBLEMS_SHOWN = 20
 
 
 @click.command()
 @click.argument("path", metavar="DIR", type=click.Path(exists=True))
 @click.option("--batches", is_flag=True, help="Print the header of each record batch.")
-@click.option("--records", "with_records", is_flag=True, help="Print the records too, as JSON.")
+@click.option("--records", "with_records", is_flag=True, help="Also print the records, as JSON.")
 def command(path: str, batches: bool, with_records: bool) -> None:
-    """Show and verify segment files, offline.
+    """Show and verify segment files, without a running broker.
 
-    DIR is a data directory, the directory of one partition, or one .log file. Checked are every batch (its header, its
-    checksum, the order of offsets; with --records every record) and that the indexes do not mislead. Exits with 1 if
-    anything is wrong. While a broker writes to DIR, the end of a log may look torn.
+    DIR is a data directory, the directory of one partition, or one .log file. It checks the header and checksum of every
+    batch, the order of the offsets, the entries of the indexes, and with --records every record. Exits with 1 if it finds
+    an error. While a broker writes to DIR, the end of a log may look torn.
     """
     found: list[Segment] = []
     transactions = _Transactions()
@@ -56,10 +56,10 @@ def command(path: str, batches: bool, with_records: bool) -> None:
 
 
 def _segments(path: str) -> Iterator[str]:
-    """Log files under ``path``, a partition after the other, oldest segment first."""
+    """The log files under ``path``, partition by partition, oldest segment first."""
     if os.path.isfile(path):
         if not _is_segment(os.path.basename(path)):
-            raise BrokerError(f"{path} is no segment file: those are called <20 digits>.log.")
+            raise BrokerError(f"{path} is not a segment file: those are named <20 digits>.log.")
         yield path
         return
     for directory, directories, files in os.walk(path):
@@ -99,7 +99,7 @@ def _print_summary(found: list[Segment]) -> None:
 
 
 class _Transactions:
-    """Which transactions have no marker yet, by partition."""
+    """The transactions that have no marker yet, by partition."""
 
     def __init__(self) -> None:
         self.directory = ""
@@ -124,7 +124,7 @@ class _Transactions:
 
 
 class _Printer:
-    """Prints a batch header a line, and its records under it."""
+    """Prints one line for each batch header, followed by the records."""
 
     def __init__(self, with_records: bool) -> None:
         self._with_records = with_records

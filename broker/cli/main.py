@@ -1,7 +1,8 @@
-"""`broker`: finds the command, runs it, and turns what went wrong into one sentence and an exit status.
+"""`broker`: finds the command, runs it, and turns an error into one sentence and an exit status.
 
-0 fine, 1 it did not work, 2 wrong usage or settings, 130 interrupted. A command lives in the module of its name and is
-imported only when it is called: `serve` starts without the Kafka client, `consume` without the broker.
+The status is 0 for success, 1 for a failure, 2 for wrong usage or settings, and 130 after an interrupt. A command is the
+module of the same name, which is imported only when it is called: `serve` starts without the Kafka client, `consume` without
+the broker.
 """
 
 import importlib
@@ -17,11 +18,11 @@ COMMANDS = {
     "serve": "Run a broker.",
     "topics": "Create, list, describe and delete topics.",
     "transactions": "List, describe and abort transactions.",
-    "produce": "Send lines of standard input to a topic.",
-    "consume": "Print the records of topics, one a line.",
+    "produce": "Send the lines of standard input to a topic.",
+    "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "inspect": "Show and verify segment files, without a broker.",
-    "health": "Ask a broker whether it answers.",
+    "health": "Check whether a broker answers.",
 }
 
 
@@ -39,7 +40,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # click's own would import every command to ask for its help.
+        # click's own method would import every command to get its help.
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -55,8 +56,8 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _parameter: click.Parameter, requested: bool) -> None:
+    if requested and not ctx.resilient_parsing:
         from importlib.metadata import version
 
         click.echo(f"reactor-broker {version('reactor-broker')}")
@@ -68,13 +69,13 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
 def command() -> None:
-    """A Kafka-style broker, and what one needs to look into it."""
+    """A Kafka-style broker, and commands to use and inspect it."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script. Never returns: exits with the status."""
     try:
-        # Not command.main(), which has ways of its own with Ctrl-C and with output that nobody reads any more.
+        # Not command.main(), which handles Ctrl-C and a closed output pipe differently.
         with command.make_context("broker", sys.argv[1:] if arguments is None else arguments) as context:
             command.invoke(context)
         sys.stdout.flush()
@@ -85,26 +86,26 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except ConfigError as error:
-        _say(error)
+        _print_error(error)
         sys.exit(2)
     except BrokerError as error:
-        _say(error)
+        _print_error(error)
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read our output has had enough, as in `broker consume orders | head`. Nothing to report; and nothing may
-        # be flushed at exit, which would only fail again.
-        _forget_output()
+        # The reader of our output has closed it, as in `broker consume orders | head`. That is no error. The flush at exit would
+        # fail again, so the output goes to /dev/null.
+        _discard_output()
         sys.exit(0)
     except (KeyboardInterrupt, click.Abort):
-        _forget_output()
+        _discard_output()
         sys.exit(130)
 
 
-def _say(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     click.echo(f"broker: {str(error).rstrip('.')}.", err=True)
 
 
-def _forget_output() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _discard_output() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

@@ -1,4 +1,4 @@
-"""What commands print: tables (framed for people at a terminal, tab-separated for programs), and records as JSON."""
+"""Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and records as JSON."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import click
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Numbers stand right. Where there is no terminal: no title, no header, one row a line."""
+    """Numbers are aligned right. If the output is not a terminal: no title, no header, one row per line."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(str(cell) for cell in row))
@@ -27,10 +27,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
 
 
 def json_line(fields: Mapping[str, object]) -> bytes:
-    # Header names of Kafka are any bytes; what was no UTF-8 has come as surrogates, which cannot be written as they are.
+    # Kafka's header names may be any bytes. Bytes that are not UTF-8 were decoded to surrogates, which cannot be encoded.
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def json_text(data: bytes | None) -> str | None:
-    r"""Bytes for a JSON line; what is no UTF-8 comes out as \xNN, so that it can be seen."""
+    r"""Bytes for a JSON line. Bytes that are not UTF-8 become \xNN."""
     return None if data is None else data.decode("utf-8", "backslashreplace")

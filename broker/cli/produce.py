@@ -1,4 +1,4 @@
-"""`broker produce`: standard input, a record a line, to a topic."""
+"""`broker produce`: sends the lines of standard input to a topic, one record per line."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from broker.errors import BrokerError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Records and bytes that may be on their way: enough to keep the batches full, little enough for a small machine.
+# Records and bytes that may be unacknowledged: enough to keep the batches full, little enough for a small machine.
 _PENDING_MAX = 50_000
 _PENDING_BYTES_MAX = 32 * 1024 * 1024
 _DELIVERY_TIMEOUT_MS = 30_000
@@ -39,16 +39,16 @@ _DELIVERY_TIMEOUT_MS = 30_000
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="How batches are compressed.",
+    help="Codec of the batches.",
 )
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
-    help="all: acknowledged when it is on disk; 1: when the broker has it; 0: not at all.",
+    help="When the broker acknowledges a record. all: when it is on disk; 1: when the broker has it; 0: never.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress bar, and no count at the end.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no progress bar and no count.")
 def command(
     topic: str,
     bootstrap: str,
@@ -60,10 +60,10 @@ def command(
     acks: str,
     quiet: bool,
 ) -> None:
-    """Send lines of standard input to TOPIC, a record a line.
+    """Send the lines of standard input to TOPIC, one record per line.
 
-    Stops at the first line that the broker does not take, and names it. Where the topic is missing, the broker makes it
-    (unless it is set not to).
+    Stops at the first line that the broker refuses, and names it. If the topic does not exist, the broker creates it
+    (unless auto_create_topics_enable is off).
     """
     separator = unescape(key_separator) if key_separator else None
     pairs = [_header(pair) for pair in headers]
@@ -73,15 +73,15 @@ def command(
 
         producer = KafkaProducer(
             **client_settings(bootstrap, "produce"),
-            # Nobody reads the client's own metrics here, and they cost time on every record.
+            # The client's metrics are not used, and they cost time for every record.
             metrics_enabled=False,
             acks={"0": 0, "1": 1, "all": "all"}[acks],
             enable_idempotence=acks == "all",
             compression_type=None if compression == "none" else compression,
-            # Lines that come slowly leave at once; a file fills its batches.
+            # Lines that arrive slowly are sent at once; a file fills the batches.
             linger_ms=5,
             batch_size=256 * 1024,
-            # The broker knows the topic's limit and says so.
+            # The broker enforces the topic's limit, and its error says so.
             max_request_size=100 * 1024 * 1024,
             max_block_ms=_DELIVERY_TIMEOUT_MS,
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
@@ -98,21 +98,23 @@ def command(
                         raise BrokerError(f"Line {sent.lines + 1} is empty: with --tombstones a record needs a key.")
                     try:
                         future = producer.send(topic, value, key, list(pairs), partition)
-                    except ValueError as error:  # what the client itself can see to be wrong
+                    except ValueError as error:  # refused by the client itself
                         raise BrokerError(str(error)) from error
                     sent.add(future, len(line))
                     advance(len(line) + 1)
-                # Not producer.flush(): it loses its way when the client splits a batch that the broker found too large.
+                # Not producer.flush(), which fails when the client splits a batch that was too large for the broker.
                 sent.settle()
         finally:
-            # What could be sent has been by now; after an error nobody waits for the rest.
+            # Everything was sent by now, unless there was an error; then the rest is not waited for.
             producer.close(timeout=1)
     if not quiet:
         click.echo(f"{sent.lines} records sent to {topic}", err=True)
 
 
 class _Sent:
-    """Lines on their way, oldest first. Waits for the oldest when there are too many, and raises for the first that failed."""
+    """The lines that are not acknowledged yet, oldest first. Waits for the oldest one when there are too many, and raises for
+    the first
+    that failed."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -140,7 +142,7 @@ class _Sent:
         except Exception as error:
             raise BrokerError(
                 f"Line {self._acknowledged + 1} was not taken: {describe(error)} "
-                f"(the {self._acknowledged} before it are in, some after it may be)."
+                f"(the {self._acknowledged} lines before it are stored, some after it may be)."
             ) from error
         self._acknowledged += 1
         self._pending_bytes -= size
@@ -156,7 +158,7 @@ def _split(line: bytes, separator: bytes | None, number: int) -> tuple[bytes | N
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise BrokerError(f"Line {number} has no key: {separator!r} is not in it.")
+        raise BrokerError(f"Line {number} has no key: it does not contain {separator!r}.")
     return key, value
 
 
@@ -169,7 +171,7 @@ def _header(pair: str) -> tuple[str, bytes]:
 
 @contextmanager
 def _progress(source: BinaryIO, quiet: bool) -> "Iterator[Callable[[int], object]]":
-    """A bar on standard error, if there is a file to measure and somebody to look."""
+    """A progress bar on standard error, if the input is a file and standard error is a terminal."""
     status = os.fstat(source.fileno())
     if quiet or not stat.S_ISREG(status.st_mode) or not sys.stderr.isatty():
         yield lambda _bytes: None
@@ -183,7 +185,7 @@ def _progress(source: BinaryIO, quiet: bool) -> "Iterator[Callable[[int], object
         waiting = 0
 
         def advance(size: int) -> None:
-            # Once in 64 KiB: telling rich of every line would cost more than sending it.
+            # Once in 64 KiB: updating the bar for every line would cost more than sending the line.
             nonlocal waiting
             waiting += size
             if waiting >= 65536:

@@ -1,8 +1,8 @@
-"""Reads a segment's files from beginning to end and says what is wrong with them. What `broker inspect` is made of.
+"""Reads a segment's files from beginning to end and lists the errors in them, for `broker inspect`.
 
-A segment is its ``.log`` with record batches, and two indexes that may lag behind it but must never mislead: an entry of
-the offset index (relative offset, position: 4 bytes each) points at a batch that begins no later than that offset; an
-entry of the time index (timestamp 8 bytes, relative offset 4) says that nothing up to that offset is newer. Memory is
+A segment has a ``.log`` with record batches, and two indexes, which may be behind the log but must not be wrong. An entry of
+the offset index (relative offset and position, 4 bytes each) points at a batch that begins at or before that offset. An entry
+of the time index (timestamp in 8 bytes, relative offset in 4) says that no record up to that offset is newer. Memory is
 bounded by the indexes and one window of the log.
 """
 
@@ -18,17 +18,17 @@ from protocol.kafka.records.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeade
 _WINDOW_BYTES = 4 * 1024 * 1024
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
-# Indexes hold offsets as 32 bits from the segment's first one.
+# Indexes store offsets as 32 bits relative to the segment's first one.
 _RELATIVE_MAX = 2**31 - 1
 _LENGTH = struct.Struct(">qi")
 
-# Called for each sound batch with its header, its position, and its bytes.
+# Called for each valid batch with its header, its position, and its bytes.
 OnBatch = Callable[[BatchHeader, int, memoryview], None]
 
 
 @attrs.define
 class Segment:
-    """What was found out about one segment."""
+    """The contents of one segment, and the errors in it."""
 
     path: str
     base_offset: int
@@ -43,9 +43,9 @@ class Segment:
 
 
 def check_segment(path: str, on_batch: OnBatch | None = None, with_records: bool = False) -> Segment:
-    """``path``: of the .log file; its indexes are looked for beside it. ``with_records`` also reads every record.
+    """Check the .log file ``path`` and the indexes beside it. ``with_records`` also reads every record.
 
-    Raises OSError where a file cannot be read.
+    Raises OSError if a file cannot be read.
     """
     disk = SystemDisk()
     stem = path.removesuffix(".log")
@@ -79,13 +79,13 @@ def check_segment(path: str, on_batch: OnBatch | None = None, with_records: bool
 
 
 def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Every sound batch: position in the file, header, and its bytes. Ends at the first one that cannot be passed."""
+    """Every valid batch: position in the file, header, and bytes. Ends at the first batch whose end is unknown."""
     window, start, position = memoryview(b""), 0, 0
     while position < segment.size:
         at = position - start
         size = _batch_size(window, at)
         if size is None or at + size > len(window):
-            # Sizes are not believed before they fit into the file.
+            # A size is not trusted unless it fits into the file.
             left = segment.size - position
             want = _WINDOW_BYTES if size is None or size > left else max(size, _WINDOW_BYTES)
             window, start, at = memoryview(file.pread(want, position)), position, 0
@@ -95,9 +95,9 @@ def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, m
         except ProtocolError as error:
             rest = segment.size - position
             if _all_zero(file, position, segment.size):
-                return  # space that was reserved and has not been used
+                return  # preallocated space
             if size is None or size > rest:
-                what = f"the last {rest} bytes are no whole batch (a broker cuts them off when it starts)"
+                what = f"the last {rest} bytes are not a whole batch (a broker cuts them off when it starts)"
                 segment.problems.append(f"torn tail at {position}: {what}")
             else:
                 segment.problems.append(
@@ -126,7 +126,7 @@ def _batches(file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader, m
 
 
 def _batch_size(window: memoryview, at: int) -> int | None:
-    """What the batch at ``at`` says about its size, if so much of it is there."""
+    """The size that the batch at ``at`` states, or None if the window ends before it."""
     if at + HEADER_SIZE > len(window):
         return None
     _, length = _LENGTH.unpack_from(window, at)
@@ -143,7 +143,7 @@ def _all_zero(file: File, position: int, end: int) -> bool:
 
 
 def _readable(segment: Segment, position: int, header: BatchHeader, data: memoryview) -> bool:
-    """True if every record of the batch can be read and has an offset of its own within it."""
+    """True if every record of the batch can be read and their offsets ascend within the batch."""
     last = header.base_offset - 1
     try:
         for record in records(data):
@@ -157,7 +157,9 @@ def _readable(segment: Segment, position: int, header: BatchHeader, data: memory
 
 
 class _Entries:
-    """An index file, as tuples. A missing one is fine: it is rebuilt. Trailing zeros are space reserved by Kafka."""
+    """An index file, as tuples. A missing one is no error, since it is rebuilt. Trailing zeros are space that Kafka
+    preallocates.
+    """
 
     def __init__(self, disk: SystemDisk, path: str, entry: struct.Struct, segment: Segment) -> None:
         self.entries: list[tuple[int, int]] = []
@@ -169,7 +171,7 @@ class _Entries:
         finally:
             file.close()
         if len(data) % entry.size:
-            segment.problems.append(f"{_name(path)}: {len(data)} bytes are no whole number of entries")
+            segment.problems.append(f"{_name(path)}: {len(data)} bytes are not a whole number of entries")
             data = data[: len(data) - len(data) % entry.size]
         self.entries = list(entry.iter_unpack(data))
         while self.entries and self.entries[-1] == (0, 0):
@@ -177,11 +179,11 @@ class _Entries:
         for column, name in enumerate(("offset", "position") if entry is _OFFSET_ENTRY else ("timestamp", "offset")):
             values = [values[column] for values in self.entries]
             if values != sorted(values):
-                segment.problems.append(f"{_name(path)}: entries do not rise by {name}")
+                segment.problems.append(f"{_name(path)}: entries do not ascend by {name}")
 
 
 class _OffsetIndexCheck:
-    """Compares entries with the batches as they come by."""
+    """Compares the entries with the batches, in order."""
 
     def __init__(self, segment: Segment, entries: list[tuple[int, int]]) -> None:
         self._segment = segment
@@ -209,7 +211,7 @@ class _OffsetIndexCheck:
 
 
 class _TimeIndexCheck:
-    """Compares entries with the newest timestamp so far as batches come by."""
+    """Compares the entries with the largest timestamp so far, batch by batch."""
 
     def __init__(self, segment: Segment, entries: list[tuple[int, int]]) -> None:
         self._segment = segment
@@ -218,7 +220,7 @@ class _TimeIndexCheck:
         self._newest = -1
 
     def batch(self, header: BatchHeader) -> None:
-        # Entries for offsets before this batch: all that counts for them has been seen.
+        # All batches that count for entries before this batch have been read.
         self._check_before(header.base_offset)
         self._newest = max(self._newest, header.max_timestamp)
 

@@ -1,6 +1,6 @@
-"""`broker serve`: settings, signals, the ready file; all else is the server's business.
+"""`broker serve`: reads the settings, handles signals, writes the ready file. ``BrokerServer`` does everything else.
 
-Runs on the main thread, which does nothing else while the broker serves: so a signal is handled at once.
+It runs on the main thread, which only waits while the broker serves, so that signals are handled at once.
 """
 
 import gc
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.server import BrokerServer
 
 _NOTICE_SIGNALS_S = 1.0
-# After the time to stop, how much longer (s) until the process ends whatever its threads do: for writing that down.
+# Time (s) after ``shutdown_timeout_ms`` until the process is ended; it is for writing the last line of the log.
 _GRACE_S = 0.5
 
 
@@ -32,17 +32,19 @@ class _StopRequested(Exception):
 
 
 @click.command()
-@click.option("--config", "config_file", metavar="FILE.toml", help="Settings. docs/OPERATIONS.md lists them all.")
-@click.option("--data-dir", metavar="DIR", help="Where topics are kept.  [default: broker-data]")
+@click.option("--config", "config_file", metavar="FILE.toml", help="File with settings. docs/OPERATIONS.md lists them.")
+@click.option("--data-dir", metavar="DIR", help="Directory of the topics.  [default: broker-data]")
 @click.option(
     "--listener",
     "listeners",
     metavar="URL",
     multiple=True,
-    help="Where to listen, as scheme://host:port; may be given several times.  [default: kafka://127.0.0.1:9092]",
+    help="Where to listen, as scheme://host:port; can be repeated.  [default: kafka://127.0.0.1:9092]",
 )
-@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; wins over FILE.toml.")
-@click.option("--ready-file", metavar="PATH", help="JSON with the addresses, written when the broker serves.")
+@click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="One setting; takes precedence over FILE.toml."
+)
+@click.option("--ready-file", metavar="PATH", help="File for the addresses, as JSON, written when clients can connect.")
 def command(
     config_file: str | None,
     data_dir: str | None,
@@ -50,10 +52,10 @@ def command(
     overrides: tuple[str, ...],
     ready_file: str | None,
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C, which end it in good order.
+    """Run a broker until SIGTERM or Ctrl-C, which stop it cleanly.
 
-    Without any option it serves Kafka's clients on 127.0.0.1:9092 and keeps its topics in ./broker-data. A wrong setting
-    ends it with status 2 and a sentence that says what to change.
+    Without options it serves Kafka clients on 127.0.0.1:9092 and stores its topics in ./broker-data. If a setting is wrong, it
+    exits with status 2 and a message that says what to change.
     """
     config = read_config(config_file, data_dir, listeners, overrides)
 
@@ -72,15 +74,15 @@ def command(
     server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
         server.start()
-        # What there is now lives as long as the broker. With 10,000 partitions the garbage collector would look at it for
-        # 0.3 s, in which nobody is served, each time that some large requests have passed.
+        # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
+        # stop all threads for 0.3 s after every few large requests.
         gc.freeze()
         try:
             if ready_file:
                 _write_ready_file(ready_file, server)
             events.info("serving", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners)
             signals.begin()
-            # Not for ever: a signal may reach another thread than this one, which then notices it only when it wakes up.
+            # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
             while not server.wait(_NOTICE_SIGNALS_S):
                 pass
         except _StopRequested:
@@ -93,20 +95,20 @@ def command(
     if not server.left_behind:
         signals.stopped()
     else:
-        # The interpreter's own end would come between these threads and what they use.
+        # A normal exit of the interpreter would tear down what these threads use.
         events.warning("stopped", left_behind=server.left_behind)
         sys.stdout.flush()
         sys.stderr.flush()
         exit_now(0 if server.crash is None else 1)
     if server.crash is not None:
-        raise BrokerError("A thread ended by a bug, so the broker has stopped; the event before this one says where.")
+        raise BrokerError("The broker has stopped because a thread failed; the previous event has the traceback.")
     events.info("stopped")
 
 
 def read_config(
     config_file: str | None, data_dir: str | None, listeners: tuple[str, ...], overrides: tuple[str, ...]
 ) -> BrokerConfig:
-    """Options of their own win over --set, which wins over the file."""
+    """--data-dir and --listener take precedence over --set, which takes precedence over the file."""
     text = None
     if config_file is not None:
         try:
@@ -122,15 +124,15 @@ def read_config(
     config = load(text, source=config_file or "", overrides=overrides, **settings)
     import attrs
 
-    # Absolute, so that what admin tools and events show means something elsewhere, too.
+    # Absolute, because admin tools and events show it.
     return attrs.evolve(config, data_dir=os.path.abspath(os.path.expanduser(config.data_dir)))
 
 
 class _Signals:
     """SIGTERM and SIGINT: remembered while the broker starts, an exception while it serves.
 
-    With the first one the time to stop begins, in whatever state the broker is; when it is over the process ends, however far it
-    has come. A second one ends it on the spot: whoever asks twice means it. The log survives both, as it survives a kill -9.
+    The first signal starts the time to stop, whatever the broker is doing; at the end of that time the process ends. A second
+    signal ends the process at once. The log survives both, as it survives kill -9.
     """
 
     def __init__(self, time_to_stop_s: float) -> None:
@@ -156,19 +158,19 @@ class _Signals:
 
     def time_left(self) -> float:
         """Seconds until the broker must have stopped."""
-        if self._deadline is None:  # it stops by itself, after a crash
+        if self._deadline is None:  # no signal: a thread has crashed
             self._begin_to_stop()
         assert self._deadline is not None
         return max(0.0, self._deadline - self._now())
 
     def stopped(self) -> None:
-        """In good order and in time."""
+        """The broker has stopped in time."""
         if self._armed is not None:
             self._armed.call_off()
 
     def _begin_to_stop(self) -> None:
         self._deadline = self._now() + self._time_to_stop_s
-        why = f"broker: not stopped within {self._time_to_stop_s:g} s; the process ends as it is"
+        why = f"broker: not stopped within {self._time_to_stop_s:g} s; the process ends now"
         self._armed = self._last_resort(self._time_to_stop_s + _GRACE_S, 1, why)
 
     def begin(self) -> None:
@@ -196,7 +198,7 @@ def _write_ready_file(path: str, server: "BrokerServer") -> None:
 
     listeners: Mapping[str, str] = server.listeners
     content = {"pid": os.getpid(), "listeners": dict(listeners), "started_ms": server.started_ms}
-    # Whoever waits for the file must never see half of it.
+    # Renamed when complete, so that a reader never sees a part of it.
     unfinished = f"{path}.{os.getpid()}"
     with open(unfinished, "w", encoding="utf-8") as file:
         file.write(json.dumps(content) + "\n")
@@ -204,12 +206,12 @@ def _write_ready_file(path: str, server: "BrokerServer") -> None:
 
 
 def _check_ready_file(path: str) -> None:
-    # One that an earlier broker left behind would say "ready" too early.
+    # A file that an earlier broker left behind would say "ready" too early.
     try:
         _remove(path)
         directory = os.path.dirname(os.path.abspath(path))
         if not os.access(directory, os.W_OK):
-            raise PermissionError(f"{directory} is not a directory that can be written to")
+            raise PermissionError(f"{directory} is not a writable directory")
     except OSError as error:
         raise ConfigError(f"Choose another --ready-file: {error}.") from error
 

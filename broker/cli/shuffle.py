@@ -1,6 +1,6 @@
 """`broker shuffle`: write and read result partitions as raw buffers, list them, release them.
 
-Exit status 3 is for a producer that has failed, so that a script can tell it from everything else.
+Exit status 3 means that the producer of a partition has failed, so that scripts can distinguish it from other errors.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
 
 PRODUCER_FAILED_STATUS = 3
-# Subpartitions that one `read` may name: each is an open file.
-_MOST_SUBPARTITIONS = 4096
+# The most subpartitions of one `read`: each is an open file.
+_SUBPARTITIONS_MAX = 4096
 
 Advance = Callable[[int], None]
 
@@ -32,7 +32,7 @@ def _to_address(_ctx: click.Context, _parameter: click.Parameter, value: str) ->
     try:
         return parse_address(value)
     except ValueError:
-        raise click.BadParameter(f"write the broker's address as host:port: it is {value!r}.") from None
+        raise click.BadParameter(f"write the broker's address as host:port, not as {value!r}.") from None
 
 
 def _to_partition(_ctx: click.Context, _parameter: click.Parameter, value: str) -> ResultPartitionID:
@@ -55,16 +55,16 @@ def _to_subpartitions(_ctx: click.Context, _parameter: click.Parameter, value: s
     for part in value.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise click.BadParameter(f"write subpartitions as 0-15 or 0,3: it is {value!r}.")
-        if int(last or first) - int(first) + len(found) >= _MOST_SUBPARTITIONS:
-            raise click.BadParameter(f"name at most {_MOST_SUBPARTITIONS} subpartitions.")
+            raise click.BadParameter(f"write subpartitions as 0-15 or 0,3, not as {value!r}.")
+        if int(last or first) - int(first) + len(found) >= _SUBPARTITIONS_MAX:
+            raise click.BadParameter(f"name at most {_SUBPARTITIONS_MAX} subpartitions.")
         found += range(int(first), int(last or first) + 1)
     return tuple(dict.fromkeys(found))
 
 
 _address = click.argument("address", metavar="HOST:PORT", callback=_to_address)
 _partition = click.argument("partition", metavar="PARTITION", callback=_to_partition)
-_quiet = click.option("--quiet", "-q", is_flag=True, help="No progress bar, and nothing said at the end.")
+_quiet = click.option("--quiet", "-q", is_flag=True, help="Print no progress bar and no summary.")
 _generation = click.option(
     "--generation",
     default=Generation.V2_0.value,
@@ -78,7 +78,7 @@ def _check_generation(value: str) -> Generation:
     try:
         return Generation(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no release of Flink from 1.16 to 2.3.") from None
+        raise click.BadParameter(f"{value!r} is not a release of Flink from 1.16 to 2.3.") from None
 
 
 @click.group()
@@ -99,10 +99,12 @@ def command() -> None:
     type=click.IntRange(min=1, max=16 * 1024 * 1024),
     default=DEFAULT_BUFFER_SIZE,
     show_default=True,
-    help="Bytes of each buffer. Flink reads none above 32768.",
+    help="Bytes of each buffer. Flink reads at most 32768.",
 )
-@click.option("--ttl-ms", type=click.IntRange(min=0), help="How long it is kept.  [default: the broker's setting]")
-@click.option("--owner", default="", help="The job or user in whose quota it counts.")
+@click.option(
+    "--ttl-ms", type=click.IntRange(min=0), help="Time until the broker removes it.  [default: the broker's setting]"
+)
+@click.option("--owner", default="", help="The job or user whose quota is charged.")
 @_generation
 @_quiet
 def write(
@@ -116,10 +118,10 @@ def write(
     generation: Generation,
     quiet: bool,
 ) -> None:
-    """Write PARTITION: one FILE a subpartition (- is standard input).
+    """Write PARTITION, with one FILE per subpartition (- is standard input).
 
-    The files are cut into data buffers as they are; EndOfData and EndOfPartition follow. A pipelined partition waits for
-    its readers, a blocking one can be read when this ends.
+    Each file is cut into data buffers, followed by EndOfData and EndOfPartition. A pipelined partition waits for its
+    readers; a blocking one can be read when this command has ended.
     """
     from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
     from protocol.shuffle.events import EndOfData, EndOfPartition
@@ -137,7 +139,7 @@ def write(
     try:
         with _progress(_total(files), quiet) as advance:
             writer.open()
-            # A buffer of each in turn: readers of all of them get on evenly.
+            # One buffer of each file in turn, so that all readers progress evenly.
             turn = deque(enumerate(files))
             while turn:
                 subpartition, file = turn.popleft()
@@ -152,7 +154,7 @@ def write(
                     writer.push_event(EndOfPartition(), subpartition)
             writer.commit()
     except BaseException as error:
-        # What it was that stopped us, not what the broker thinks of that, is to be said.
+        # Report the original error, not one that the broker raises because of it.
         with contextlib.suppress(ShuffleError):
             writer.fail(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         raise
@@ -167,7 +169,7 @@ def write(
 @_partition
 @click.argument("subpartitions", metavar="SUBPARTITIONS", callback=_to_subpartitions)
 @click.option(
-    "--credit", type=click.IntRange(min=0), default=2, show_default=True, help="Buffers of each channel's own."
+    "--credit", type=click.IntRange(min=0), default=2, show_default=True, help="Exclusive buffers of each channel."
 )
 @click.option(
     "--floating-buffers",
@@ -177,17 +179,21 @@ def write(
     help="Buffers that the channels share.",
 )
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False), help="The directory for the files; made if missing."
+    "--out", required=True, type=click.Path(file_okay=False), help="Directory of the files; created if missing."
 )
 @click.option(
-    "--buffer-size", type=click.IntRange(min=1), default=DEFAULT_BUFFER_SIZE, show_default=True, help="Of the largest."
+    "--buffer-size",
+    type=click.IntRange(min=1),
+    default=DEFAULT_BUFFER_SIZE,
+    show_default=True,
+    help="Size of the largest buffer.",
 )
 @click.option(
     "--codec",
     type=click.Choice(["lz4", "zstd"]),
     default="lz4",
     show_default=True,
-    help="What compressed buffers are compressed by.",
+    help="Codec of compressed buffers.",
 )
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the partition."
@@ -207,10 +213,10 @@ def read(
     generation: Generation,
     quiet: bool,
 ) -> None:
-    """Read SUBPARTITIONS (0-15, or 0,3) of PARTITION, each into the file of its number in the directory --out.
+    """Read SUBPARTITIONS (0-15, or 0,3) of PARTITION into files named by their numbers, in the directory --out.
 
-    A file is all data buffers of its subpartition, one after another. Exits with 3 if the producer has failed; the files
-    hold what had come by then.
+    A file contains all data buffers of its subpartition, one after another. Exits with 3 if the producer has failed; the
+    files then contain what had arrived before.
     """
     from broker.client.shuffle.reading.input_gate import InputGate
 
@@ -254,9 +260,9 @@ def read(
 
 @command.command("list")
 @_address
-@click.option("--prefix", default="", help="Only those whose hex digits begin like this.")
+@click.option("--prefix", default="", help="Only partitions whose hex digits begin with this.")
 def list_partitions(address: tuple[str, int], prefix: str) -> None:
-    """List the partitions that the broker has, one a line."""
+    """List the partitions of the broker, one per line."""
     from broker.client.shuffle.admin import ShuffleAdmin
 
     with ShuffleAdmin(address) as admin:
@@ -279,10 +285,10 @@ def list_partitions(address: tuple[str, int], prefix: str) -> None:
 @command.command()
 @_address
 @click.argument("released", metavar="PARTITION|DATA-SET", callback=_to_released)
-@click.option("--if-exists", is_flag=True, help="A partition that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if the partition does not exist.")
 def release(address: tuple[str, int], released: bytes, if_exists: bool) -> None:
-    """Forget PARTITION and free its space, or do so with all partitions of DATA-SET (the first 32 hex digits of theirs), which
-    nobody may write to any more then.
+    """Remove PARTITION and free its space, or all partitions of DATA-SET (the first 32 hex digits of their ids), to which nobody
+    can write after that.
     """
     from broker.client.shuffle.admin import ShuffleAdmin
 
@@ -303,7 +309,7 @@ def _create(path: str) -> BinaryIO:
 
 
 def _total(files: tuple[BinaryIO, ...]) -> int | None:
-    """Bytes of all files; None if one of them is a pipe."""
+    """The size of all files in bytes, or None if one of them is a pipe."""
     total = 0
     for file in files:
         status = os.fstat(file.fileno())
@@ -315,7 +321,7 @@ def _total(files: tuple[BinaryIO, ...]) -> int | None:
 
 @contextlib.contextmanager
 def _progress(total: int | None, quiet: bool) -> Iterator[Advance]:
-    """A bar on standard error, where that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda _size: None
         return
@@ -328,7 +334,7 @@ def _progress(total: int | None, quiet: bool) -> Iterator[Advance]:
         waiting = 0
 
         def advance(size: int) -> None:
-            # Once in 1 MiB: telling rich of every buffer would cost more than moving it.
+            # Once in 1 MiB: updating the bar for every buffer would cost more than moving the buffer.
             nonlocal waiting
             waiting += size
             if waiting >= 1024 * 1024:

@@ -1,4 +1,4 @@
-"""`broker topics`: create, list, describe, delete, over the wire, so it works with any Kafka broker."""
+"""`broker topics`: create, list, describe and delete topics, with Kafka's protocol, so that it works with any Kafka broker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +20,18 @@ def command() -> None:
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @bootstrap_option
 @click.option(
-    "--partitions", "-p", type=click.IntRange(min=1), help="Partitions.  [default: the broker's num_partitions]"
+    "--partitions",
+    "-p",
+    type=click.IntRange(min=1),
+    help="Number of partitions.  [default: the broker's num_partitions]",
 )
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each.  [default: the broker's own]")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="Copies of each partition.  [default: the broker's]"
+)
 @click.option(
     "--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="A setting, e.g. retention.ms=3600000."
 )
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is no error.")
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
 def create(
     names: tuple[str, ...],
     bootstrap: str,
@@ -45,9 +50,9 @@ def create(
 
 @command.command("list")
 @bootstrap_option
-@click.option("--internal", is_flag=True, help="Also those whose names begin with __.")
+@click.option("--internal", is_flag=True, help="Also list topics whose names begin with __.")
 def list_topics(bootstrap: str, internal: bool) -> None:
-    """List the topics, one a line."""
+    """List the topics, one per line."""
     with _admin(bootstrap) as admin:
         topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
     rows = [
@@ -62,7 +67,7 @@ def list_topics(bootstrap: str, internal: bool) -> None:
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @bootstrap_option
 def describe_topics(names: tuple[str, ...], bootstrap: str) -> None:
-    """Show partitions, offsets and settings of topics (of all, if none is named)."""
+    """Show the partitions, offsets and settings of topics (by default, of all topics)."""
     from kafka import errors
 
     with _admin(bootstrap) as admin:
@@ -81,9 +86,9 @@ def describe_topics(names: tuple[str, ...], bootstrap: str) -> None:
 @command.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @bootstrap_option
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
+@click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
 def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool) -> None:
-    """Delete topics and all that is in them."""
+    """Delete topics and all their records."""
     with _admin(bootstrap) as admin:
         answer = admin.delete_topics(list(names), raise_errors=False)
         _report(answer["topics"], "deleted", "UnknownTopicOrPartitionError" if if_exists else None)
@@ -102,7 +107,7 @@ def _admin(bootstrap: str) -> Iterator[Any]:
 
 
 def _report(results: list[dict[str, Any]], done: str, harmless: str | None) -> None:
-    """One line for each topic; the failed ones make one error at the end."""
+    """Print one line for each topic, and raise one error for those that failed."""
     from kafka import errors
 
     failed = []

@@ -1,4 +1,4 @@
-"""`broker transactions`: list, describe, abort, over the wire, so it works with any Kafka broker."""
+"""`broker transactions`: list, describe and abort transactions, with Kafka's protocol, so that it works with any Kafka broker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +30,9 @@ def command() -> None:
 
 @command.command("list")
 @bootstrap_option
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only transactions in this state.")
 def list_transactions(bootstrap: str, states: tuple[str, ...]) -> None:
-    """List the transactional ids that the broker knows, one a line."""
+    """List the transactional ids that the broker knows, one per line."""
     with _admin(bootstrap) as admin:
         found = admin.list_transactions(state_filters=list(states) or None)
     rows = sorted(
@@ -45,7 +45,7 @@ def list_transactions(bootstrap: str, states: tuple[str, ...]) -> None:
 @click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
 @bootstrap_option
 def describe(names: tuple[str, ...], bootstrap: str) -> None:
-    """Show state, producer and partitions of transactional ids."""
+    """Show the state, producer and partitions of transactional ids."""
     with _admin(bootstrap) as admin:
         found = admin.describe_transactions(list(names))
     for name in names:
@@ -62,16 +62,16 @@ def describe(names: tuple[str, ...], bootstrap: str) -> None:
 @click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
 @bootstrap_option
 def abort(names: tuple[str, ...], bootstrap: str) -> None:
-    """Abort what these transactional ids have open, and fence their producers: those fail at their next request."""
+    """Abort the open transactions of these ids and fence their producers, whose next request will fail."""
     with _admin(bootstrap) as admin:
-        admin.describe_transactions(list(names))  # or else the next step would make an id that is not there
+        admin.describe_transactions(list(names))  # fails for an unknown id, which the next step would create
     for name in names:
         _fence(bootstrap, name)
         click.echo(f"aborted {name}")
 
 
 def _fence(bootstrap: str, transactional_id: str) -> None:
-    """Take the id away from its producer: the coordinator then aborts what that one has left open."""
+    """Take over the transactional id from its producer. The coordinator then aborts its open transaction."""
     host, port = parse_address(bootstrap.split(",")[0], "-b")
     found = _ask(host, port, bootstrap, ApiKey.FIND_COORDINATOR, 1, key=transactional_id, key_type=_TRANSACTION)
     if found.error_code:
@@ -82,7 +82,7 @@ def _fence(bootstrap: str, transactional_id: str) -> None:
         answer = _ask(found.host, found.port, bootstrap, ApiKey.INIT_PRODUCER_ID, 1, **fields)
         if answer.error_code != ErrorCode.concurrent_transactions or clock.SystemClock.monotonic() > deadline:
             break
-        threads.SystemThreads().pause(_AGAIN_S)  # it is being aborted
+        threads.SystemThreads().pause(_AGAIN_S)  # the coordinator is aborting it
     if answer.error_code:
         raise BrokerError(f"{transactional_id} could not be aborted: {ErrorCode(answer.error_code).name}.")
 

@@ -122,9 +122,9 @@ def test_records_that_are_not_as_the_header_says_are_found_when_records_are_read
     ("entry", "words"),
     [
         (struct.pack(">ii", 20, 1), "where no batch begins"),
-        (struct.pack(">ii", 1, 400), "do not rise by offset"),
+        (struct.pack(">ii", 1, 400), "do not ascend by offset"),
         (struct.pack(">ii", 20, 1 << 20), "past the last batch"),
-        (b"\1\2\3", "no whole number of entries"),
+        (b"\1\2\3", "not a whole number of entries"),
     ],
 )
 def test_an_offset_index_that_misleads_is_found(path: Path, entry: bytes, words: str) -> None:
@@ -142,7 +142,7 @@ def test_an_index_entry_that_points_past_its_offset_is_found(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (struct.pack(">qi", 1_700_000_000_000, 29), "do not rise by timestamp"),
+        (struct.pack(">qi", 1_700_000_000_000, 29), "do not ascend by timestamp"),
         (struct.pack(">qi", 1_700_000_008_999, 29), "nothing is said to be newer than 1700000008999"),
         (struct.pack(">qi", 1_800_000_000_000, 300), "past the last batch"),
     ],
@@ -185,7 +185,7 @@ def test_the_command_fails_when_anything_is_wrong(run_alone: Run, tmp_path: Path
 def test_the_command_says_when_there_is_nothing_to_inspect(run_alone: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("no segment")
     assert b"no segment files" in run_alone("inspect", str(tmp_path), fails=1).stderr
-    assert b"no segment file" in run_alone("inspect", str(tmp_path / "notes.log"), fails=1).stderr
+    assert b"not a segment file" in run_alone("inspect", str(tmp_path / "notes.log"), fails=1).stderr
     assert b"does not exist" in run_alone("inspect", str(tmp_path / "nowhere"), fails=2).stderr
 
 
