@@ -1,8 +1,8 @@
-"""The whole pipeline in one go, with an accident in the middle: what ``make demo`` runs.
+"""Runs the whole pipeline and kills it in the middle (``make demo``).
 
-A broker starts, Python's reference text goes into a topic, and ``pipeline.py`` counts its words with Spark. As soon as the first
-counts are there, Spark is killed hard, and then started again with the same checkpoint. In the end every count must be exact.
-Then ``exchange_pipeline.py`` shows a shuffle that goes through the broker.
+It starts a broker, writes Python's reference text to a topic, and counts its words with ``pipeline.py`` on Spark. When the first counts
+appear, it kills Spark with SIGKILL and starts it again with the same checkpoint. In the end every count must be exact. Then
+``exchange_pipeline.py`` runs a shuffle through the broker.
 """
 
 import os
@@ -22,18 +22,18 @@ import pipeline
 from broker.client import Broker
 
 HERE = Path(__file__).parent
-# Longer than it takes on any machine: starting Spark twice is most of it.
+# The longest wait (s) for the first counts, and for the end. Starting Spark takes most of the time.
 WAIT_S = 240
 
 
 def start(servers: str, checkpoint: str) -> "subprocess.Popen[bytes]":
-    """The job in a process of its own (and Spark's JVM and workers in its process group)."""
+    """Start the job in a process group of its own, with Spark's JVM and workers."""
     command = [sys.executable, str(HERE / "pipeline.py"), "--bootstrap-servers", servers, "--checkpoint", checkpoint]
     return subprocess.Popen([*command, "--lines-per-batch", "2000"], stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def kill(job: "subprocess.Popen[bytes]") -> None:
-    """SIGKILL to all of it."""
+    """Send SIGKILL to the whole process group."""
     try:
         os.killpg(job.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -46,14 +46,14 @@ def expected() -> Counter[str]:
 
 
 def killed_and_restarted(servers: str, checkpoint: str) -> tuple[Counter[str], Counter[str]]:
-    """The counts at the time of the accident, and in the end."""
+    """The counts when the job was killed, and in the end."""
     pipeline.feed(servers)
     job = start(servers, checkpoint)
     try:
         deadline = time.monotonic() + WAIT_S
         while not (partial := pipeline.result(servers)):
             if job.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the pipeline has written nothing")
+                raise SystemExit("the pipeline has written no counts")
             time.sleep(0.1)
     finally:
         kill(job)
@@ -68,17 +68,19 @@ def killed_and_restarted(servers: str, checkpoint: str) -> tuple[Counter[str], C
 
 def main() -> None:
     with Broker() as broker, tempfile.TemporaryDirectory() as checkpoint:
-        print(f"A broker on {broker.bootstrap_servers}. Lines of Python's reference text in: {len(pipeline.text())}")
+        print(
+            f"The broker is at {broker.bootstrap_servers}. The input is {len(pipeline.text())} lines of Python's reference text."
+        )
         partial, counts = killed_and_restarted(broker.bootstrap_servers, checkpoint)
     print(
-        f"Killed after {partial.total()} words. After the restart: {counts.total()} words, {len(counts)} different ones"
+        f"Killed after {partial.total()} words. After the restart: {counts.total()} words, {len(counts)} of them distinct."
     )
     for word, count in counts.most_common(10):
         print(f"  {word:10} {count}")
     if counts != expected():
         raise SystemExit("the counts are wrong")
     print("Every count is exact.")
-    print("And a shuffle through the broker:", flush=True)
+    print("Now a shuffle through the broker:", flush=True)
     subprocess.run([sys.executable, str(HERE / "exchange_pipeline.py")], check=True)
 
 

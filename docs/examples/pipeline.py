@@ -1,13 +1,12 @@
-"""Word count as a Spark stream: a topic of lines in, a topic of counts out, each line counted exactly once.
+"""Word count as a Spark stream: reads a topic of lines and writes a topic of counts. Each line is counted exactly once.
 
     python docs/examples/pipeline.py --bootstrap-servers localhost:9092 --checkpoint ./checkpoint --feed
 
-The job is a consumer of the topic ``lines`` from its beginning, a flat map of lines into words, a count by word, and a
-producer to the topic ``counts``: after each batch a record for each word, with the word as key. It may be killed at any
-time and started again with the same checkpoint: read with ``isolation.level=read_committed``, the last record of each
-word is its count.
+The job reads the topic ``lines`` from its beginning, splits the lines into words, and counts each word. After each batch it writes a
+record for each word to the topic ``counts``, with the word as key. You can kill it at any time and start it again with the same
+checkpoint: for a consumer with ``isolation.level=read_committed``, the last record of each word is its count.
 
-``--feed`` writes the reference text that comes with Python to ``lines`` first, unless something is there.
+``--feed`` first writes the reference text that comes with Python to ``lines``, if the topic is empty.
 """
 
 import argparse
@@ -28,7 +27,7 @@ PARTITIONS = 2
 
 
 def word_counts(spark: SparkSession, servers: str, lines_per_batch: int) -> DataFrame:
-    """The job but for where its result goes: columns ``key`` (a word) and ``value`` (its count as text)."""
+    """The job without its sink: columns ``key`` (a word) and ``value`` (its count as text)."""
     lines = (
         spark.readStream.format("broker")
         .option("kafka.bootstrap.servers", servers)
@@ -44,7 +43,7 @@ def word_counts(spark: SparkSession, servers: str, lines_per_batch: int) -> Data
 
 def run(servers: str, checkpoint: str, lines_per_batch: int, forever: bool) -> None:
     java.provide()
-    # The tasks' Python is this one, not whichever `python3` is first on the path.
+    # The tasks run this Python, not the first `python3` on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.appName("word count")
@@ -73,7 +72,7 @@ def text() -> list[str]:
 
 
 def feed(servers: str) -> None:
-    """Make the topics, and write the text to ``lines`` if nothing is there."""
+    """Create the topics, and write the text to ``lines`` if it is empty."""
     admin = KafkaAdminClient(bootstrap_servers=servers)
     for name in ("lines", "counts"):
         try:
@@ -90,7 +89,7 @@ def feed(servers: str) -> None:
 
 
 def result(servers: str) -> Counter[str]:
-    """What the topic ``counts`` says: the last committed count of each word."""
+    """The last committed count of each word in the topic ``counts``."""
     counts: Counter[str] = Counter()
     ends = _ends(servers, "counts")
     consumer = KafkaConsumer(
@@ -119,10 +118,12 @@ def _ends(servers: str, topic: str) -> dict[TopicPartition, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--bootstrap-servers", default="localhost:9092")
-    parser.add_argument("--checkpoint", required=True, help="a folder that outlives the job")
+    parser.add_argument("--checkpoint", required=True, help="a directory that is kept when the job ends")
     parser.add_argument("--lines-per-batch", type=int, default=4000)
-    parser.add_argument("--feed", action="store_true", help="make the topics and write Python's reference text first")
-    parser.add_argument("--forever", action="store_true", help="go on with what comes; else end with what there is")
+    parser.add_argument("--feed", action="store_true", help="first create the topics and write Python's reference text")
+    parser.add_argument(
+        "--forever", action="store_true", help="wait for new lines; by default the job ends when it has read all lines"
+    )
     arguments = parser.parse_args()
     if arguments.feed:
         feed(arguments.bootstrap_servers)
