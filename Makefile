@@ -1,8 +1,8 @@
-# `make run` and `make test` need nothing but make and Python 3.11 or newer.
+# `make run` and `make test` need only make and Python 3.11 or newer.
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-# Tests at a time; 0: all in one process, as a debugger wants it.
+# Number of test processes; 0 runs the tests in the main process, for a debugger.
 WORKERS ?= 2
 SEEDS ?= 1-2000
 CYCLES ?= 200
@@ -13,10 +13,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 .PHONY: help run demo test lint types ci docs wheel sim kill kill-sink fuzz bench docker-check clean
 
-help: ## what there is to make
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
 
-# Installed in place, so only a change of pyproject.toml asks for it again. One stamp per set of extras.
+# The install is editable, so it is repeated only after a change of pyproject.toml. There is one stamp for each set of extras.
 $(VENV)/.stamp-run: pyproject.toml .ci/venv
 	@.ci/venv $(VENV) $(PYTHON)
 	@echo "Installing the broker into $(VENV)"
@@ -44,7 +44,7 @@ $(VENV)/.stamp-dev: pyproject.toml .ci/venv
 run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARGS="--set key=value ...")
 	@exec $(BIN)/broker serve $(ARGS)
 
-demo: $(VENV)/.stamp-spark ## the pipeline of docs/PIPELINE.md on Spark, killed in the middle: counts must be exact
+demo: $(VENV)/.stamp-spark ## run the pipeline of docs/PIPELINE.md on Spark, kill it in the middle, and check its counts
 	@$(BIN)/python docs/examples/demo.py
 
 test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger)
@@ -57,34 +57,34 @@ lint: $(VENV)/.stamp-dev ## ruff, as CI runs it
 types: $(VENV)/.stamp-dev ## mypy, as CI runs it
 	@$(BIN)/mypy
 
-ci: ## all that CI does
+ci: ## everything that CI does
 	@.ci/run
 
-docs: $(VENV)/.stamp-run ## make the generated parts of docs/ again
+docs: $(VENV)/.stamp-run ## regenerate the generated parts of docs/
 	@$(BIN)/python docs/generate.py
 
 wheel: $(VENV)/.stamp-dev ## dist/*.whl and the source distribution
 	@$(BIN)/python -m build
 
-sim: $(VENV)/.stamp-test ## the whole broker in a simulated world (SEEDS=1-2000)
+sim: $(VENV)/.stamp-test ## simulate the whole broker (SEEDS=1-2000)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-kill: $(VENV)/.stamp-test ## kill -9 under load and reopen, again and again (CYCLES=200)
+kill: $(VENV)/.stamp-test ## kill -9 the broker under load and reopen it, many times (CYCLES=200)
 	@BROKER_KILL_CYCLES=$(CYCLES) $(BIN)/python -m pytest tests/process/test_kill.py
 
-kill-sink: $(VENV)/.stamp-test ## kill -9 of a streaming query at every step of the sink's commit, and of the broker with it
+kill-sink: $(VENV)/.stamp-test ## kill -9 a streaming query, and the broker, at every step of the sink's commit
 	@ALL_KILLS=1 $(BIN)/python -m pytest tests/spark/test_sink_kill.py
 
 fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest tests/protocol tests/storage tests/network tests/kafka/groups tests/shuffle
 
-bench: $(VENV)/.stamp-test ## what the broker costs, with a process of its own for each figure
+bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
 	@$(BIN)/python -m tests.bench.bench_broker
 	@$(BIN)/python -m tests.bench.bench_shuffle --quick
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check
 
-clean: ## all that was made, but for topics in ./broker-data
+clean: ## remove everything that was built, but not the topics in ./broker-data
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find broker protocol tests -name __pycache__ -prune -exec rm -rf {} +

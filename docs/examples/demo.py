@@ -1,8 +1,8 @@
 """Runs the whole pipeline and kills it in the middle (``make demo``).
 
-It starts a broker, writes Python's reference text to a topic, and counts its words with ``pipeline.py`` on Spark. When the first counts
-appear, it kills Spark with SIGKILL and starts it again with the same checkpoint. In the end every count must be exact. Then
-``exchange_pipeline.py`` runs a shuffle through the broker.
+It starts a broker, writes Python's reference text to a topic, and counts its words with ``pipeline.py`` on Spark. When the
+first counts appear, it kills Spark with SIGKILL and starts it again with the same checkpoint. In the end every count must be
+exact. Then ``exchange_pipeline.py`` runs a shuffle through the broker.
 """
 
 import os

@@ -2,9 +2,9 @@
 
     python docs/examples/exchange_pipeline.py [--brokers HOST:PORT ...]
 
-The texts are the library's own sources. Each occurrence of a name is a row; the exchange brings all rows of a name into one
-partition, so ``mapInArrow`` can count there without asking anybody else. What is on the broker is read twice, for two
-results, and nothing before it runs again.
+The input is the library's source code. Each occurrence of a name is a row. The exchange puts all rows of a name into one
+partition, so that ``mapInArrow`` can count them there. The result of the exchange is read twice, for two results, and the
+stages before it run only once.
 """
 
 import argparse

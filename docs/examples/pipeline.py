@@ -2,9 +2,9 @@
 
     python docs/examples/pipeline.py --bootstrap-servers localhost:9092 --checkpoint ./checkpoint --feed
 
-The job reads the topic ``lines`` from its beginning, splits the lines into words, and counts each word. After each batch it writes a
-record for each word to the topic ``counts``, with the word as key. You can kill it at any time and start it again with the same
-checkpoint: for a consumer with ``isolation.level=read_committed``, the last record of each word is its count.
+The job reads the topic ``lines`` from its beginning, splits the lines into words, and counts each word. After each batch it
+writes a record for each word to the topic ``counts``, with the word as key. You can kill it at any time and start it again
+with the same checkpoint: for a consumer with ``isolation.level=read_committed``, the last record of each word is its count.
 
 ``--feed`` first writes the reference text that comes with Python to ``lines``, if the topic is empty.
 """

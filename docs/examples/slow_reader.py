@@ -1,10 +1,10 @@
-"""A reader that does not get on holds back its own writer, and nobody else.
+"""A reader that stops reading delays its own writer, and no other reader or writer.
 
     python docs/examples/slow_reader.py
 
-Four writers, four readers, one connection for all that is read. Reader 0 takes its first buffer and then waits until the
-other three have read everything. Its channel's credit is used up, so the broker sends it nothing more; the other channels
-of the same connection go on; writer 0, whose partition the broker holds only so much of, waits.
+There are four writers and four readers; all readers share one connection. Reader 0 takes its first buffer and then waits
+until the others have read everything. When its channel has no credit left, the broker sends it nothing more, while the other
+channels of the same connection continue. Writer 0 waits, because the broker buffers only a limited part of its partition.
 """
 
 import os

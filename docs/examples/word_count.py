@@ -2,9 +2,9 @@
 
     python docs/examples/word_count.py
 
-Each writer takes a quarter of the text, splits it into words, and sends each word by its key group: all occurrences of a
-word come to the same reader, from whichever writer. A reader counts what comes to it; the counts of the three together are
-the result. Writers and readers are threads here; they could be processes on other machines.
+Each writer takes a quarter of the text, splits it into words, and chooses the reader of each word by its key group, so that all
+occurrences of a word go to the same reader. Each reader counts its words; together the counts of the three readers are the
+result. Writers and readers are threads here; they could be processes on other machines.
 """
 
 import os
