@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from protocol.shuffle.ids import ResultPartitionID
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 
 InThread = Callable[[Callable[[], object]], threading.Thread]
 

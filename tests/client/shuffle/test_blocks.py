@@ -15,7 +15,7 @@ from broker.client.shuffle.errors import (
     ShuffleTimeoutError,
 )
 from protocol.shuffle.data_type import DataType
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 
 
 class Pushed:

@@ -12,7 +12,7 @@ from broker.client.shuffle.local.channel import LocalExchange
 from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames
 from protocol.shuffle.events import EndOfSuperstep, OtherEvent, UnknownEvent
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 
 
 class Unlucky(Exception):

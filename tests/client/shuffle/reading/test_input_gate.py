@@ -30,7 +30,7 @@ from protocol.shuffle.messages import (
     ResumeConsumption,
 )
 from tests.client.conftest import InThread
-from tests.client.reference_server import Connection, ReferenceServer
+from tests.client.shuffle.reference_server import Connection, ReferenceServer
 
 OTHER = ResultPartitionID.of(b"another set.....")
 END = events.encode(events.EndOfPartition())

@@ -23,7 +23,7 @@ from protocol.shuffle.errors import IO_EXCEPTION, encode_error
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import WriterErrorCode, encode_writer_error
 from tests.client.conftest import InThread
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 
 
 def stored(server: ReferenceServer, partition: ResultPartitionID, subpartition: int = 0) -> list[bytes]:

@@ -11,7 +11,7 @@ from broker.client.shuffle.errors import ProducerFailedError
 from protocol.shuffle import events
 from protocol.shuffle.ids import ResultPartitionID
 from tests.client.conftest import InThread
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 
 
 @pytest.fixture(params=["reference", "broker"])

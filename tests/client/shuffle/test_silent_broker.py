@@ -25,7 +25,7 @@ from broker.client.shuffle.io.liveness import Liveness, Verdict
 from broker.client.shuffle.writing import shuffle_writer
 from protocol.shuffle.data_type import DataType
 from tests.client.conftest import InThread
-from tests.client.reference_server import ReferenceServer
+from tests.client.shuffle.reference_server import ReferenceServer
 from tests.process.broker_process import BrokerProcess
 
 # A busy machine answers in this time, too.
