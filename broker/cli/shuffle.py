@@ -15,7 +15,7 @@ import click
 
 from broker.cli.output import print_table
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
-from broker.client.shuffle.io.connection import parse_address
+from broker.client.shuffle.names import parse_address
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.generation import Generation

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.client.embedded import Broker
     from broker.client.shuffle.admin import ShuffleAdmin
     from broker.client.shuffle.errors import ShuffleError
-    from broker.client.shuffle.local.channel import LocalExchange
+    from broker.client.shuffle.local.exchange import LocalExchange
     from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
     from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
     from broker.client.shuffle.reading.input_gate import InputGate
@@ -62,7 +62,7 @@ _WHERE = {
     "BufferOrEvent": "broker.client.shuffle.reading.buffer_or_event",
     "CheckpointedInputGate": "broker.client.shuffle.reading.checkpointed_input_gate",
     "InputGate": "broker.client.shuffle.reading.input_gate",
-    "LocalExchange": "broker.client.shuffle.local.channel",
+    "LocalExchange": "broker.client.shuffle.local.exchange",
     "RecordWriter": "broker.client.shuffle.writing.record_writer",
     "ResultPartitionID": "protocol.shuffle.ids",
     "ShuffleAdmin": "broker.client.shuffle.admin",

@@ -12,8 +12,8 @@ from broker.client.shuffle.errors import (
     writer_refused,
 )
 from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Address, Connection, parse_address
-from broker.client.shuffle.reading.input_gate import PartitionLike, partition_id
+from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Connection
+from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.runtime import forks
 from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage

@@ -33,7 +33,7 @@ from broker.client import ShuffleAdmin
 from broker.client.at_exit import AtExit
 from broker.client.shuffle.blocks import new_data_set
 from broker.client.shuffle.errors import ShuffleError
-from broker.client.shuffle.io.connection import parse_address
+from broker.client.shuffle.names import parse_address
 from broker.spark.exchanges.batches import Batches, counted, uncounted
 from broker.spark.exchanges.map_task import MapTask, arrow_schema
 from broker.spark.exchanges.plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner

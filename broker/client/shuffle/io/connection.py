@@ -15,14 +15,13 @@ from broker.client.shuffle.errors import (
     TransportError,
 )
 from broker.client.shuffle.io.io_loop import IoLoop, Timer
+from broker.client.shuffle.names import Address
 from broker.runtime.disk import Buffer
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE
 from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
 from protocol.shuffle.generation import Generation
-
-Address = tuple[str, int]
 
 # 120 s: Flink's taskmanager.network.netty.client.connectTimeoutSec is as long as a kernel would try. People who wait for
 # a script want to know earlier.
@@ -31,17 +30,6 @@ CONNECT_TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 15.0
 # What is read for the head of the message after a large payload: the rest, if it is another one, goes where it belongs at once.
 _HEADS_BYTES = 16 * 1024
-
-
-def parse_address(address: str | Address) -> Address:
-    """``host:port`` (with or without ``shuffle://``) or the two. ValueError."""
-    if not isinstance(address, str):
-        return address
-    text = address.removeprefix("shuffle://").partition("?")[0]
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isdecimal() and int(port) < 65536):
-        raise ValueError(f"{address!r} is no host:port")
-    return host.strip("[]") or "localhost", int(port)
 
 
 class Handler(Protocol):

@@ -7,11 +7,12 @@ channel's business; what is said here is who gets it, and what becomes of messag
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from broker.client.shuffle.errors import ProducerFailedError, RemoteTransportError, TransportError
-from broker.client.shuffle.io.connection import Address, Connection
+from broker.client.shuffle.io.connection import Connection
 from broker.client.shuffle.io.io_loop import IoLoop
+from broker.client.shuffle.names import Address
 from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
 from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
 from protocol.shuffle.generation import Generation
@@ -24,8 +25,22 @@ from protocol.shuffle.messages import (
 )
 from protocol.shuffle.writer_frames import encode_list_partitions
 
-if TYPE_CHECKING:
-    from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
+
+class Receiver(Protocol):
+    """A channel as its connection sees it. All is called on the I/O loop's thread and takes the gate's lock itself."""
+
+    receiver: bytes
+
+    def on_buffer(self, message: BufferResponse) -> None: ...
+
+    def on_backlog(self, backlog: int) -> None: ...
+
+    def on_partition_not_found(self, message: str) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+    def take_unannounced(self) -> int:
+        """The credit that the sender is to be told of now."""
 
 
 class PartitionClient:
@@ -39,8 +54,8 @@ class PartitionClient:
         self._loop = loop
         self._key = key
         self._leases = 0
-        self._channels: dict[bytes, RemoteInputChannel] = {}
-        self._credited: deque[RemoteInputChannel] = deque()
+        self._channels: dict[bytes, Receiver] = {}
+        self._credited: deque[Receiver] = deque()
         self._credit_scheduled = False
         self._error: TransportError | None = None  # why there is no connection any more
         self._credit_waits = False  # for the connection to take what it has
@@ -78,7 +93,7 @@ class PartitionClient:
 
     # -- from gates -----------------------------------------------------------------------------------------------
 
-    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+    def check_peer(self, waited_s: float, silence_max_s: float) -> None:
         """A reader has waited for so long, and nothing has come for it. After a third of ``silence_max_s`` the broker is asked
         whether it is there; if nothing at all comes in all of that time, the connection is lost, for all its channels."""
         if self._heard_at is None:
@@ -94,7 +109,7 @@ class PartitionClient:
 
     # -- from channels --------------------------------------------------------------------------------------------
 
-    def add(self, channel: "RemoteInputChannel", request: bytes) -> None:
+    def add(self, channel: Receiver, request: bytes) -> None:
         """Have ``request`` sent, and what is answered given to this channel."""
         if self._connection.is_closed:
             channel.failed(self._error or RemoteTransportError(f"the connection to {self.name} was lost", self.name))
@@ -102,7 +117,7 @@ class PartitionClient:
         self._channels[channel.receiver] = channel
         self._connection.send([request])
 
-    def remove(self, channel: "RemoteInputChannel") -> None:
+    def remove(self, channel: Receiver) -> None:
         """Cancel its request, if it has one."""
         if self._channels.pop(channel.receiver, None) is not None:
             self._connection.send([encode_cancel_partition_request(channel.receiver)])
@@ -110,7 +125,7 @@ class PartitionClient:
     def send(self, frame: bytes) -> None:
         self._connection.send([frame])
 
-    def tell_credit(self, channel: "RemoteInputChannel") -> None:
+    def tell_credit(self, channel: Receiver) -> None:
         """From any thread, with its gate's lock held: there is credit that the sender does not know of."""
         self._credited.append(channel)
         if not self._credit_scheduled:

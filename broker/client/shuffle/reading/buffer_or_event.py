@@ -1,12 +1,19 @@
 """What a gate gives to its user: a buffer of records, or an event."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import Event
 
-if TYPE_CHECKING:
-    from broker.client.shuffle.reading.input_channel import InputChannel
+
+class BufferOwner(Protocol):
+    """The channel to which the room that a buffer takes goes back."""
+
+    def recycle(self, kind: int) -> None:
+        """From any thread, without the gate's lock."""
+
+    def free(self, kind: int) -> None:
+        """With the gate's lock held."""
 
 
 class BufferOrEvent:
@@ -39,7 +46,7 @@ class BufferOrEvent:
         data_type: DataType,
         data: bytes | bytearray | memoryview | None,
         compressed: bool,
-        source: "InputChannel | None",
+        source: BufferOwner | None,
         kind: int | None,
     ) -> None:
         self.channel = channel

@@ -19,11 +19,19 @@ was told is never taken back.
 """
 
 from collections import deque
+from typing import Protocol
 
 from broker.client.shuffle.errors import NoBufferError
 
 EXCLUSIVE = 0
 FLOATING = 1
+
+
+class CreditOwner(Protocol):
+    """The channel whose buffers they are."""
+
+    def announce_credit(self) -> None:
+        """Tell the sender of the credit that it does not know of."""
 
 
 class FloatingPool:
@@ -48,7 +56,7 @@ class FloatingPool:
 
 
 class ChannelBuffers:
-    """The buffers of one channel. ``owner`` is whoever announces its credit."""
+    """The buffers of one channel. ``owner`` announces its credit."""
 
     __slots__ = (
         "exclusive",
@@ -62,7 +70,7 @@ class ChannelBuffers:
         "waiting",
     )
 
-    def __init__(self, pool: FloatingPool, exclusive: int, owner: object = None) -> None:
+    def __init__(self, pool: FloatingPool, exclusive: int, owner: CreditOwner | None = None) -> None:
         self.pool = pool
         self.owner = owner
         self.exclusive = exclusive

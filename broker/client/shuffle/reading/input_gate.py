@@ -15,9 +15,11 @@ from functools import partial
 
 from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError, of_another_process
 from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Address, parse_address
+from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S
 from broker.client.shuffle.io.io_loop import IoLoop
-from broker.client.shuffle.local.channel import LocalExchange, LocalInputChannel
+from broker.client.shuffle.local.channel import LocalInputChannel
+from broker.client.shuffle.local.exchange import LocalExchange
+from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
 from broker.client.shuffle.reading.checkpointed_input_gate import CheckpointedInputGate
 from broker.client.shuffle.reading.credit import FloatingPool
@@ -33,21 +35,13 @@ from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.compression import Codec, decompress
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
 from protocol.shuffle.generation import Generation
-from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from protocol.shuffle.ids import IndexSet
 
 # How often a reader that waits looks whether somebody is left who could tell it something.
 _LOOK_S = 1.0
 
-PartitionLike = ResultPartitionID | bytes | str
 # Where it is, which partition, which of its subpartitions: one, or a first and a last.
 ChannelLike = tuple[str | Address | LocalExchange, PartitionLike, int | tuple[int, int]]
-
-
-def partition_id(partition: PartitionLike) -> ResultPartitionID:
-    """From an id, its 60 bytes, its 120 hex digits or Flink's text form. ValueError."""
-    if isinstance(partition, str):
-        return ResultPartitionID.from_text(partition)
-    return ResultPartitionID(partition)
 
 
 class InputGate(Reader):
@@ -106,7 +100,7 @@ class InputGate(Reader):
         for index, (place, (_, partition, indices)) in enumerate(zip(places, specs, strict=True)):
             channel: InputChannel
             if isinstance(place, LocalExchange):
-                channel = LocalInputChannel(self, index, partition, indices, place)
+                channel = LocalInputChannel(self, index, partition, indices, place.partitions)
             else:
                 channel = RemoteInputChannel(self, index, partition, indices, place)
             self._channels.append(channel)
@@ -138,8 +132,8 @@ class InputGate(Reader):
         announce = self.pool.announce
         for buffers in announce:
             owner = buffers.owner
-            assert isinstance(owner, RemoteInputChannel)
-            owner.tell_credit()
+            assert owner is not None
+            owner.announce_credit()
         announce.clear()
 
     # -- for the reader -------------------------------------------------------------------------------------------
@@ -176,14 +170,14 @@ class InputGate(Reader):
                 patience = min(patience, silence_max_s / 4)
                 waited_s = clock() - began
                 if waited_s * 3 >= silence_max_s:
-                    self.loop.call(partial(self._is_it_there, waited_s, silence_max_s))
+                    self.loop.call(partial(self._check_peers, waited_s, silence_max_s))
             signal.wait(patience)
 
-    def _is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+    def _check_peers(self, waited_s: float, silence_max_s: float) -> None:
         """On the loop's thread: whatever the reader has taken, there is room for more, and nothing comes."""
         for channel in self._channels:
-            if isinstance(channel, RemoteInputChannel) and not channel.finished:
-                channel.is_it_there(waited_s, silence_max_s)
+            if not channel.finished:
+                channel.check_peer(waited_s, silence_max_s)
 
     def take(self) -> BufferOrEvent | None:
         """``poll`` without waiting."""
@@ -344,8 +338,7 @@ class InputGate(Reader):
 
     def _disconnect(self) -> None:
         for channel in self._channels:
-            if isinstance(channel, RemoteInputChannel):
-                channel.disconnect()
+            channel.disconnect()
 
 
 def _indices(indices: int | tuple[int, int]) -> IndexSet:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from broker.client.shuffle.arrow import deserialize
 from broker.client.shuffle.errors import LocalTransportError
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
 from protocol.errors import ProtocolError
@@ -106,8 +107,6 @@ class Reader:
 
     def arrow_batches(self, on_event: OnEvent | None = None) -> "Iterator[pyarrow.RecordBatch]":
         """Every record as what ``broker.client.shuffle.arrow.serialize`` made it from. Needs pyarrow."""
-        from broker.client.shuffle.arrow import deserialize
-
         for record in self.records(on_event):
             yield from deserialize(record)
 

@@ -15,14 +15,14 @@ What had come before a failure is still given out; then the failure is.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from broker.client.shuffle.errors import PartitionNotFoundError, ShuffleError
-from broker.client.shuffle.io.connection import Address
 from broker.client.shuffle.io.partition_client import PartitionClient
+from broker.client.shuffle.names import Address
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
+from broker.client.shuffle.reading.channel_state import ChannelEvent, ChannelState, next_state
 from broker.client.shuffle.reading.credit import ChannelBuffers
-from broker.client.shuffle.reading.input_channel import InputChannel
+from broker.client.shuffle.reading.input_channel import Gate, InputChannel
 from broker.client.shuffle.reading.received_queue import ReceivedQueue
 from protocol.shuffle.buffer_response import BufferResponse
 from protocol.shuffle.data_type import HAS_PRIORITY, IS_BLOCKING_UPSTREAM, IS_BUFFER
@@ -35,9 +35,6 @@ from protocol.shuffle.messages import (
     encode_task_event_request,
 )
 
-if TYPE_CHECKING:
-    from broker.client.shuffle.reading.input_gate import InputGate
-
 # Flink's taskmanager.network.request-backoff.initial and .max.
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 10.0
@@ -45,7 +42,7 @@ _BACKOFF_MAX_S = 10.0
 
 class RemoteInputChannel(InputChannel):
     def __init__(
-        self, gate: "InputGate", index: int, partition: ResultPartitionID, subpartitions: IndexSet, address: Address
+        self, gate: Gate, index: int, partition: ResultPartitionID, subpartitions: IndexSet, address: Address
     ) -> None:
         super().__init__(gate, index, partition, subpartitions)
         self.address = address
@@ -53,8 +50,7 @@ class RemoteInputChannel(InputChannel):
         self.buffers = ChannelBuffers(gate.pool, gate.credit, self)
         self._queue: ReceivedQueue[BufferOrEvent | Exception] = ReceivedQueue()
         self._client: PartitionClient | None = None  # set on the loop's thread
-        self._released = False
-        self._failed = False
+        self._state = ChannelState.WAITING
         self._asked_at = 0.0
         self._backoff = _BACKOFF_S
 
@@ -69,7 +65,7 @@ class RemoteInputChannel(InputChannel):
         self._ask()
 
     def _ask(self) -> None:
-        if self._released or self._client is None:
+        if self._state >= ChannelState.FAILED or self._client is None:
             return
         self._client.add(
             self,
@@ -78,10 +74,10 @@ class RemoteInputChannel(InputChannel):
             ),
         )
 
-    def is_it_there(self, waited_s: float, silence_max_s: float) -> None:
+    def check_peer(self, waited_s: float, silence_max_s: float) -> None:
         client = self._client
-        if client is not None and not (self._released or self._failed):
-            client.is_it_there(waited_s, silence_max_s)
+        if client is not None and self._state < ChannelState.FAILED:
+            client.check_peer(waited_s, silence_max_s)
 
     def disconnect(self) -> None:
         """After ``release``: at last the connection need not be kept for this one."""
@@ -93,7 +89,7 @@ class RemoteInputChannel(InputChannel):
     def on_buffer(self, message: BufferResponse) -> None:
         gate = self.gate
         with gate.lock:
-            if self._released or self._failed:
+            if self._state is not ChannelState.RUNNING and not self._start():
                 return
             try:
                 kind = self._accept(message)
@@ -109,6 +105,13 @@ class RemoteInputChannel(InputChannel):
             self.buffers.backlog(message.backlog)
             if gate.pool.announce:
                 gate.tell_credit()
+
+    def _start(self) -> bool:
+        """At the first message. False if the channel is over."""
+        if self._state is not ChannelState.WAITING:
+            return False
+        self._state = next_state(self._state, ChannelEvent.START)
+        return True
 
     def _accept(self, message: BufferResponse) -> int | None:
         """Check the number; returns the buffer that the payload takes, None for an event's."""
@@ -150,6 +153,8 @@ class RemoteInputChannel(InputChannel):
     def on_backlog(self, backlog: int) -> None:
         gate = self.gate
         with gate.lock:
+            if self._state is not ChannelState.RUNNING and not self._start():
+                return
             self.buffers.backlog(backlog)
             if gate.pool.announce:
                 gate.tell_credit()
@@ -158,7 +163,7 @@ class RemoteInputChannel(InputChannel):
         gate = self.gate
         now = gate.loop.now()
         with gate.lock:
-            if self._released or self._failed:
+            if self._state >= ChannelState.FAILED:
                 return
             if now + self._backoff - self._asked_at > gate.partition_wait:
                 self._fail(PartitionNotFoundError(message or f"Partition {self.partition} not found."))
@@ -181,9 +186,9 @@ class RemoteInputChannel(InputChannel):
     # -- under the gate's lock ------------------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
-        if self._released or self._failed:
+        if self._state >= ChannelState.FAILED:
             return
-        self._failed = True
+        self._state = next_state(self._state, ChannelEvent.FAIL)
         self.buffers.release()
         self._queue.add(error)
         if not self.in_line:
@@ -212,8 +217,8 @@ class RemoteInputChannel(InputChannel):
     def free(self, kind: int) -> None:
         self.buffers.recycle(kind)
 
-    def tell_credit(self) -> None:
-        if self._client is not None and not (self._released or self._failed):
+    def announce_credit(self) -> None:
+        if self._client is not None and self._state < ChannelState.FAILED:
             self._client.tell_credit(self)
 
     def resume(self) -> None:
@@ -231,16 +236,16 @@ class RemoteInputChannel(InputChannel):
 
     def _send(self, frame: bytes) -> None:
         client = self._client
-        if client is not None and not (self._released or self._failed):
+        if client is not None and self._state < ChannelState.FAILED:
             client.post(partial(client.send, frame))
 
     def request(self) -> None:
         self.gate.loop.call(self.connect)
 
     def release(self) -> None:
-        if self._released:
+        if self._state is ChannelState.RELEASED:
             return
-        self._released = True
+        self._state = next_state(self._state, ChannelEvent.RELEASE)
         for item in self._queue.clear():
             if isinstance(item, BufferOrEvent) and item._kind is not None:
                 self.buffers.recycle(item._kind)

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from broker.client.shuffle.writing.buffer_sink import Bytes
+from broker.client.shuffle.writing.channel_selector import ChannelSelector
+from broker.client.shuffle.writing.record_writer import RecordWriter
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import EndOfData, EndOfPartition, Event, StopMode, UnknownEvent, data_type_of, encode
@@ -11,12 +14,7 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import MAX_SUBPARTITIONS, PartitionType
 
-if TYPE_CHECKING:
-    from broker.client.shuffle.writing.channel_selector import ChannelSelector
-    from broker.client.shuffle.writing.record_writer import RecordWriter
-
 Self = TypeVar("Self", bound="PartitionWriter")
-Bytes = bytes | bytearray | memoryview
 
 
 def partition_type(kind: PartitionType | str) -> PartitionType:
@@ -132,10 +130,8 @@ class PartitionWriter:
         """
         raise NotImplementedError
 
-    def records(self, selector: "ChannelSelector[Any] | None" = None, **options: Any) -> "RecordWriter[Any]":
+    def records(self, selector: ChannelSelector[Any] | None = None, **options: Any) -> RecordWriter[Any]:
         """A ``RecordWriter`` on this writer, with its options; round robin if no selector is given."""
-        from broker.client.shuffle.writing.record_writer import RecordWriter
-
         return RecordWriter(self, selector, **options)
 
     def __enter__(self: Self) -> Self:

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 from broker.client.shuffle.errors import ShuffleClosedError, ShuffleError, of_another_process
 from broker.client.shuffle.writing import flusher
+from broker.client.shuffle.writing.buffer_sink import BufferSink, Bytes
 from broker.client.shuffle.writing.channel_selector import ChannelSelector, round_robin
-from broker.client.shuffle.writing.partition_writer import Bytes, PartitionWriter
 from broker.runtime import forks
 from broker.runtime.threads import Lock
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
@@ -41,7 +41,7 @@ class RecordWriter(Generic[T]):
 
     def __init__(
         self,
-        writer: PartitionWriter,
+        writer: BufferSink,
         selector: ChannelSelector[T] | None = None,
         *,
         serializer: Callable[[T], Bytes] | None = None,

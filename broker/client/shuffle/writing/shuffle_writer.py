@@ -43,11 +43,12 @@ from broker.client.shuffle.errors import (
     writer_refused,
 )
 from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Address, Connection, parse_address
+from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, Connection
 from broker.client.shuffle.io.io_loop import IoLoop, Timer
 from broker.client.shuffle.io.liveness import Liveness, Verdict
-from broker.client.shuffle.reading.input_gate import PartitionLike, partition_id
-from broker.client.shuffle.writing.partition_writer import Bytes, PartitionWriter
+from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
+from broker.client.shuffle.writing.buffer_sink import Bytes
+from broker.client.shuffle.writing.partition_writer import PartitionWriter
 from broker.client.shuffle.writing.resend_window import Lack, ResendWindow
 from broker.runtime import forks
 from broker.runtime.disk import Buffer

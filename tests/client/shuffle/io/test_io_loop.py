@@ -8,7 +8,7 @@ import pytest
 from broker.client import Broker, InputGate, ResultPartitionID, ShuffleAdmin, ShuffleWriter
 from broker.client.shuffle.errors import LocalTransportError, ProducerFailedError, ShuffleError
 from broker.client.shuffle.io import io_loop
-from broker.client.shuffle.local.channel import LocalExchange
+from broker.client.shuffle.local.exchange import LocalExchange
 from broker.runtime.threads import Event
 from protocol.shuffle import writer_frames
 from protocol.shuffle.events import EndOfSuperstep, OtherEvent, UnknownEvent

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.client import InputGate, LocalExchange, RecordWriter, ShuffleWriter, broadcast, custom
 from broker.client.shuffle.errors import LocalTransportError, ShuffleClosedError
-from broker.client.shuffle.local.channel import LocalWriter
+from broker.client.shuffle.local.writer import LocalWriter
 from broker.client.shuffle.writing.flusher import Flusher
 from broker.runtime.clock import SystemClock
 from protocol.shuffle import events
@@ -188,7 +188,7 @@ def test_what_goes_wrong_on_the_flusher_s_thread_is_told_to_its_writer_alone(
         def has_room(self, subpartition: int, size: int) -> bool:
             raise MemoryError("no room to look for room")
 
-    broken = Broken(exchange, PARTITION.with_attempt(1), 1, PartitionType.PIPELINED, "2.0")
+    broken = Broken(exchange.partitions, PARTITION.with_attempt(1), 1, PartitionType.PIPELINED, "2.0", 16)
     out = broken.records(flush_interval_ms=1)
     with broken, writer.records(flush_interval_ms=1) as healthy:
         out.write(b"never")

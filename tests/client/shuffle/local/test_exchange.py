@@ -8,6 +8,7 @@ from broker.client.shuffle.errors import (
     PartitionNotFoundError,
     PartitionReleasedError,
     ProducerFailedError,
+    ShuffleClosedError,
     ShuffleTimeoutError,
 )
 from protocol.shuffle import events
@@ -74,7 +75,7 @@ def test_a_pipelined_partition_is_read_once(partition: ResultPartitionID) -> Non
             assert gate.poll() is not None
         for _ in range(100):  # nobody reads any more: nobody is waited for
             writer.push(0, b"b")
-    assert exchange._partitions == {}
+    assert 0 == len(exchange.partitions)
 
 
 def write_and_fail(exchange: LocalExchange, partition: ResultPartitionID) -> None:
@@ -104,6 +105,39 @@ def test_barriers_stop_a_local_writer_s_channel_until_it_is_resumed(partition: R
         writer.push(1, b"after")
     with InputGate([(exchange, partition, 0), (exchange, partition, 1)]) as gate:
         assert [-1, 0, 1] == [item.channel for item in gate if item.is_event is (item.channel == -1)]
+
+
+def test_a_blocking_partition_that_is_released_before_it_is_finished_fails_its_readers(
+    partition: ResultPartitionID,
+) -> None:
+    exchange = LocalExchange()
+    writer = exchange.writer(partition, 1, "blocking")
+    writer.open()
+    writer.push(0, b"a")
+    with InputGate([(exchange, partition, 0)]) as gate:
+        assert gate.poll(0.01) is None
+        exchange.release(partition)
+        with pytest.raises(PartitionNotFoundError):
+            gate.poll()
+        assert gate.finished
+    with pytest.raises(PartitionReleasedError):
+        writer.push(0, b"b")
+    writer.close()
+
+
+def test_a_writer_that_is_closed_before_the_end_has_failed(partition: ResultPartitionID) -> None:
+    exchange = LocalExchange()
+    writer = exchange.writer(partition, 1, "blocking")
+    writer.close()  # not open yet: nobody is told
+    with pytest.raises(ShuffleClosedError, match="not open"):
+        writer.push(0, b"a")
+    other = exchange.writer(partition, 1, "blocking")
+    other.open()
+    with InputGate([(exchange, partition, 0)]) as gate:
+        other.close()
+        with pytest.raises(ProducerFailedError, match="closed before it had finished"):
+            gate.poll()
+    assert not other.finished
 
 
 def test_what_cannot_be_is_an_error(partition: ResultPartitionID) -> None:

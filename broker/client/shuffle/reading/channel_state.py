@@ -1,0 +1,53 @@
+"""Whether a channel of a gate still receives, as one table. Guarded by the gate's lock.
+
+=========  =======  =========
+state      event    next
+=========  =======  =========
+WAITING    START    RUNNING
+WAITING    FAIL     FAILED
+WAITING    RELEASE  RELEASED
+RUNNING    FAIL     FAILED
+RUNNING    RELEASE  RELEASED
+FAILED     RELEASE  RELEASED
+=========  =======  =========
+
+START is the sender's first message, or for a channel within the process the moment at which its partition is found. FAIL is the
+first error; what came before it is still given to the reader, then the error. RELEASE comes from the gate: the channel has
+ended, its error was given to the reader, or the gate is closed. The callers see to it that no other pair comes about: a channel
+ignores errors after its first, and a second release.
+"""
+
+from enum import IntEnum
+
+
+class ChannelState(IntEnum):
+    WAITING = 0
+    RUNNING = 1
+    FAILED = 2
+    RELEASED = 3
+
+
+class ChannelEvent(IntEnum):
+    START = 0
+    FAIL = 1
+    RELEASE = 2
+
+
+_S, _E = ChannelState, ChannelEvent
+
+TABLE: dict[tuple[ChannelState, ChannelEvent], ChannelState] = {
+    (_S.WAITING, _E.START): _S.RUNNING,
+    (_S.WAITING, _E.FAIL): _S.FAILED,
+    (_S.WAITING, _E.RELEASE): _S.RELEASED,
+    (_S.RUNNING, _E.FAIL): _S.FAILED,
+    (_S.RUNNING, _E.RELEASE): _S.RELEASED,
+    (_S.FAILED, _E.RELEASE): _S.RELEASED,
+}
+
+
+def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
+    """The table. AssertionError for an event that cannot happen in that state."""
+    after = TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after

@@ -1,0 +1,40 @@
+"""Addresses and partition ids as users write them."""
+
+import pytest
+
+from broker.client.shuffle.names import parse_address, partition_id
+from protocol.shuffle.ids import ResultPartitionID
+
+ID = ResultPartitionID.of(b"0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9094", ("127.0.0.1", 9094)),
+        ("shuffle://broker.example:9094", ("broker.example", 9094)),
+        ("shuffle://broker.example:9094?answer_timeout=1", ("broker.example", 9094)),
+        ("[::1]:9094", ("::1", 9094)),
+        (":9094", ("localhost", 9094)),
+        (("127.0.0.1", 9094), ("127.0.0.1", 9094)),
+    ],
+)
+def test_an_address_is_a_host_and_a_port(text: str | tuple[str, int], address: tuple[str, int]) -> None:
+    assert address == parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["nowhere", "host:", "host:port", "host:65536", "host:-1"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no host:port"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", [ID, bytes(ID), bytes(ID).hex(), str(ID)])
+def test_a_partition_has_four_forms(text: ResultPartitionID | bytes | str) -> None:
+    assert ID == partition_id(text)
+
+
+@pytest.mark.parametrize("text", ["", "00", b"", b"0" * 59])
+def test_what_is_no_id_is_refused(text: bytes | str) -> None:
+    with pytest.raises(ValueError):
+        partition_id(text)
