@@ -64,6 +64,10 @@ def code_name(code: int) -> str:
         return f"error {code}"
 
 
+class RetriableError(KafkaClientError):
+    """The broker answered with an error that may be over at the next try."""
+
+
 # -- connections ------------------------------------------------------------------------------------------------
 
 

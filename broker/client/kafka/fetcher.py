@@ -8,9 +8,8 @@ the broker may wait for data.
 """
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from broker.client.kafka.cluster import RetriableError
 from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import (
     RETRIABLE,
@@ -19,21 +18,21 @@ from broker.client.kafka.errors import (
     KafkaClientError,
     LinkError,
     OffsetOutOfRangeError,
+    RetriableError,
     TimedOutError,
     TopicRecreatedError,
     code_name,
 )
+from broker.client.kafka.offsets import list_offsets
 from broker.client.kafka.retry import Retry
-from broker.client.kafka.values import EARLIEST, ISOLATION_LEVELS, LATEST, Fetched
+from broker.client.kafka.routing import Routing
+from broker.client.kafka.values import EARLIEST, ISOLATION_LEVELS, LATEST, READ_UNCOMMITTED, Fetched
 from broker.runtime.dial import pause
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import client_fetch
-
-if TYPE_CHECKING:
-    from broker.client.kafka.cluster import Cluster
 
 # What a batch that does not fit into one answer may grow a fetch to (bytes). A current broker sends it whole anyway.
 _MAX_FETCH_BYTES = 1 << 30
@@ -48,7 +47,7 @@ class Fetcher:
 
     def __init__(
         self,
-        cluster: "Cluster",
+        routing: Routing,
         topic: str,
         partition: int,
         start: int,
@@ -63,14 +62,14 @@ class Fetcher:
         self.partition = partition
         self.next_offset = start
         self.end = end
-        self._cluster = cluster
+        self._routing = routing
         self._level = ISOLATION_LEVELS[isolation]
         self._max_bytes = max_bytes
         self._max_wait_ms = max_wait_ms
         self._min_bytes = min_bytes
         self._connection: Connection | None = None
         self._version = 0
-        self._topic_id = None if (known := cluster.known(topic)) is None else known.topic_id
+        self._topic_id = None if (known := routing.known_topic(topic)) is None else known.topic_id
         # The request that is in flight: its correlation id and the offset it asks for.
         self._asked: tuple[int, int] | None = None
         self._not_before = 0.0  # the broker wants to be left alone until then
@@ -80,9 +79,9 @@ class Fetcher:
         return self
 
     def __next__(self) -> Fetched:
-        config = self._cluster.config
+        config = self._routing.config
         # The broker may take ``max_wait_ms`` when there is nothing to read.
-        with self._cluster.limit.within(config.api_timeout_ms + self._max_wait_ms):
+        with self._routing.limit.within(config.api_timeout_ms + self._max_wait_ms):
             return self._next()
 
     def _next(self) -> Fetched:
@@ -96,7 +95,7 @@ class Fetcher:
                 self._again(error)
             except (LinkError, TimedOutError) as error:
                 self._drop()
-                self._cluster.leader_moved(self.topic, self.partition)
+                self._routing.forget_leader(self.topic, self.partition)
                 self._again(error)
             else:
                 if fetched is not None:
@@ -127,7 +126,7 @@ class Fetcher:
             self._ask(connection)
         assert self._asked is not None
         correlation_id, offset = self._asked
-        deadline = connection.deadline(self._cluster.config.request_timeout_ms + self._max_wait_ms)
+        deadline = connection.deadline(self._routing.config.request_timeout_ms + self._max_wait_ms)
         frame = connection.receive(deadline, f"a fetch of {self.topic}-{self.partition}")
         self._asked = None
         try:
@@ -136,7 +135,7 @@ class Fetcher:
             raise connection.unreadable("FETCH", error) from None
         connection.check_id(answer.correlation_id, correlation_id)
         if answer.throttle_ms > 0:
-            self._not_before = self._cluster.clock.monotonic() + answer.throttle_ms / 1000
+            self._not_before = self._routing.clock.monotonic() + answer.throttle_ms / 1000
         if offset != self.next_offset:  # `seek` since then
             return None
         if answer.error:
@@ -191,14 +190,14 @@ class Fetcher:
         self._drop()  # the connection's limit of a frame depends on it
 
     def _ask(self, connection: Connection) -> None:
-        until = min(self._not_before, connection.deadline(self._cluster.config.request_timeout_ms))
-        pause(until - self._cluster.clock.monotonic())
+        until = min(self._not_before, connection.deadline(self._routing.config.request_timeout_ms))
+        pause(until - self._routing.clock.monotonic())
         topic = self._topic_id if self._version >= client_fetch.FIRST_WITH_TOPIC_ID else self.topic
         assert topic is not None
         correlation_id = connection.next_id()
         request = client_fetch.request(
             correlation_id,
-            self._cluster.config.client_id,
+            self._routing.config.client_id,
             self._version,
             topic,
             self.partition,
@@ -208,11 +207,11 @@ class Fetcher:
             max_bytes=self._max_bytes,
             isolation_level=self._level,
         )
-        connection.send([request], connection.deadline(self._cluster.config.request_timeout_ms))
+        connection.send([request], connection.deadline(self._routing.config.request_timeout_ms))
         self._asked = (correlation_id, self.next_offset)
 
     def _ask_ahead(self, connection: Connection) -> None:
-        if self._not_before > self._cluster.clock.monotonic():
+        if self._not_before > self._routing.clock.monotonic():
             return
         try:
             self._ask(connection)
@@ -224,17 +223,17 @@ class Fetcher:
     def _connect(self) -> Connection:
         if self._connection is None or not self._connection.is_open:
             self._asked = None
-            address = self._cluster.leader(self.topic, self.partition)
+            address = self._routing.leader(self.topic, self.partition)
             self._check_topic_id()
             # The records, at most one batch more than was asked for, and what Kafka puts around them.
             limit = max(DEFAULT_MAX_FRAME, 2 * self._max_bytes)
-            self._connection = self._cluster.dial(address, limit)
+            self._connection = self._routing.dial(address, limit)
             highest = client_fetch.MAX_VERSION if self._topic_id else client_fetch.FIRST_WITH_TOPIC_ID - 1
             self._version = self._connection.version(ApiKey.FETCH, client_fetch.MIN_VERSION, highest)
         return self._connection
 
     def _check_topic_id(self) -> None:
-        known = self._cluster.known(self.topic)
+        known = self._routing.known_topic(self.topic)
         if known is None or known.topic_id is None:
             return
         if self._topic_id is not None and known.topic_id != self._topic_id:
@@ -250,7 +249,7 @@ class Fetcher:
             self._out_of_range()
         if code in RETRIABLE:
             self._drop()
-            self._cluster.leader_moved(self.topic, self.partition)
+            self._routing.forget_leader(self.topic, self.partition)
             raise RetriableError(f"{where} cannot be read: {code_name(code)}.", code)
         self._drop()
         raise BrokerAnswerError(f"{where} cannot be read: {code_name(code)}.", code)
@@ -259,8 +258,8 @@ class Fetcher:
         """Raises OffsetOutOfRangeError, or RetriableError if the offset is there by now (after a change of leader)."""
         self._drop()
         key = (self.topic, self.partition)
-        start = self._cluster.offsets({key: EARLIEST})[key]
-        end = self._cluster.offsets({key: LATEST})[key]
+        start = list_offsets(self._routing, {key: EARLIEST}, READ_UNCOMMITTED)[key]
+        end = list_offsets(self._routing, {key: LATEST}, READ_UNCOMMITTED)[key]
         assert start is not None
         assert end is not None
         if start <= self.next_offset <= end:
@@ -269,8 +268,8 @@ class Fetcher:
 
     def _again(self, failure: KafkaClientError) -> None:
         if self._retry is None:
-            self._retry = self._cluster.retry()
-        self._cluster.after_failure(failure, self._retry)
+            self._retry = self._routing.retry()
+        self._routing.after_failure(failure, self._retry)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

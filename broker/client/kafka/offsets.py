@@ -1,20 +1,17 @@
-"""Offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has methods for all of it."""
+"""Offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has a method for each function here."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from broker.client.kafka.cluster import GROUP, RetriableError
 from broker.client.kafka.config import Address
-from broker.client.kafka.errors import RETRIABLE, BrokerAnswerError, LinkError, code_name
+from broker.client.kafka.errors import RETRIABLE, BrokerAnswerError, LinkError, RetriableError, code_name
+from broker.client.kafka.routing import GROUP, Routing
 from broker.client.kafka.values import ISOLATION_LEVELS, MAX_TIMESTAMP, OffsetAndMetadata, TopicPartition
 from protocol.kafka.api_keys import ApiKey
 
-if TYPE_CHECKING:
-    from broker.client.kafka.cluster import Cluster
-
 
 def list_offsets(
-    cluster: "Cluster", wanted: Mapping[TopicPartition, int], isolation: str
+    routing: Routing, wanted: Mapping[TopicPartition, int], isolation: str
 ) -> dict[TopicPartition, int | None]:
     """``Cluster.offsets``: one request to each leader, and again for what failed for the moment."""
     pending = dict(wanted)
@@ -22,12 +19,12 @@ def list_offsets(
 
     def ask() -> None:
         failed: RetriableError | None = None
-        for address, partitions in _by_leader(cluster, pending).items():
+        for address, partitions in _by_leader(routing, pending).items():
             asked = {key: pending[key] for key in partitions}
-            for topic, partition, offset, code in _ask_leader(cluster, address, asked, isolation):
+            for topic, partition, offset, code in _ask_leader(routing, address, asked, isolation):
                 key = (topic, partition)
                 if code in RETRIABLE:
-                    cluster.leader_moved(topic, partition)
+                    routing.forget_leader(topic, partition)
                     failed = RetriableError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
                 elif code:
                     raise BrokerAnswerError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
@@ -40,27 +37,27 @@ def list_offsets(
             raise BrokerAnswerError(f"The broker said nothing about {topic}-{partition}.")
 
     if pending:
-        cluster.retrying(ask)
+        routing.retrying(ask)
     return found
 
 
-def _by_leader(cluster: "Cluster", partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
-    cluster.learn_leaders(partitions)
+def _by_leader(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
+    routing.learn_leaders(partitions)
     by_leader: dict[Address, list[TopicPartition]] = {}
     for topic, partition in partitions:
-        by_leader.setdefault(cluster.leader(topic, partition), []).append((topic, partition))
+        by_leader.setdefault(routing.leader(topic, partition), []).append((topic, partition))
     return by_leader
 
 
 def _ask_leader(
-    cluster: "Cluster", address: Address, wanted: Mapping[TopicPartition, int], isolation: str
+    routing: Routing, address: Address, wanted: Mapping[TopicPartition, int], isolation: str
 ) -> list[tuple[str, int, int, int]]:
     """Topic, partition, offset, error code."""
     try:
-        connection = cluster.connection(address)
+        connection = routing.connection(address)
     except LinkError:
         for key in wanted:
-            cluster.leader_moved(*key)
+            routing.forget_leader(*key)
         raise
     lowest = 7 if MAX_TIMESTAMP in wanted.values() else 2 if ISOLATION_LEVELS[isolation] else 1
     version = connection.version(ApiKey.LIST_OFFSETS, lowest, 7)
@@ -78,12 +75,12 @@ def _ask_leader(
 
 
 def fetch_committed(
-    cluster: "Cluster", group: str, partitions: Collection[TopicPartition] | None, stable: bool
+    routing: Routing, group: str, partitions: Collection[TopicPartition] | None, stable: bool
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """``Cluster.committed``."""
 
     def ask() -> dict[TopicPartition, OffsetAndMetadata]:
-        connection = cluster.coordinator(GROUP, group)
+        connection = routing.coordinator(GROUP, group)
         version = connection.version(ApiKey.OFFSET_FETCH, 2 if partitions is None else 1, 7)
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions or ():
@@ -94,11 +91,13 @@ def fetch_committed(
             fields["require_stable"] = stable
         answer = connection.ask(ApiKey.OFFSET_FETCH, version, fields)
         what = f"the offsets of the group {group!r}"
-        cluster.check(getattr(answer, "error_code", 0), what, GROUP, group)
+        routing.check_coordinator_answer(getattr(answer, "error_code", 0), what, GROUP, group)
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in answer.topics:
             for one in topic.partitions:
-                cluster.check(one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group)
+                routing.check_coordinator_answer(
+                    one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group
+                )
                 if one.committed_offset >= 0:
                     epoch = getattr(one, "committed_leader_epoch", -1)
                     found[topic.name, one.partition_index] = OffsetAndMetadata(
@@ -106,14 +105,14 @@ def fetch_committed(
                     )
         return found
 
-    return {} if partitions is not None and not partitions else cluster.retrying(ask)
+    return {} if partitions is not None and not partitions else routing.retrying(ask)
 
 
-def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+def commit(routing: Routing, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
     """``Cluster.commit``."""
 
     def ask() -> None:
-        connection = cluster.coordinator(GROUP, group)
+        connection = routing.coordinator(GROUP, group)
         version = connection.version(ApiKey.OFFSET_COMMIT, 2, 8)
         fields: dict[str, Any] = {
             "group_id": group,
@@ -125,10 +124,10 @@ def commit(cluster: "Cluster", group: str, offsets: Mapping[TopicPartition, Offs
         for topic in answer.topics:
             for one in topic.partitions:
                 what = f"the commit of the group {group!r} for {topic.name}-{one.partition_index}"
-                cluster.check(one.error_code, what, GROUP, group)
+                routing.check_coordinator_answer(one.error_code, what, GROUP, group)
 
     if offsets:
-        cluster.retrying(ask)
+        routing.retrying(ask)
 
 
 def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], with_epoch: bool) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class Retry:
         self._clock = clock
         self.deadline = min(clock.monotonic() + total_ms / 1000, limit.deadline)
         self._pause_s = config.retry_backoff_ms / 1000
-        self.missing = 0  # how often the topic was not there
+        self.unknown_topic_answers = 0
 
     def again(self, failure: KafkaClientError) -> None:
         left = self.deadline - self._clock.monotonic()

@@ -6,11 +6,10 @@ sent once more, each of them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
-from broker.client.kafka.cluster import GROUP, TRANSACTION, RetriableError
 from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import (
     COORDINATOR_MOVED,
@@ -18,11 +17,13 @@ from broker.client.kafka.errors import (
     BrokerAnswerError,
     JointCommitUnsupportedError,
     ProducerFencedError,
+    RetriableError,
     TransactionError,
     UnsupportedVersionError,
     code_name,
 )
 from broker.client.kafka.offsets import commit_fields
+from broker.client.kafka.routing import GROUP, TRANSACTION, Routing
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
 from broker.errors import ConfigError
 from broker.runtime.entropy import SystemEntropy
@@ -30,9 +31,6 @@ from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
-
-if TYPE_CHECKING:
-    from broker.client.kafka.cluster import Cluster
 
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
 _NOT_ALLOWED = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
@@ -50,14 +48,14 @@ class OpenTransaction:
     state: str
 
 
-def init_producer_id(cluster: "Cluster", transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
+def init_producer_id(routing: Routing, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
     """Producer id and epoch. With a transactional id, whoever had it is fenced and what they had open is aborted."""
 
     def ask() -> tuple[int, int]:
         if transactional_id is None:
-            connection = cluster.any_connection()
+            connection = routing.any_connection()
         else:
-            connection = cluster.coordinator(TRANSACTION, transactional_id)
+            connection = routing.coordinator(TRANSACTION, transactional_id)
         version = connection.version(ApiKey.INIT_PRODUCER_ID, 0, 5)
         fields: dict[str, Any] = {"transactional_id": transactional_id, "transaction_timeout": timeout_ms}
         if version >= 3:
@@ -67,20 +65,20 @@ def init_producer_id(cluster: "Cluster", transactional_id: str | None, timeout_m
             raise ConfigError(
                 f"transaction.timeout.ms is {timeout_ms}, which is more than the broker's transaction.max.timeout.ms."
             )
-        _check(cluster, answer.error_code, transactional_id or "", "a producer id")
+        _check(routing, answer.error_code, transactional_id or "", "a producer id")
         return answer.producer_id, answer.producer_epoch
 
-    return cluster.retrying(ask)
+    return routing.retrying(ask)
 
 
-def add_partitions(cluster: "Cluster", identity: Identity, partitions: Iterable[TopicPartition]) -> None:
+def add_partitions(routing: Routing, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
     """They become part of the producer's transaction, which begins if there is none."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
 
     def ask() -> None:
-        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        connection = routing.coordinator(TRANSACTION, identity.transactional_id)
         version = connection.version(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3)
         fields = {
             "v3_and_below_transactional_id": identity.transactional_id,
@@ -96,27 +94,27 @@ def add_partitions(cluster: "Cluster", identity: Identity, partitions: Iterable[
         }
         # One bad partition has the others not attempted: say what is wrong with that one.
         for (topic, partition), code in sorted(codes.items(), key=lambda one: one[1] == _NOT_ATTEMPTED):
-            _check(cluster, code, identity.transactional_id, f"{topic}-{partition} in the transaction")
+            _check(routing, code, identity.transactional_id, f"{topic}-{partition} in the transaction")
 
-    cluster.retrying(ask)
+    routing.retrying(ask)
 
 
 _NOT_ATTEMPTED = ErrorCode.operation_not_attempted
 
 
 def commit_offsets(
-    cluster: "Cluster", identity: Identity, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    routing: Routing, identity: Identity, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
 ) -> None:
     """The group's offsets become part of the transaction: committed with it, or not at all."""
 
     def add() -> None:
-        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        connection = routing.coordinator(TRANSACTION, identity.transactional_id)
         version = connection.version(ApiKey.ADD_OFFSETS_TO_TXN, 0, 3)
         answer = connection.ask(ApiKey.ADD_OFFSETS_TO_TXN, version, _fields(identity) | {"group_id": group})
-        _check(cluster, answer.error_code, identity.transactional_id, f"the group {group!r} in the transaction")
+        _check(routing, answer.error_code, identity.transactional_id, f"the group {group!r} in the transaction")
 
     def commit() -> None:
-        connection = cluster.coordinator(GROUP, group)
+        connection = routing.coordinator(GROUP, group)
         version = connection.version(ApiKey.TXN_OFFSET_COMMIT, 0, 3)
         fields = _fields(identity) | {"group_id": group, "topics": commit_fields(offsets, version >= 2)}
         if version >= 3:
@@ -125,38 +123,38 @@ def commit_offsets(
         for topic in answer.topics:
             for one in topic.partitions:
                 if one.error_code in COORDINATOR_MOVED:
-                    cluster.check(one.error_code, "offsets", GROUP, group)
+                    routing.check_coordinator_answer(one.error_code, "offsets", GROUP, group)
                 what = f"the offsets of the group {group!r} in the transaction"
-                _check(cluster, one.error_code, identity.transactional_id, what)
+                _check(routing, one.error_code, identity.transactional_id, what)
 
-    with cluster.limit.within(cluster.config.api_timeout_ms):
-        cluster.retrying(add)
-        cluster.retrying(commit)
+    with routing.limit.within(routing.config.api_timeout_ms):
+        routing.retrying(add)
+        routing.retrying(commit)
 
 
-def end(cluster: "Cluster", identity: Identity, committed: bool) -> None:
+def end(routing: Routing, identity: Identity, committed: bool) -> None:
     """Commit or abort. Asked once more, a transaction that was ended so before is no error."""
 
     def ask() -> None:
-        connection = cluster.coordinator(TRANSACTION, identity.transactional_id)
+        connection = routing.coordinator(TRANSACTION, identity.transactional_id)
         version = connection.version(ApiKey.END_TXN, 0, 3)
         answer = connection.ask(ApiKey.END_TXN, version, _fields(identity) | {"committed": committed})
-        _check(cluster, answer.error_code, identity.transactional_id, "the commit" if committed else "the abort")
+        _check(routing, answer.error_code, identity.transactional_id, "the commit" if committed else "the abort")
 
-    cluster.retrying(ask)
+    routing.retrying(ask)
 
 
-def can_end_together(cluster: "Cluster", transactional_id: str) -> bool:
+def can_end_together(routing: Routing, transactional_id: str) -> bool:
     """Whether the broker has EndTxns."""
 
     def ask() -> bool:
-        least, most = cluster.coordinator(TRANSACTION, transactional_id).features.get(end_txns.FEATURE, (1, 0))
+        least, most = routing.coordinator(TRANSACTION, transactional_id).features.get(end_txns.FEATURE, (1, 0))
         return least <= end_txns.FEATURE_LEVEL <= most
 
-    return cluster.retrying(ask)
+    return routing.retrying(ask)
 
 
-def end_together(cluster: "Cluster", members: Collection[Identity], committed: bool = True) -> None:
+def end_together(routing: Routing, members: Collection[Identity], committed: bool = True) -> None:
     """End the transactions of all ``members`` by one durable decision; nothing is decided if one of them cannot be.
 
     A member that has written nothing is fine. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
@@ -168,25 +166,25 @@ def end_together(cluster: "Cluster", members: Collection[Identity], committed: b
     first = listed[0].transactional_id
 
     def ask() -> None:
-        connection = cluster.coordinator(TRANSACTION, first)
+        connection = routing.coordinator(TRANSACTION, first)
         if end_txns.FEATURE not in connection.features:
             raise JointCommitUnsupportedError(
                 f"The broker at {connection.where} cannot commit transactions of several producers as one"
                 f" (it lacks {end_txns.FEATURE})."
             )
-        answer = _ask_end_txns(cluster, connection, listed, committed)
+        answer = _ask_end_txns(routing, connection, listed, committed)
         named = listed[answer.error_index].transactional_id if 0 <= answer.error_index < len(listed) else first
-        _check(cluster, answer.error, named, "the commit" if committed else "the abort", coordinator_of=first)
+        _check(routing, answer.error, named, "the commit" if committed else "the abort", coordinator_of=first)
 
-    cluster.retrying(ask)
+    routing.retrying(ask)
 
 
 def _ask_end_txns(
-    cluster: "Cluster", connection: Connection, members: Collection[end_txns.Member], committed: bool
+    routing: Routing, connection: Connection, members: Collection[end_txns.Member], committed: bool
 ) -> end_txns.EndTxnsResponse:
     correlation_id = connection.next_id()
-    deadline = connection.deadline(cluster.config.request_timeout_ms)
-    connection.send([end_txns.request(correlation_id, cluster.config.client_id, members, committed)], deadline)
+    deadline = connection.deadline(routing.config.request_timeout_ms)
+    connection.send([end_txns.request(correlation_id, routing.config.client_id, members, committed)], deadline)
     frame = connection.receive(deadline, ApiKey.END_TXNS.name)
     try:
         answered, answer = end_txns.parse_response(frame)
@@ -196,18 +194,18 @@ def _ask_end_txns(
     return answer
 
 
-def list_transactions(cluster: "Cluster", prefix: str, ongoing: bool) -> list[OpenTransaction]:
+def list_transactions(routing: Routing, prefix: str, ongoing: bool) -> list[OpenTransaction]:
     """Of all brokers of the cluster. Raises UnsupportedVersionError before Kafka 3.0."""
 
     def ask() -> list[OpenTransaction]:
         found: list[OpenTransaction] = []
-        for connection in cluster.every_broker():
+        for connection in routing.every_broker():
             version = connection.version(ApiKey.LIST_TRANSACTIONS, 0, 1)
             fields: dict[str, Any] = {"state_filters": ["Ongoing"] if ongoing else [], "producer_id_filters": []}
             if version >= 1:
                 fields["duration_filter"] = -1
             answer = connection.ask(ApiKey.LIST_TRANSACTIONS, version, fields)
-            _check(cluster, answer.error_code, prefix, "the list of transactions")
+            _check(routing, answer.error_code, prefix, "the list of transactions")
             found += [
                 OpenTransaction(one.transactional_id, one.producer_id, one.transaction_state)
                 for one in answer.transaction_states
@@ -215,12 +213,12 @@ def list_transactions(cluster: "Cluster", prefix: str, ongoing: bool) -> list[Op
             ]
         return sorted(found, key=lambda one: one.transactional_id)
 
-    return cluster.retrying(ask)
+    return routing.retrying(ask)
 
 
-def abort_transaction(cluster: "Cluster", transactional_id: str) -> None:
+def abort_transaction(routing: Routing, transactional_id: str) -> None:
     """By taking the id: its producer is fenced first, then what it had open is aborted."""
-    init_producer_id(cluster, transactional_id, 1000)
+    init_producer_id(routing, transactional_id, 1000)
 
 
 def new_name() -> str:
@@ -236,11 +234,11 @@ def _fields(identity: Identity) -> dict[str, Any]:
     }
 
 
-def _check(cluster: "Cluster", code: int, transactional_id: str, what: str, coordinator_of: str | None = None) -> None:
+def _check(routing: Routing, code: int, transactional_id: str, what: str, coordinator_of: str | None = None) -> None:
     if not code:
         return
     if code in COORDINATOR_MOVED:
-        cluster.forget_coordinator(TRANSACTION, coordinator_of or transactional_id)
+        routing.forget_coordinator(TRANSACTION, coordinator_of or transactional_id)
     if code in RETRIABLE:
         raise RetriableError(f"The broker refuses {what} of {transactional_id!r}: {code_name(code)}.", code)
     if code in FENCED:

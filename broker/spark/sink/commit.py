@@ -78,7 +78,7 @@ class MicroBatch:
                 abort(self._cluster, self.members)
                 self.marks.repeated(leader, self.batch_id)
                 return False
-            if transaction.can_end_together(self._cluster, self.marks.job):
+            if transaction.can_end_together(self._cluster.routing, self.marks.job):
                 self.add_number(leader)
                 self.decide(leader)
             else:
@@ -102,8 +102,8 @@ class MicroBatch:
     def decide_for_one(self) -> None:
         """Without EndTxns: the one task's transaction takes the number, too."""
         (member,) = require_one(self.members)
-        transaction.commit_offsets(self._cluster, member, self.marks.group, self.marks.to_commit(self.batch_id))
-        transaction.end(self._cluster, member, committed=True)
+        transaction.commit_offsets(self._cluster.routing, member, self.marks.group, self.marks.to_commit(self.batch_id))
+        transaction.end(self._cluster.routing, member, committed=True)
 
 
 def query_marks(cluster: Cluster, written: Sequence[Written]) -> QueryMarks:
@@ -129,11 +129,11 @@ def commit_job(cluster: Cluster, job: str, written: Iterable[Written]) -> None:
     abort_job_leftovers(cluster, job, members)
     if not members:
         return
-    if len(members) > 1 and transaction.can_end_together(cluster, members[0].transactional_id):
-        transaction.end_together(cluster, members)
+    if len(members) > 1 and transaction.can_end_together(cluster.routing, members[0].transactional_id):
+        transaction.end_together(cluster.routing, members)
     else:
         (member,) = require_one(members)
-        transaction.end(cluster, member, committed=True)
+        transaction.end(cluster.routing, member, committed=True)
 
 
 def require_one(members: Sequence[Identity]) -> Sequence[Identity]:
@@ -149,7 +149,7 @@ def abort(cluster: Cluster, members: Iterable[Identity]) -> None:
     """Whatever of these is still open. What cannot be aborted now, the broker aborts when its time is over."""
     for member in members:
         try:
-            transaction.end(cluster, member, committed=False)
+            transaction.end(cluster.routing, member, committed=False)
         except (TransactionError, ProducerFencedError):
             pass  # it has ended
         except KafkaClientError as error:

@@ -8,6 +8,7 @@ import pytest
 from broker.client import Broker
 from broker.client.kafka import EARLIEST, LATEST, MAX_TIMESTAMP, ClientConfig, Cluster, OffsetAndMetadata
 from broker.client.kafka.errors import UnknownTopicError, UnreachableError
+from broker.client.kafka.routing import Routing
 from broker.client.kafka.values import TopicMetadata
 from tests.client.kafka.conftest import config
 from tests.client.kafka.logs import append
@@ -29,7 +30,7 @@ def test_a_topic_has_an_id_and_another_one_when_it_is_made_again(
     before = cluster.topics([topic])[topic].topic_id
     assert before is not None
     assert before == cluster.topics(None)[topic].topic_id
-    monkeypatch.setattr("broker.client.kafka.cluster._PARTITIONS_A_PAGE", 1)  # many pages
+    monkeypatch.setattr("broker.client.kafka.routing._PARTITIONS_PER_PAGE", 1)  # many pages
     assert before == cluster.topics(None)[topic].topic_id
     assert all(one.topic_id is not None for one in cluster.topics(None).values())
     running.server.kafka.logs.delete_topic(topic)
@@ -60,7 +61,7 @@ def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
 def test_a_topic_that_takes_a_while_to_be_made_is_waited_for() -> None:
     """Kafka's controller makes it, and meanwhile its brokers say that there is none."""
 
-    class Looking(Cluster):
+    class Looking(Routing):
         looks = 0
 
         def refresh(self, names: Collection[str] | None, create: bool = False) -> dict[str, TopicMetadata]:
@@ -70,9 +71,10 @@ def test_a_topic_that_takes_a_while_to_be_made_is_waited_for() -> None:
             return super().refresh(names, create)
 
     with Broker(auto_create_topics_enable=False) as running:
-        with Looking(config(running, retry_backoff_ms=1)) as cluster:
+        with Cluster(config(running, retry_backoff_ms=1)) as cluster:
+            cluster.routing = looking = Looking(cluster.config, cluster.clock)
             assert (0, 1, 2) == cluster.make_topics(["slow"])["slow"].partitions
-        assert 9 == cluster.looks
+        assert 9 == looking.looks
 
 
 def test_offsets_of_a_partition(running: Broker, cluster: Cluster, topic: str) -> None:

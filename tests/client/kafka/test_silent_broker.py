@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.cluster import RetriableError
-from broker.client.kafka.errors import KafkaClientError
+from broker.client.kafka.errors import KafkaClientError, RetriableError
 from broker.client.kafka.retry import Limit
 from broker.runtime.clock import SystemClock
 from protocol.kafka.records.records import build_batch
@@ -94,9 +93,9 @@ def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object
 
 def ask_well(process: BrokerProcess, cluster: Cluster, ask: Callable[[Cluster], object]) -> None:
     """With as much time as it takes."""
-    cluster.config, before = config(process, 60_000), cluster.config
+    cluster.routing.config, before = config(process, 60_000), cluster.config
     ask(cluster)
-    cluster.config = before
+    cluster.routing.config = before
 
 
 def batch(value: bytes = b"value") -> tuple[bytearray, int]:
@@ -110,7 +109,7 @@ def test_reading_ends(process: BrokerProcess) -> None:
             producer.flush()
         fetcher = cluster.fetcher("topic", 0, 0)
         next(fetcher)
-        cluster.config = config(process)
+        cluster.routing.config = config(process)
         with stopped(process):
             fails_in_time(lambda: [next(fetcher) for _ in range(3)])
         fetcher.close()
@@ -121,7 +120,7 @@ def test_flushing_ends(process: BrokerProcess, acks: str) -> None:
     with Cluster(config(process, 60_000)) as cluster, cluster.producer(acks=acks) as producer:
         producer.send("topic", 0, *batch())
         producer.flush()
-        cluster.config = config(process)
+        cluster.routing.config = config(process)
         with stopped(process):
             producer.send("topic", 0, *batch())
             fails_in_time(producer.flush)
@@ -132,7 +131,7 @@ def test_sending_ends(process: BrokerProcess) -> None:
     with Cluster(config(process, 60_000)) as cluster, cluster.producer() as producer:
         producer.send("topic", 0, *batch())
         producer.flush()
-        cluster.config = config(process)
+        cluster.routing.config = config(process)
         with stopped(process):
             fails_in_time(lambda: [producer.send("topic", 0, *batch(bytes(900_000))) for _ in range(50)])
 
@@ -153,7 +152,7 @@ def test_a_transaction_ends(process: BrokerProcess, end: Callable[[object], obje
         producer.flush()
         properties = {"bootstrap.servers": process.address, "request.timeout.ms": 1000}
         properties |= {"default.api.timeout.ms": CALL_MS, "delivery.timeout.ms": CALL_MS}
-        cluster.config = ClientConfig.from_properties(properties)
+        cluster.routing.config = ClientConfig.from_properties(properties)
         with stopped(process):
             producer.send("topic", 0, *batch())
             fails_in_time(lambda: end(producer))
@@ -184,5 +183,5 @@ def test_the_last_failure_is_one_of_the_broker_not_of_an_attempt_without_time(pr
         raise RetriableError("not yet")
 
     with Cluster(config(process)) as cluster, pytest.raises(RetriableError, match="not yet"):
-        cluster.retrying(refuse)
+        cluster.routing.retrying(refuse)
     assert len(asked) > 1

@@ -1,0 +1,347 @@
+"""Carries record batches to the leaders of their partitions: several requests in flight to each broker, in order.
+
+A batch that a broker refuses for the moment, or whose fate a broken connection leaves in doubt, is *recovered* at once: all
+batches of the partitions concerned are sent again one by one, in order, each on a connection of its own, until
+``delivery.timeout.ms`` is over. The broker recognizes a batch that it already has by its sequence number; without idempotence
+such a batch is written twice. A batch that is larger than its topic allows is split during the recovery (``split.py``), and
+``largest`` has later batches made smaller before they are sent.
+
+The producer's thread does all of it; there is no other. The name is that of Java's client, where it is a thread.
+
+Tests: tests/client/kafka/test_producer.py, tests/client/kafka/test_faults.py, tests/client/kafka/test_other_brokers.py.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+import attrs
+
+from broker.client.kafka import transaction
+from broker.client.kafka.config import Address
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import (
+    RETRIABLE,
+    BrokerAnswerError,
+    KafkaClientError,
+    LinkError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    RetriableError,
+    TimedOutError,
+    TransactionError,
+    code_name,
+)
+from broker.client.kafka.routing import Routing
+from broker.client.kafka.split import split
+from broker.client.kafka.transaction_manager import TransactionManager
+from broker.client.kafka.values import TopicPartition
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import client_produce, produce
+
+_TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
+
+# From version 12 on, Produce itself adds a partition to the transaction (KIP-890); this client adds partitions explicitly.
+_HIGHEST_IN_TRANSACTION = 11
+
+
+@attrs.define(eq=False)
+class Batch:
+    topic: str
+    partition: int
+    data: bytearray
+    count: int
+    too_large: bool = False  # a broker has refused it for its size: it is certainly not written, and it may be split
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.topic, self.partition
+
+
+@attrs.define(eq=False)
+class _Lane:
+    """The way to one broker. ``in_flight``: the requests that wait for answers, oldest first, as (correlation id, batches)."""
+
+    address: Address
+    connection: Connection | None = None
+    in_flight: deque[tuple[int, list[Batch]]] = attrs.Factory(deque)
+    queued: dict[TopicPartition, Batch] = attrs.Factory(dict)
+    queued_bytes: int = 0
+
+    def take_queued(self) -> list[Batch]:
+        batches = list(self.queued.values())
+        self.queued.clear()
+        self.queued_bytes = 0
+        return batches
+
+    def take_all(self) -> list[Batch]:
+        batches = [batch for _, sent in self.in_flight for batch in sent] + self.take_queued()
+        self.in_flight.clear()
+        return batches
+
+
+class Sender:
+    """``enqueue`` batches, then ``flush``. Raises the first error that another try does not cure."""
+
+    def __init__(self, routing: Routing, transactions: TransactionManager, acks: int) -> None:
+        self._routing = routing
+        self._transactions = transactions
+        self._acks = acks
+        self._lanes: dict[Address, _Lane] = {}
+        self._last_lane: dict[TopicPartition, _Lane] = {}  # where each partition's last batch went
+        self._largest: dict[str, int] = {}  # of topics that have refused a batch for its size
+
+    def largest(self, topic: str) -> int:
+        return self._largest.get(topic, self._routing.config.max_request_size)
+
+    def enqueue(self, batch: Batch) -> None:
+        """Put the batch into the next request to its leader, and send that request when it is half full or would overflow."""
+        most = self._routing.config.max_request_size
+        lane = self._lane(batch)
+        if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
+            self._transmit(lane)
+        lane.queued[batch.key] = batch
+        lane.queued_bytes += len(batch.data)
+        if 2 * lane.queued_bytes >= most:
+            self._transmit(lane)
+
+    def flush(self) -> None:
+        """Returns when every batch is acknowledged."""
+        for lane in list(self._lanes.values()):
+            self._transmit(lane)
+        for lane in list(self._lanes.values()):
+            while lane.in_flight:
+                self._receive(lane)
+
+    def settle(self) -> None:
+        """Wait for the answers to all requests in flight and ignore what they say: no batch arrives after this returns."""
+        for lane in self._lanes.values():
+            connection = lane.connection
+            while lane.in_flight and connection is not None and connection.is_open:
+                correlation_id, _ = lane.in_flight.popleft()
+                try:
+                    self._answer(connection, correlation_id)
+                except KafkaClientError:
+                    connection.close()
+
+    def close(self) -> None:
+        """Close the connections. Batches that are queued or in flight may or may not be written."""
+        for lane in self._lanes.values():
+            if lane.connection is not None:
+                lane.connection.close()
+            lane.take_all()
+        self._lanes.clear()
+        self._last_lane.clear()
+
+    # In flight ------------------------------------------------------------------------------------------------------
+
+    def _lane(self, batch: Batch) -> _Lane:
+        address = self._routing.retrying(lambda: self._routing.leader(*batch.key))
+        lane = self._lanes.get(address)
+        if lane is None:
+            lane = self._lanes[address] = _Lane(address)
+        last = self._last_lane.get(batch.key)
+        if last is not None and last is not lane:
+            # The partition has moved: first settle what went to its old leader.
+            self._transmit(last)
+            while last.in_flight:
+                self._receive(last)
+        self._last_lane[batch.key] = lane
+        return lane
+
+    def _transmit(self, lane: _Lane) -> None:
+        """Send the queued batches as one request."""
+        if not lane.queued:
+            return
+        while len(lane.in_flight) >= self._routing.config.max_in_flight or self._must_wait(lane):
+            self._receive(lane)
+        if not lane.queued:  # a recovery has sent them
+            return
+        self._transactions.add_partitions(lane.queued)
+        try:
+            connection = lane.connection
+            if connection is None or not connection.is_open:
+                connection = lane.connection = self._routing.dial(lane.address)
+            correlation_id = self._request(connection, list(lane.queued.values()))
+        except (LinkError, TimedOutError) as error:
+            self._recover(lane, lane.take_all(), error)
+            return
+        batches = lane.take_queued()
+        if self._acks:
+            lane.in_flight.append((correlation_id, batches))
+
+    def _must_wait(self, lane: _Lane) -> bool:
+        """Whether a partition's first batch is in flight: it goes alone.
+
+        A partition accepts any sequence number as the first of a producer that it does not know. If the first batch were
+        refused and the second accepted, the first could never be written.
+        """
+        new = lane.queued.keys() - self._transactions.acknowledged
+        return self._transactions.idempotent and any(batch.key in new for _, sent in lane.in_flight for batch in sent)
+
+    def _request(self, connection: Connection, batches: list[Batch]) -> int:
+        config = self._routing.config
+        correlation_id = connection.next_id()
+        parts = client_produce.request_parts(
+            correlation_id,
+            config.client_id,
+            self._version(connection),
+            self._transactions.transactional_id,
+            self._acks,
+            config.request_timeout_ms,
+            [(batch.topic, batch.partition, batch.data) for batch in batches],
+        )
+        connection.send(parts, connection.deadline(config.request_timeout_ms))
+        return correlation_id
+
+    def _version(self, connection: Connection) -> int:
+        in_transaction = self._transactions.transactional_id is not None
+        highest = _HIGHEST_IN_TRANSACTION if in_transaction else client_produce.MAX_VERSION
+        return connection.version(ApiKey.PRODUCE, client_produce.MIN_VERSION, highest)
+
+    def _answer(self, connection: Connection, correlation_id: int) -> dict[TopicPartition, produce.PartitionResult]:
+        # With acks=all the broker itself may take as long as request.timeout.ms.
+        deadline = connection.deadline(2 * self._routing.config.request_timeout_ms)
+        frame = connection.receive(deadline, ApiKey.PRODUCE.name)
+        try:
+            answered, results = produce.parse_response(frame, self._version(connection))
+        except ProtocolError as error:
+            raise connection.unreadable(ApiKey.PRODUCE.name, error) from None
+        connection.check_id(answered, correlation_id)
+        return {(result.topic, result.partition): result for result in results}
+
+    def _receive(self, lane: _Lane) -> None:
+        """Receive the answer to the oldest request."""
+        assert lane.connection is not None
+        correlation_id, batches = lane.in_flight[0]
+        try:
+            results = self._answer(lane.connection, correlation_id)
+        except (LinkError, TimedOutError) as error:
+            self._recover(lane, lane.take_all(), error)
+            return
+        lane.in_flight.popleft()
+        refused: list[Batch] = []
+        first_refusal: KafkaClientError | None = None
+        for batch in batches:
+            refusal = self._refusal(batch, results)
+            if refusal is not None:
+                refused.append(batch)
+                first_refusal = first_refusal or refusal
+        if first_refusal is not None:
+            self._recover(lane, refused + self._drain(lane, {batch.key for batch in refused}), first_refusal)
+
+    def _drain(self, lane: _Lane, refused: set[TopicPartition]) -> list[Batch]:
+        """Receive all answers. Returns what else must be sent again, in order: all later batches of ``refused`` partitions."""
+        resend: list[Batch] = []
+        assert lane.connection is not None
+        while lane.in_flight:
+            correlation_id, batches = lane.in_flight[0]
+            try:
+                results = self._answer(lane.connection, correlation_id)
+            except (LinkError, TimedOutError):
+                return resend + lane.take_all()
+            lane.in_flight.popleft()
+            for batch in batches:
+                try:
+                    is_refused = self._refusal(batch, results) is not None
+                except KafkaClientError:
+                    if batch.key not in refused:
+                        raise
+                    is_refused = True  # its sequence number is out of order, because an earlier batch is missing
+                if is_refused:
+                    refused.add(batch.key)
+                    resend.append(batch)
+        for key in [key for key in lane.queued if key in refused]:
+            queued = lane.queued.pop(key)
+            lane.queued_bytes -= len(queued.data)
+            resend.append(queued)
+        return resend
+
+    def _refusal(
+        self, batch: Batch, results: Mapping[TopicPartition, produce.PartitionResult]
+    ) -> KafkaClientError | None:
+        """None if the batch is written, a RetriableError if another try may help, a RecordTooLargeError if it must be split.
+
+        Raises any other error.
+        """
+        where = f"{batch.topic}-{batch.partition}"
+        result = results.get(batch.key)
+        if result is None:
+            raise BrokerAnswerError(f"The broker said nothing about a batch for {where}.")
+        code = result.error
+        if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+            self._transactions.acknowledged.add(batch.key)
+            return None
+        said = f": {result.error_message}" if result.error_message else ""
+        if code in RETRIABLE and code != ErrorCode.corrupt_message:
+            return RetriableError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+        if code in _TOO_LARGE and batch.count > 1:
+            batch.too_large = True
+            # More than half of it: each of two halves has a header, so they are larger than that.
+            smaller = len(batch.data) * 5 // 8
+            self._largest[batch.topic] = min(smaller, self.largest(batch.topic))
+            return RecordTooLargeError(f"A batch of {len(batch.data)} bytes for {where} is too large{said}.", code)
+        if code in _TOO_LARGE:
+            raise RecordTooLargeError(
+                f"A record for {where} takes {len(batch.data)} bytes, which is more than the topic takes: make the record"
+                f" smaller, or the topic's max.message.bytes larger ({code_name(code)}).",
+                code,
+            )
+        if code in transaction.FENCED:
+            raise ProducerFencedError(
+                f"{where} cannot be written: a newer producer has the transactional id"
+                f" {self._transactions.transactional_id!r} ({code_name(code)}).",
+                code,
+            )
+        if code == ErrorCode.invalid_txn_state:
+            raise TransactionError(f"{where} cannot be written in this transaction: {code_name(code)}{said}.", code)
+        raise BrokerAnswerError(f"{where} cannot be written: {code_name(code)}{said}.", code)
+
+    # Recovery -------------------------------------------------------------------------------------------------------
+
+    def _recover(self, lane: _Lane, batches: list[Batch], failure: KafkaClientError) -> None:
+        """Send these batches once more, one at a time, in their order."""
+        assert not lane.in_flight
+        if not self._acks:
+            return  # with acks=0 a lost batch stays lost
+        retry = self._routing.retry(self._routing.config.delivery_timeout_ms)
+        if not isinstance(failure, RecordTooLargeError):
+            for batch in batches:
+                self._routing.forget_leader(*batch.key)
+            retry.again(failure)
+        waiting = deque(batches)
+        while waiting:
+            batch = waiting.popleft()
+            retry.unknown_topic_answers = 0
+            if not batch.too_large:
+                self._routing.retrying(lambda batch=batch: self._send_alone(batch), retry)  # type: ignore[misc]
+            if batch.too_large:
+                parts = split_batch(batch.topic, batch.data, self.largest(batch.topic))
+                waiting.extendleft(Batch(batch.topic, batch.partition, *part) for part in reversed(parts))
+
+    def _send_alone(self, batch: Batch) -> None:
+        """Returns when the batch is written, or has been found ``too_large``."""
+        self._transactions.add_partitions([batch.key])
+        connection = self._routing.dial(self._routing.leader(*batch.key))
+        try:
+            results = self._answer(connection, self._request(connection, [batch]))
+        except (LinkError, TimedOutError):
+            self._routing.forget_leader(*batch.key)
+            raise
+        finally:
+            connection.close()
+        refusal = self._refusal(batch, results)
+        if refusal is not None and not batch.too_large:
+            self._routing.forget_leader(*batch.key)
+            raise refusal
+
+
+def split_batch(topic: str, data: bytearray, largest: int) -> list[tuple[bytearray, int]]:
+    """``split``, with a RecordTooLargeError for a batch whose records cannot be read."""
+    try:
+        return split(data, largest)
+    except ProtocolError as error:
+        raise RecordTooLargeError(
+            f"A batch of {len(data)} bytes for {topic!r} is too large, and it cannot be split: {error}."
+        ) from None
