@@ -32,7 +32,8 @@ from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import client_fetch
+from protocol.kafka.messages import fetch
+from protocol.kafka.records.batch import whole_batches
 
 # What a batch that does not fit into one answer may grow a fetch to (bytes). A current broker sends it whole anyway.
 _MAX_FETCH_BYTES = 1 << 30
@@ -130,7 +131,7 @@ class Fetcher:
         frame = connection.receive(deadline, f"a fetch of {self.topic}-{self.partition}")
         self._asked = None
         try:
-            answer = client_fetch.parse_response(frame, self._version)
+            answer = fetch.parse_response(frame, self._version)
         except ProtocolError as error:
             raise connection.unreadable("FETCH", error) from None
         connection.check_id(answer.correlation_id, correlation_id)
@@ -151,9 +152,9 @@ class Fetcher:
             self._failed(data.error)
         return self._take(connection, data)
 
-    def _take(self, connection: Connection, data: client_fetch.FetchedPartition) -> Fetched | None:
+    def _take(self, connection: Connection, data: fetch.FetchedPartition) -> Fetched | None:
         try:
-            size, after = client_fetch.whole_batches(data.records)
+            size, after = whole_batches(data.records)
         except ProtocolError as error:
             raise CorruptRecordError(
                 f"{self.topic}-{self.partition} cannot be read from offset {self.next_offset} on: {error}."
@@ -192,10 +193,10 @@ class Fetcher:
     def _ask(self, connection: Connection) -> None:
         until = min(self._not_before, connection.deadline(self._routing.config.request_timeout_ms))
         pause(until - self._routing.clock.monotonic())
-        topic = self._topic_id if self._version >= client_fetch.FIRST_WITH_TOPIC_ID else self.topic
+        topic = self._topic_id if self._version >= fetch.FIRST_WITH_TOPIC_ID else self.topic
         assert topic is not None
         correlation_id = connection.next_id()
-        request = client_fetch.request(
+        request = fetch.request(
             correlation_id,
             self._routing.config.client_id,
             self._version,
@@ -228,8 +229,8 @@ class Fetcher:
             # The records, at most one batch more than was asked for, and what Kafka puts around them.
             limit = max(DEFAULT_MAX_FRAME, 2 * self._max_bytes)
             self._connection = self._routing.dial(address, limit)
-            highest = client_fetch.MAX_VERSION if self._topic_id else client_fetch.FIRST_WITH_TOPIC_ID - 1
-            self._version = self._connection.version(ApiKey.FETCH, client_fetch.MIN_VERSION, highest)
+            highest = fetch.CLIENT_MAX_VERSION if self._topic_id else fetch.FIRST_WITH_TOPIC_ID - 1
+            self._version = self._connection.version(ApiKey.FETCH, fetch.CLIENT_MIN_VERSION, highest)
         return self._connection
 
     def _check_topic_id(self) -> None:

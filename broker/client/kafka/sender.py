@@ -38,7 +38,7 @@ from broker.client.kafka.values import TopicPartition
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import client_produce, produce
+from protocol.kafka.messages import produce
 
 _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
@@ -183,7 +183,7 @@ class Sender:
     def _request(self, connection: Connection, batches: list[Batch]) -> int:
         config = self._routing.config
         correlation_id = connection.next_id()
-        parts = client_produce.request_parts(
+        parts = produce.request_parts(
             correlation_id,
             config.client_id,
             self._version(connection),
@@ -197,8 +197,8 @@ class Sender:
 
     def _version(self, connection: Connection) -> int:
         in_transaction = self._transactions.transactional_id is not None
-        highest = _HIGHEST_IN_TRANSACTION if in_transaction else client_produce.MAX_VERSION
-        return connection.version(ApiKey.PRODUCE, client_produce.MIN_VERSION, highest)
+        highest = _HIGHEST_IN_TRANSACTION if in_transaction else produce.CLIENT_MAX_VERSION
+        return connection.version(ApiKey.PRODUCE, produce.CLIENT_MIN_VERSION, highest)
 
     def _answer(self, connection: Connection, correlation_id: int) -> dict[TopicPartition, produce.PartitionResult]:
         # With acks=all the broker itself may take as long as request.timeout.ms.

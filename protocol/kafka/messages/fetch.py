@@ -1,8 +1,13 @@
-"""Fetch, versions 4 to 12, by hand: the request in a few struct calls, the response as a list of parts.
+"""Fetch, both sides, by hand. The broker serves versions 4 to 12, the client of this project speaks 4 to 17.
 
-The encoder never sees a record. A partition brings the number of its records' bytes and the parts that hold them
-(buffers, or regions of a file that leave by sendfile), and finds them again in the list, between the bytes that Kafka
-puts around them. A request for one partition, what most clients send, has its own way through; so has its response.
+The broker's side (``parse_request``, ``response_parts``) never sees a record. A partition brings the size of its records in
+bytes and the parts that hold them (buffers, or regions of a file that sendfile sends); the response is a list in which these
+parts stand between the bytes that Kafka puts around them. A request for one partition, which most clients send, is read by a
+few struct calls and answered from a template; every other request takes the general way.
+
+The client's side (``request``, ``parse_response``) asks for one partition a request, because a reader that wants to be fast has
+a connection for each, and leaves the records of the answer in the frame. From version 13 on the topic's id stands in place of
+its name. The client uses no fetch sessions: they save bytes where a request names many partitions.
 """
 
 from __future__ import annotations
@@ -10,11 +15,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from protocol.errors import ProtocolError
-from protocol.wire import UNLIMITED, Reader, Writer, encode_uvarint
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages.headers import request_header
+from protocol.wire import UNLIMITED, BytesLike, Reader, Writer, encode_uvarint
 
 MIN_VERSION, MAX_VERSION = 4, 12
+CLIENT_MIN_VERSION, CLIENT_MAX_VERSION = 4, 17
+FIRST_WITH_TOPIC_ID = 13  # from this version on a topic's id stands in place of its name
 
 _FLEXIBLE = 12
 _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
@@ -62,6 +72,29 @@ class PartitionData(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None
     records_size: int
     records_parts: Sequence[Any]
+
+
+class FetchedPartition(NamedTuple):
+    """``topic`` is the name, or from version 13 on the id. ``aborted`` are (producer id, first offset); None: not asked for.
+
+    ``records`` is a view into the frame.
+    """
+
+    topic: str | UUID
+    partition: int
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+    records: memoryview
+
+
+class FetchResponse(NamedTuple):
+    correlation_id: int
+    throttle_ms: int
+    error: int
+    partitions: list[FetchedPartition]
 
 
 # -- request ----------------------------------------------------------------------------------------------------
@@ -188,6 +221,67 @@ def _read_cluster_id(reader: Reader) -> str | None:
     return cluster_id
 
 
+def request(
+    correlation_id: int,
+    client_id: str | None,
+    version: int,
+    topic: str | UUID,
+    partition: int,
+    offset: int,
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation_level: int,
+) -> bytes:
+    """A whole request frame. ``topic`` must be its id from version 13 on, its name before."""
+    flexible = version >= _FLEXIBLE
+    out = Writer(bytearray(4))
+    out.raw(request_header(ApiKey.FETCH, version, correlation_id, client_id))
+    if version < 15:
+        out.i32(-1)  # no replica
+    out.i32(max_wait_ms)
+    out.i32(min_bytes)
+    out.i32(max_bytes)
+    out.i8(isolation_level)
+    if version >= 7:
+        out.i32(0)  # no session,
+        out.i32(-1)  # and none wanted
+    out.any_array(1, flexible)
+    if isinstance(topic, UUID):
+        assert version >= FIRST_WITH_TOPIC_ID
+        out.uuid(topic)
+    else:
+        assert version < FIRST_WITH_TOPIC_ID
+        if flexible:
+            out.compact_string(topic)
+        else:
+            out.string(topic)
+    out.any_array(1, flexible)
+    out.i32(partition)
+    if version >= 9:
+        out.i32(-1)  # whatever the leader's epoch is
+    out.i64(offset)
+    if version >= 12:
+        out.i32(-1)  # last fetched epoch: replicas send it
+    if version >= 5:
+        out.i64(-1)  # log start offset: replicas, too
+    out.i32(max_bytes)
+    if flexible:
+        out.no_tags()
+        out.no_tags()
+        out.compact_array(0)
+        out.compact_string("")  # rack
+        out.no_tags()
+    else:
+        if version >= 7:
+            out.array(0)
+        if version >= 11:
+            out.string("")
+    out.data[:4] = (len(out.data) - 4).to_bytes(4, "big")
+    return out.getvalue()
+
+
 # -- response ---------------------------------------------------------------------------------------------------
 
 # Frame length, correlation id, (v12) tags, throttle time, (v7) error and session id, one topic, length of its name.
@@ -207,6 +301,7 @@ _LENGTH_5 = _PREFIX_4.size + _DATA_5.size - 4
 _LENGTH_7 = _PREFIX_7.size + _DATA_5.size - 4
 _LENGTH_11 = _PREFIX_7.size + _DATA_11.size - 4
 _LENGTH_12 = _PREFIX_12.size + _DATA_12.size + len(_THREE_TAGS) - 4
+_ABORTED = struct.Struct(">qq")  # an aborted transaction: producer id, first offset
 
 
 def response_parts(
@@ -324,3 +419,64 @@ def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
         out.uvarint(data.records_size + 1)
     else:
         out.i32(data.records_size)
+
+
+def parse_response(frame: BytesLike, version: int) -> FetchResponse:
+    """What a whole response frame (its length included) says. Raises ProtocolError."""
+    flexible = version >= _FLEXIBLE
+    reader = Reader(frame, 4)
+    correlation_id = reader.i32()
+    if flexible:
+        reader.skip_tags()
+    throttle_ms = reader.i32()
+    error = 0
+    if version >= 7:
+        error = reader.i16()
+        reader.i32()  # session id
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
+        topic: str | UUID
+        if version >= FIRST_WITH_TOPIC_ID:
+            topic = reader.uuid()
+        else:
+            topic = reader.compact_string() if flexible else reader.string()
+        for _ in range(reader.compact_array(26) if flexible else reader.array(30)):
+            partitions.append(_read_partition(reader, version, flexible, topic))
+        if flexible:
+            reader.skip_tags()
+    if flexible:
+        reader.skip_tags()
+    return FetchResponse(correlation_id, throttle_ms, error, partitions)
+
+
+def _read_partition(reader: Reader, version: int, flexible: bool, topic: str | UUID) -> FetchedPartition:
+    partition, error = reader.i32(), reader.i16()
+    high_watermark, last_stable_offset = reader.i64(), reader.i64()
+    log_start_offset = reader.i64() if version >= 5 else -1
+    size = 17 if flexible else 16
+    count = reader.compact_nullable_array(size) if flexible else reader.nullable_array(size)
+    aborted = None if count is None else _read_aborted(reader, count, flexible)
+    if version >= 11:
+        reader.i32()  # preferred read replica
+    records = reader.compact_nullable_bytes() if flexible else reader.nullable_bytes()
+    if flexible:
+        reader.skip_tags()
+    return FetchedPartition(
+        topic,
+        partition,
+        error,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        memoryview(b"") if records is None else records,
+    )
+
+
+def _read_aborted(reader: Reader, count: int, flexible: bool) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for _ in range(count):
+        found.append(_ABORTED.unpack(reader.take(16, "an aborted transaction")))
+        if flexible:
+            reader.skip_tags()
+    return found

@@ -32,8 +32,8 @@ DELETE_HORIZON = 0x40
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 
-_OFFSET = struct.Struct(">q")
-_EPOCH = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")
@@ -144,10 +144,42 @@ def batches(view: BytesLike) -> Iterator[tuple[int, BatchHeader]]:
         pos += LOG_OVERHEAD + header[1]
 
 
+# Of a batch's header only what is needed to find the next batch: a fetch may hold thousands of small ones.
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_MAGIC_AT, _LAST_OFFSET_DELTA_AT = 16, 23
+
+
+def whole_batches(records: memoryview) -> tuple[int, int]:
+    """Bytes of ``records`` that whole batches take, and the offset after the last of them (-1: there is none).
+
+    Brokers may cut the last batch off anywhere. Raises ProtocolError for what is no batch of format v2.
+    """
+    position, size = 0, len(records)
+    last = -1
+    read = _OFFSET_AND_LENGTH.unpack_from
+    while size - position >= HEADER_SIZE:
+        _, length = read(records, position)
+        if length < SMALLEST_BATCH_LENGTH:
+            raise ProtocolError(f"a record batch of {length} bytes")
+        if records[position + _MAGIC_AT] != MAGIC:
+            raise ProtocolError(f"a record batch of format {records[position + _MAGIC_AT]}, only format 2 is read")
+        after = position + LOG_OVERHEAD + length
+        if after > size:
+            break
+        last, position = position, after
+    if last < 0:
+        return 0, -1
+    base_offset, _ = read(records, last)
+    (delta,) = _INT32.unpack_from(records, last + _LAST_OFFSET_DELTA_AT)
+    if delta < 0 or base_offset < 0:
+        raise ProtocolError(f"a record batch from offset {base_offset} that ends {delta} further on")
+    return position, base_offset + delta + 1
+
+
 def stamp(view: memoryview | bytearray, pos: int, base_offset: int, leader_epoch: int) -> None:
     """Writes the offset that the log gives to the batch at ``pos``; the checksum does not cover these bytes."""
-    _OFFSET.pack_into(view, pos, base_offset)
-    _EPOCH.pack_into(view, pos + 12, leader_epoch)
+    _INT64.pack_into(view, pos, base_offset)
+    _INT32.pack_into(view, pos + 12, leader_epoch)
 
 
 def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
@@ -172,5 +204,5 @@ def recoded(view: BytesLike, pos: int, header: BatchHeader, codec: int, records:
 def set_log_append_time(view: memoryview | bytearray, pos: int, header: BatchHeader, timestamp_ms: int) -> None:
     """Makes ``timestamp_ms`` the time of every record of the batch at ``pos``, and renews its checksum."""
     _ATTRIBUTES.pack_into(view, pos + CRC_START, header.attributes | LOG_APPEND_TIME)
-    _OFFSET.pack_into(view, pos + 35, timestamp_ms)
+    _INT64.pack_into(view, pos + 35, timestamp_ms)
     _CRC.pack_into(view, pos + 17, crc32c(memoryview(view)[pos + CRC_START : pos + LOG_OVERHEAD + header[1]]))

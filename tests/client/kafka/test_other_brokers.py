@@ -16,7 +16,7 @@ from broker.client.kafka.errors import (
 )
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.messages import client_fetch, client_produce
+from protocol.kafka.messages import fetch, produce
 from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
@@ -42,7 +42,7 @@ def read(client: Cluster, end: int = len(VALUES), **how: Any) -> Iterator[bytes 
             yield from values(fetched.data)
 
 
-@pytest.mark.parametrize("version", range(client_fetch.MIN_VERSION, client_fetch.MAX_VERSION + 1))
+@pytest.mark.parametrize("version", range(fetch.CLIENT_MIN_VERSION, fetch.CLIENT_MAX_VERSION + 1))
 def test_every_version_of_fetch(version: int) -> None:
     with filled(ScriptedBroker({ApiKey.FETCH: (version, version)})) as broker, cluster(broker) as client:
         assert VALUES == list(read(client, max_bytes=300))
@@ -56,7 +56,7 @@ def test_without_topic_ids_names_are_sent() -> None:
         assert (ApiKey.FETCH, 12) in broker.asked
 
 
-@pytest.mark.parametrize("version", range(client_produce.MIN_VERSION, client_produce.MAX_VERSION + 1))
+@pytest.mark.parametrize("version", range(produce.CLIENT_MIN_VERSION, produce.CLIENT_MAX_VERSION + 1))
 def test_every_version_of_produce(version: int) -> None:
     with ScriptedBroker({ApiKey.PRODUCE: (version, version)}) as broker, cluster(broker) as client:
         with client.producer() as producer:

@@ -131,3 +131,37 @@ def test_any_bytes_raise_nothing_but_protocol_errors(data: bytes) -> None:
         list(batches(data))
     except ProtocolError:
         pass
+
+
+# Walking batches ------------------------------------------------------------------------------------------------------
+
+LOGS = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+
+
+@given(LOGS, st.data())
+def test_whole_batches_end_after_the_last_whole_batch(sizes: list[int], data: st.DataObject) -> None:
+    log, ends = bytearray(), [(0, -1)]
+    offset = 100
+    for size in sizes:
+        log += build_batch([(None, b"value", [], 0)] * size, base_offset=offset)
+        offset += size
+        ends.append((len(log), offset))
+    cut = data.draw(st.integers(0, len(log)))
+    expected = max(end for end in ends if end[0] <= cut)
+    assert expected == batch.whole_batches(memoryview(log)[:cut])
+
+
+@given(st.binary(min_size=61, max_size=200))
+def test_whole_batches_of_noise_never_go_beyond_it(noise: bytes) -> None:
+    try:
+        size, _ = batch.whole_batches(memoryview(noise))
+    except ProtocolError:
+        return
+    assert 0 <= size <= len(noise)
+
+
+def test_messages_of_format_1_are_refused() -> None:
+    old = build_batch([(None, b"v", [], 0)])
+    old[16] = 1
+    with pytest.raises(ProtocolError, match="format 1"):
+        batch.whole_batches(memoryview(old))
