@@ -118,16 +118,9 @@ def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
     """The records in what ``unpack`` returned. Raises ProtocolError when it gets to what is wrong."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
-    pos, end = 0, len(data)
+    record_end = 0
     try:
-        for _ in range(header.record_count):
-            size, pos = varint(data, pos)
-            record_end = pos + size
-            if size < 0 or record_end > end:
-                raise ProtocolError(f"a record of {size} bytes where {end - pos} are left")
-            pos += 1  # attributes: none are in use
-            timestamp_delta, pos = varlong(data, pos)
-            offset_delta, pos = varint(data, pos)
+        for timestamp_delta, offset_delta, pos, record_end in walk_records(data, header.record_count):
             key, pos = _nullable(data, pos, record_end)
             value, pos = _nullable(data, pos, record_end)
             count, pos = varint(data, pos)
@@ -147,8 +140,46 @@ def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
             yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     except IndexError:
         raise ProtocolError("a record that ends too early") from None
-    if pos != end:
+    if record_end != len(data):
         raise ProtocolError("a batch with more in it than its records")
+
+
+def walk_records(data: BytesLike, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """Timestamp delta, offset delta, position of the key, and end of each of ``count`` records.
+
+    The walk goes from record to record by their lengths; what is between key and end is the caller's to read. Raises
+    ProtocolError when it gets to a length that is wrong. ``record_scan.check_records`` has a walk of its own, see there.
+    """
+    pos, end = 0, len(data)
+    try:
+        for _ in range(count):
+            # One-byte varints, by far the most, are decoded in place: a call takes as long as the rest of the loop.
+            size = data[pos]
+            if size < 0x80:
+                size = (size >> 1) ^ -(size & 1)
+                pos += 1
+            else:
+                size, pos = varint(data, pos)
+            record_end = pos + size
+            if size < 0 or record_end > end:
+                raise ProtocolError(f"a record of {size} bytes where {end - pos} are left")
+            pos += 1  # attributes: none are in use
+            timestamp_delta = data[pos]
+            if timestamp_delta < 0x80:
+                timestamp_delta = (timestamp_delta >> 1) ^ -(timestamp_delta & 1)
+                pos += 1
+            else:
+                timestamp_delta, pos = varlong(data, pos)
+            offset_delta = data[pos]
+            if offset_delta < 0x80:
+                offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
+                pos += 1
+            else:
+                offset_delta, pos = varint(data, pos)
+            yield timestamp_delta, offset_delta, pos, record_end
+            pos = record_end
+    except IndexError:
+        raise ProtocolError("a record that ends too early") from None
 
 
 def varint(data: BytesLike, pos: int) -> tuple[int, int]:

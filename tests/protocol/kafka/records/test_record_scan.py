@@ -1,0 +1,100 @@
+"""What ``record_scan`` says of a batch is what a reader of its records would find."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader
+from protocol.kafka.records.record_scan import check_records, first_record, latest_record
+from protocol.kafka.records.records import Record, build_batch, read_header, read_records, unpack
+
+NULLABLE = st.none() | st.binary(max_size=200)
+RECORDS = st.lists(
+    st.tuples(
+        NULLABLE,
+        NULLABLE,
+        st.lists(st.tuples(st.text(max_size=3), NULLABLE), max_size=2),
+        st.integers(0, 2**40),
+    ),
+    min_size=1,
+    max_size=6,
+)
+NOTHING_LIMITED = 1_000_000
+
+
+def batch_of(*timestamps: int, base_offset: int = 0, attributes: int = 0) -> tuple[BatchHeader, bytes]:
+    data = build_batch(
+        [(None, b"v", [], timestamp) for timestamp in timestamps], base_offset=base_offset, attributes=attributes
+    )
+    header = read_header(data)
+    return header, unpack(data, 0, header)
+
+
+def read_all(header: BatchHeader, data: bytes) -> list[Record] | None:
+    """None for records that cannot be read."""
+    try:
+        return list(read_records(header, data))
+    except ProtocolError:
+        return None
+
+
+def is_well_formed(data: bytes, count: int, dense: bool) -> bool:
+    try:
+        check_records(data, count, dense=dense)
+    except ProtocolError:
+        return False
+    return True
+
+
+@given(RECORDS, st.data())
+def test_the_check_accepts_what_can_be_read_and_nothing_else(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], data: st.DataObject
+) -> None:
+    """The two walks over the records agree, also on bytes that somebody has changed."""
+    batch = build_batch(records)
+    header = read_header(batch)
+    changed = bytearray(unpack(batch, 0, header))
+    assert is_well_formed(bytes(changed), len(records), dense=True)
+    for _ in range(data.draw(st.integers(0, 2))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(changed[: data.draw(st.integers(0, len(changed)))])
+    for body in (bytes(changed), cut):
+        found = read_all(header, body)
+        deltas = [] if found is None else [record.offset for record in found]
+        ascends = found is not None and deltas == sorted(set(deltas)) and all(delta >= 0 for delta in deltas)
+        assert ascends == is_well_formed(body, len(records), dense=False)
+        assert (ascends and deltas == list(range(len(records)))) == is_well_formed(body, len(records), dense=True)
+
+
+@given(RECORDS, st.integers(0, 6))
+def test_records_without_a_key_are_named_up_to_a_number(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]], most: int
+) -> None:
+    batch = build_batch(records)
+    data = unpack(batch, 0, read_header(batch))
+    keyless = [index for index, (key, *_) in enumerate(records) if key is None]
+    assert keyless[:most] == check_records(data, len(records), most)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.integers(0, 100), st.integers(0, 12))
+def test_times_are_those_of_the_records(timestamps: list[int], timestamp: int, start: int) -> None:
+    header, data = batch_of(*timestamps, base_offset=3)
+    records = [(record.offset, record.timestamp) for record in read_records(header, data) if record.offset >= start]
+    first = next((record for record in records if record[1] >= timestamp), None)
+    latest = max(records, key=lambda record: (record[1], -record[0]), default=None)
+    assert first == first_record(header, data, timestamp, start, NOTHING_LIMITED)
+    assert latest == latest_record(header, data, start, NOTHING_LIMITED)
+
+
+def test_log_append_time_is_the_time_of_every_record() -> None:
+    header, data = batch_of(5, 9, 7, attributes=LOG_APPEND_TIME)
+    assert (0, 9) == first_record(header, data, 8, 0, NOTHING_LIMITED)
+    assert (1, 9) == latest_record(header, data, 1, NOTHING_LIMITED)
+
+
+def test_no_more_records_are_looked_at_than_allowed() -> None:
+    header, data = batch_of(1, 2, 3)
+    for look in (lambda: first_record(header, data, 1, 0, 2), lambda: latest_record(header, data, 0, 2)):
+        with pytest.raises(ProtocolError, match="a batch of 3 records, where 2 are looked at"):
+            look()
