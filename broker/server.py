@@ -21,7 +21,8 @@ from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
-from broker.metadata.catalogue import Catalogue, SqliteCatalogue
+from broker.metadata.catalogue import Catalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Service
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings

@@ -69,7 +69,7 @@ ALLOWED_OUTSIDE = {
     # Arguments, standard streams, signals and limits of the process, and what they name: a settings file, the ready file.
     "broker.cli": {"os", "signal", "resource"},
     # The catalogue's embedded default is SQLite; the simulator puts another one in its place.
-    "broker.metadata.catalogue": {"sqlite3"},
+    "broker.metadata.sqlite_database": {"sqlite3"},
     # Looks for a Java on the machine, and writes the script that starts a packaged one.
     "broker.spark.java": {"os", "shutil"},
 }

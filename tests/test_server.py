@@ -6,7 +6,7 @@ import pytest
 
 from broker.config import load
 from broker.errors import ConfigError
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
 

@@ -1,1 +1,1 @@
-"""Everything durable that is not a record: topics and settings, committed offsets, groups, transactions."""
+"""The catalogue: everything durable that is not a record, behind one interface, and the thread that writes to it in batches."""

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.clock import SystemClock
 from broker.runtime.disk import SystemDisk
 from broker.runtime.entropy import SystemEntropy

@@ -7,7 +7,8 @@ catalogue's gets the same and returns a function that opens the catalogue; calle
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.metadata.catalogue import Catalogue, SqliteCatalogue
+from broker.metadata.catalogue import Catalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import Disk, SystemDisk
 from tests.sim.catalogue import SimCatalogue, Tables
 from tests.sim.disk import Medium, SimDisk

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from tests.compat.clients.librdkafka import settings
 from tests.process.broker_process import BrokerProcess
 from tests.process.failing_disk import FailingDisk
@@ -20,7 +20,7 @@ WAL = "catalogue.sqlite-wal"
 COMMITS = """
 import os, sys
 from broker.errors import StorageError
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 catalogue = SqliteCatalogue(sys.argv[1])
 control = os.environ["FAILING_DISK"]
 for step in sys.argv[2:]:

@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.group import Group
 from broker.kafka.service import KafkaSession
 from broker.kafka.transactions import registry
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.registry import Registry
 from broker.kafka.transactions.transaction import Claim, Transaction
+from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings

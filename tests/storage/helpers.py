@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import Buffer, SystemDisk, SystemFile
 from broker.storage.config import StorageConfig
 from broker.storage.log.log import AppendInfo, Log

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import SystemDisk
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig

@@ -273,7 +273,7 @@ def test_a_topic_that_cannot_be_made_whole_is_not_made(storage: Storage, operati
 
 
 def test_a_catalogue_that_cannot_be_written_makes_no_topic(storage: Storage) -> None:
-    storage.catalogue._connection.execute(
+    storage.catalogue._database._connection.execute(
         "CREATE TRIGGER no BEFORE INSERT ON topics BEGIN SELECT RAISE(ABORT, 'full'); END"
     )
     with pytest.raises(StorageError):

@@ -12,7 +12,6 @@ from functools import partial
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
-from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.registry import LOCKED_MOST, Registry, error_of, log_failure, send
 from broker.kafka.groups.room import Room
@@ -28,6 +27,7 @@ from broker.kafka.groups.values import (
     SyncResult,
 )
 from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
@@ -186,7 +186,7 @@ class GroupCoordinator:
                     registry.bury(entry, partial(_deleted, group_id, errors))
         if ErrorCode.none in errors.values():
             # The writer keeps the order: when this has its turn, all of the above has been written.
-            registry.writer.turn(lambda: send([partial(reply, errors)]))
+            registry.writer.call_soon(lambda: send([partial(reply, errors)]))
         else:
             reply(errors)
 

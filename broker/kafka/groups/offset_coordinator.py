@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, retention_of
+from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, retention_of, rows_of
 from broker.kafka.groups.registry import LOCKED_MOST, Entry, Registry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
 from broker.kafka.groups.values import GroupState
@@ -57,6 +57,7 @@ class OffsetCoordinator:
             return
         longest = registry.config.offset_metadata_max_bytes
         fitting = {key: committed for key, committed in offsets.items() if len(committed.metadata) <= longest}
+        rows = rows_of(fitting)
         with entry.lock:
             error = entry.group.check_commit(
                 committer.member_id, committer.group_instance_id, committer.generation, registry.clock.monotonic()
@@ -74,7 +75,7 @@ class OffsetCoordinator:
                 registry.count(entry)
                 # Under the lock, so that commits of one partition are written in the order in which they were staged.
                 done = partial(self._committed, entry, offsets, fitting, reply)
-                registry.writer.commit(group_id, fitting, done)
+                registry.writer.commit(group_id, rows, done)
                 return
             registry.drop_if_unused(entry)
         reply(dict.fromkeys(offsets, error or ErrorCode.offset_metadata_too_large))
@@ -228,7 +229,7 @@ class OffsetCoordinator:
         registry = self._registry
         deadline = registry.clock.monotonic() + registry.config.offsets_retention_check_interval_ms / 1000
         # The timer's thread must not walk all groups: the writer's does.
-        self._sweep = registry.timer.at(deadline, partial(registry.writer.turn, self._begin_sweep))
+        self._sweep = registry.timer.at(deadline, partial(registry.writer.call_soon, self._begin_sweep))
 
     def stop_sweeping(self) -> None:
         if self._sweep is not None:
@@ -243,7 +244,7 @@ class OffsetCoordinator:
         if not self._registry.active:
             return
         if len(entries) > _SWEEP_AT_A_TIME:
-            self._registry.writer.turn(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
+            self._registry.writer.call_soon(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
         else:
             self.start_sweeping()
 

@@ -12,6 +12,7 @@ import attrs
 from broker.kafka.groups.rebalance import EMPTY, STABLE, Rebalance
 from broker.kafka.groups.room import OFFSET_BYTES
 from broker.kafka.groups.subscription import CONSUMER
+from broker.metadata.catalogue import OffsetRow
 
 NEVER = -1
 
@@ -31,6 +32,14 @@ class CommittedOffset(NamedTuple):
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, CommittedOffset]
+
+
+def rows_of(offsets: Offsets) -> list[OffsetRow]:
+    """The same as the catalogue takes it. The catalogue does not store an expiry: the client's is only kept in memory."""
+    return [
+        (topic, partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms)
+        for (topic, partition), committed in offsets.items()
+    ]
 
 
 @attrs.frozen

@@ -14,13 +14,13 @@ import attrs
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups import snapshots
-from broker.kafka.groups.catalogue_writer import CatalogueWriter
 from broker.kafka.groups.group import Group, GroupLimits
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
 from broker.kafka.groups.room import GROUP_BYTES, Room
 from broker.kafka.groups.values import GroupState, Save
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import CatalogueWriter
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
@@ -245,7 +245,7 @@ class Registry:
     def _on_timer(self, entry: Entry) -> None:
         """On the timer's thread, which every other deadline waits for: the end of a large group's rebalance is a few
         megabytes of answers, so that the writer's thread deals with it."""
-        self.writer.turn(partial(self._expire, entry))
+        self.writer.call_soon(partial(self._expire, entry))
 
     def _expire(self, entry: Entry) -> None:
         """On the writer's thread. A timer that was cancelled too late finds nothing due."""

@@ -17,7 +17,7 @@ from functools import partial
 from broker.config import BrokerConfig
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
-from broker.kafka.groups.offsets import Offsets
+from broker.kafka.groups.offsets import Offsets, rows_of
 from broker.kafka.groups.registry import send
 from broker.kafka.groups.room import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.transactions.entry import Entry, Reply
@@ -26,7 +26,7 @@ from broker.kafka.transactions.rows import committed_of, row_of, state_of
 from broker.kafka.transactions.transaction import PREPARED, Partition, Phase, State, Transaction
 from broker.kafka.transactions.unknown import Unknown
 from broker.log import get_logger
-from broker.metadata.catalogue import Catalogue, TransactionRow
+from broker.metadata.catalogue import Catalogue, OffsetRow, TransactionRow
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
@@ -268,10 +268,7 @@ class Registry:
             send([partial(reply, ErrorCode.coordinator_not_available)])
             return
         self._make_unstable(entry, group, offsets)
-        rows: list[tuple[str, int, int, int, str | None, int]] = [
-            (*key, one.offset, one.leader_epoch, one.metadata, one.commit_ms) for key, one in offsets.items()
-        ]
-        write = partial(_add_pending_offsets, entry.transaction.transactional_id, group, rows)
+        write = partial(_add_pending_offsets, entry.transaction.transactional_id, group, rows_of(offsets))
         self._writer.change(write, partial(self._offsets_added, entry, group, offsets, reply))
 
     def _offsets_added(
@@ -367,7 +364,7 @@ class Registry:
 
     def _time_over(self, entry: Entry) -> None:
         """On the timer's thread, which must not sort some thousand partitions: the writer's does."""
-        self._writer.turn(partial(self._abort_if_over, entry))
+        self._writer.call_soon(partial(self._abort_if_over, entry))
 
     def _abort_if_over(self, entry: Entry) -> None:
         with entry.lock:
@@ -388,7 +385,9 @@ class Registry:
     def _start_sweeping(self) -> None:
         interval_s = self.config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
         # The timer's thread must not walk all transactions: the writer's does.
-        self._sweep = self._timer.at(self.clock.monotonic() + interval_s, partial(self._writer.turn, self._begin_sweep))
+        self._sweep = self._timer.at(
+            self.clock.monotonic() + interval_s, partial(self._writer.call_soon, self._begin_sweep)
+        )
 
     def _begin_sweep(self) -> None:
         self._sweep_on(self.entries())
@@ -399,7 +398,7 @@ class Registry:
         if not self.active:
             return
         if len(entries) > _SWEEP_AT_A_TIME:
-            self._writer.turn(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
+            self._writer.call_soon(partial(self._sweep_on, entries[_SWEEP_AT_A_TIME:]))
         else:
             self._start_sweeping()
 
@@ -449,7 +448,7 @@ def _delete_topic_offsets(topic: str, catalogue: Catalogue) -> None:
 def _add_pending_offsets(
     transactional_id: str,
     group: str,
-    rows: list[tuple[str, int, int, int, str | None, int]],
+    rows: list[OffsetRow],
     catalogue: Catalogue,
 ) -> None:
     catalogue.add_pending_offsets(transactional_id, group, rows)

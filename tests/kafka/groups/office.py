@@ -10,7 +10,8 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
 from broker.kafka.groups.values import JoinRequest, SyncRequest
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
+from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
@@ -35,17 +36,17 @@ class TestClock:
         return 1_700_000_000_000 + int(self.now * 1000)
 
 
-class FullDisk(SqliteCatalogue):
-    """A catalogue on a disk that can be full."""
+class FillingDatabase(SqliteDatabase):
+    """A database on a disk that can be full."""
 
     full = False
     transactions = 0
 
-    def _write(self, change: Callable[[Any], Any]) -> Any:
+    def write(self, change: Callable[[Any], Any]) -> Any:
         if self.full:
             raise StorageError("no space left on device")
         self.transactions += 1
-        return super()._write(change)
+        return super().write(change)
 
 
 class Office:
@@ -59,7 +60,9 @@ class Office:
 
     def _open(self) -> None:
         self.timer = Timer(self.clock)
-        self.catalogue = FullDisk(str(self._directory / "catalogue.sqlite"))
+        path = str(self._directory / "catalogue.sqlite")
+        self.database = FillingDatabase(path)
+        self.catalogue = SqliteCatalogue(path, self.database)
         self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
         self.groups.open(self.topics.__contains__)
 

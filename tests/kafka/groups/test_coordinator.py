@@ -106,11 +106,11 @@ def test_an_assignment_is_handed_out_when_it_is_in_the_catalogue(office: Office)
 
 def test_on_a_full_disk_members_look_for_the_coordinator_again(office: Office) -> None:
     member_id = office.join("g", office.join("g").member_id).member_id
-    office.catalogue.full = True
+    office.database.full = True
     sync = office.sync("g", member_id, 1, {member_id: b"all"})
     office.write()
     assert sync.error == ErrorCode.not_coordinator
-    office.catalogue.full = False
+    office.database.full = False
     assert office.join("g", member_id).result.generation == 2
 
 
@@ -224,7 +224,7 @@ def test_a_deleted_group_begins_anew(office: Office) -> None:
 def test_a_deletion_that_is_not_durable_says_so(office: Office) -> None:
     office.commit("g", {("orders", 0): 7})
     office.write()
-    office.catalogue.full = True
+    office.database.full = True
     answers: list[dict[str, ErrorCode]] = []
     office.groups.delete(["g"], answers.append)
     office.write()

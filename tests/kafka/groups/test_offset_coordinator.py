@@ -53,10 +53,10 @@ def test_of_two_commits_of_one_partition_the_later_one_counts(office: Office) ->
 
 
 def test_commits_that_wait_for_the_disk_together_are_one_transaction(office: Office) -> None:
-    before = office.catalogue.transactions
+    before = office.database.transactions
     commits = [office.commit(group, {("orders", n): n}) for n in range(20) for group in ("g", "h")]
     office.write()
-    assert office.catalogue.transactions == before + 1
+    assert office.database.transactions == before + 1
     assert {commit.error for commit in commits} == {ErrorCode.none}
     assert len(office.stored("g")) == len(office.stored("h")) == 20
 
@@ -64,12 +64,12 @@ def test_commits_that_wait_for_the_disk_together_are_one_transaction(office: Off
 def test_a_commit_that_is_not_durable_does_not_count_and_says_so(office: Office) -> None:
     office.commit("g", {ORDERS_0: 7})
     office.write()
-    office.catalogue.full = True
+    office.database.full = True
     commit = office.commit("g", {ORDERS_0: 8})
     office.write()
     assert commit.error == ErrorCode.not_coordinator
     assert office.committed("g") == {ORDERS_0: 7}
-    office.catalogue.full = False
+    office.database.full = False
     office.commit("g", {ORDERS_0: 9})
     office.write()
     assert office.committed("g") == {ORDERS_0: 9}
@@ -200,7 +200,7 @@ def test_a_group_without_members_ends_with_its_last_offset(office: Office) -> No
 def test_a_deletion_that_is_not_durable_says_so(office: Office) -> None:
     office.commit("g", {ORDERS_0: 7})
     office.write()
-    office.catalogue.full = True
+    office.database.full = True
     assert delete(office, "g", ORDERS_0) == (ErrorCode.none, {ORDERS_0: ErrorCode.not_coordinator})
 
 
@@ -324,7 +324,7 @@ def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: Office) -
 
 
 def test_a_group_of_which_no_commit_was_durable_is_forgotten(office: Office) -> None:
-    office.catalogue.full = True
+    office.database.full = True
     office.commit("g", {ORDERS_0: 7})
     assert office.listed() == {"g": "Empty"}
     office.write()

@@ -9,7 +9,7 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.values import JoinRequest, SyncRequest
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.clock import SystemClock
 from broker.runtime.threads import SystemThreads
 from broker.runtime.timers import Timer

@@ -12,7 +12,8 @@ from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.kafka.transactions.registry import Registry
 from broker.kafka.transactions.transaction import Claim, Partition, Phase, State
-from broker.metadata.catalogue import SqliteCatalogue
+from broker.metadata.sqlite import SqliteCatalogue
+from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
@@ -67,17 +68,17 @@ class Dying:
         return self._connection.execute(*args)
 
 
-class Fickle(SqliteCatalogue):
-    """A catalogue that fails, or in which the process dies, on demand."""
+class FailingDatabase(SqliteDatabase):
+    """A database that fails, or in which the process dies, when the test says so."""
 
     fails = False
     dies_after: int | None = None
 
-    def _write(self, change: Callable[[Any], Any]) -> Any:
+    def write(self, change: Callable[[Any], Any]) -> Any:
         if self.fails:
             raise StorageError("no space left on device")
         left = self.dies_after
-        return super()._write(change if left is None else lambda connection: change(Dying(connection, left)))
+        return super().write(change if left is None else lambda connection: change(Dying(connection, left)))
 
 
 class House:
@@ -93,7 +94,9 @@ class House:
         storage = self.storage
         self.clock = storage.clock
         self.timer = Timer(storage.clock)
-        self.catalogue = Fickle(f"{storage.directory}/catalogue.sqlite")
+        path = f"{storage.directory}/catalogue.sqlite"
+        self.database = FailingDatabase(path)
+        self.catalogue = SqliteCatalogue(path, self.database)
         logs = storage.manager
         self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
         registry = Registry(self.clock, self.timer, self.catalogue, self.config, logs, self.groups)

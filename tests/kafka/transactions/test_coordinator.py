@@ -183,10 +183,10 @@ def test_a_transaction_whose_time_was_over_while_the_broker_was_down_is_aborted_
 
 def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_time(house: House) -> None:
     transact(house)
-    house.catalogue.fails = True
+    house.database.fails = True
     house.wait(65)
     assert house.phase() is Phase.ONGOING
-    house.catalogue.fails = False
+    house.database.fails = False
     house.wait(2)
     assert house.phase() is Phase.COMPLETE_ABORT
 
@@ -235,13 +235,13 @@ def test_partitions_groups_and_offsets_of_a_transaction_take_room_until_its_end(
 
 
 def test_an_id_that_could_not_be_made_durable_is_not_kept(house: House) -> None:
-    house.catalogue.fails = True
+    house.database.fails = True
     answer = house.ask(house.transactions.init, "new", 60_000, None)
     house.settle()
     assert answer.error == ErrorCode.coordinator_not_available
     assert house.transactions._registry.get("new") is None
     assert house.groups.room.used == 0
-    house.catalogue.fails = False
+    house.database.fails = False
     assert house.init(name="new").epoch == 0
 
 
@@ -316,11 +316,11 @@ def test_an_operator_aborts_what_nobody_coordinates(house: House) -> None:
 
 def test_an_operator_is_told_when_it_cannot_be_done(house: House) -> None:
     me = transact(house)
-    house.catalogue.fails = True
+    house.database.fails = True
     answer = abort(house, me, T0)
     house.settle()
     assert answer.given == [({T0: ErrorCode.coordinator_not_available},)]
-    house.catalogue.fails = False
+    house.database.fails = False
     assert house.end(me, True) == ErrorCode.none
     house.transactions.shut_down()
     assert abort(house, me, T0).given == [({T0: ErrorCode.coordinator_not_available},)]
@@ -359,11 +359,11 @@ def test_offsets_that_are_being_written_when_the_end_comes_are_part_of_it(house:
 def test_offsets_that_could_not_be_written_are_not(house: House) -> None:
     me = house.init()
     house.commit_offset(me, IN, 3)
-    house.catalogue.fails = True
+    house.database.fails = True
     staged = house.stage_offset(me, IN, 4)
     house.settle()
     assert staged.error == ErrorCode.coordinator_not_available
-    house.catalogue.fails = False
+    house.database.fails = False
     house.end(me, True)
     assert (house.is_unstable(), house.committed_offset()) == (False, 3)
 
@@ -407,11 +407,11 @@ def test_a_completion_that_cannot_be_written_is_written_later(house: House) -> N
     me = transact(house)
     answer = house.ask(house.transactions.end, X, me, True)
     house.groups.writer.step(0)
-    house.catalogue.fails = True
+    house.database.fails = True
     house.settle()
     assert answer.is_owed
     assert house.phase() is Phase.PREPARE_COMMIT
-    house.catalogue.fails = False
+    house.database.fails = False
     house.wait(2)
     assert answer.error == ErrorCode.none
     assert house.committed_offset() == 5

@@ -117,10 +117,10 @@ def test_one_whose_time_is_over_leaves_nothing_of_the_others(house: House) -> No
 
 def test_a_decision_that_cannot_be_made_durable_is_none(house: House) -> None:
     claims = write_all(house)
-    house.catalogue.fails = True
+    house.database.fails = True
     assert end(house, claims) == (ErrorCode.coordinator_not_available, -1)
     assert [house.phase(name) for name in NAMES[:3]] == [Phase.ONGOING] * 3
-    house.catalogue.fails = False
+    house.database.fails = False
     assert end(house, claims) == (ErrorCode.none, -1)
     assert what_is_seen(house) == ALL
 
@@ -239,7 +239,7 @@ def test_a_crash_while_the_decision_is_written_leaves_it_untaken(house: House) -
     claims = write_all(house)
     for statement in range(3):
         answer = ask(house, claims)
-        house.catalogue.dies_after = statement
+        house.database.dies_after = statement
         with pytest.raises(Died):
             house.settle()
         house.crash()

@@ -1,9 +1,10 @@
-"""Files of earlier layouts, as the broker wrote them."""
+"""Files of earlier layouts, as the broker wrote them, are upgraded."""
 
 import sqlite3
 from pathlib import Path
 
-from broker.metadata.catalogue import SqliteCatalogue, StoredOffset, TransactionRow
+from broker.metadata.catalogue import StoredOffset, TransactionRow
+from broker.metadata.sqlite import SqliteCatalogue
 
 # As the broker wrote it before there were transactions.
 FIRST_LAYOUT = """

@@ -1,4 +1,4 @@
-"""What only SQLite's catalogue has to do: damage, versions, threads, errors. The rest is tests/contract/test_catalogue.py."""
+"""What only the SQLite catalogue does: damage, versions, threads, errors. tests/contract/test_catalogue.py has the rest."""
 
 import threading
 import uuid
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError, StorageError
-from broker.metadata.catalogue import SqliteCatalogue, TopicRow
+from broker.metadata.catalogue import TopicRow
+from broker.metadata.sqlite import SqliteCatalogue
 
 
 def test_a_damaged_file_is_refused_with_a_sentence_that_says_what_to_do(tmp_path: Path) -> None:
@@ -31,7 +32,7 @@ def test_damage_inside_is_found_at_the_start(tmp_path: Path) -> None:
 
 def test_a_file_of_a_newer_broker_is_refused(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
-    catalogue._connection.execute("PRAGMA user_version=99")
+    catalogue._database._connection.execute("PRAGMA user_version=99")
     catalogue.close()
     with pytest.raises(ConfigError, match="start the newer broker"):
         SqliteCatalogue(f"{tmp_path}/c")
@@ -44,8 +45,8 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_commits_are_fsynced(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
-    assert catalogue._read("PRAGMA synchronous") == [(2,)]
-    assert catalogue._read("PRAGMA journal_mode") == [("wal",)]
+    assert catalogue._database.read("PRAGMA synchronous") == [(2,)]
+    assert catalogue._database.read("PRAGMA journal_mode") == [("wal",)]
     catalogue.close()
 
 

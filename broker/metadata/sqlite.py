@@ -1,0 +1,214 @@
+"""The catalogue in an SQLite file: each method of ``Catalogue`` as its SQL.
+
+``sqlite_database.py`` opens the file and runs the transactions, ``sqlite_layouts.py`` has the tables. Any thread may call any
+method.
+
+Tests: tests/contract/test_catalogue.py, tests/metadata/test_sqlite.py.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from broker.metadata.catalogue import Change, OffsetRow, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.sqlite_database import Connection, SqliteDatabase
+
+T = TypeVar("T")
+
+
+class Transactions(Protocol):
+    """How the catalogue's statements are run. ``SqliteDatabase`` runs each change in a transaction of its own."""
+
+    def write(self, change: Callable[[Connection], T]) -> T: ...
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]: ...
+
+    def close(self) -> None: ...
+
+
+class SqliteCatalogue:
+    """``Catalogue``. Raises ConfigError if the file cannot be used; see ``SqliteDatabase``."""
+
+    def __init__(self, path: str, database: Transactions | None = None) -> None:
+        self.path = path
+        self._database: Transactions = SqliteDatabase(path) if database is None else database
+
+    # Topics -----------------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicRow]:
+        rows = self._database.read("SELECT name, topic_id, partitions, configs FROM topics ORDER BY name")
+        return [TopicRow(r[0], uuid.UUID(bytes=r[1]), r[2], json.loads(r[3])) for r in rows]
+
+    def put_topic(self, row: TopicRow) -> None:
+        configs = json.dumps(dict(row.configs), sort_keys=True)
+        self._execute(
+            "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?)", (row.name, row.topic_id.bytes, row.partitions, configs)
+        )
+
+    def delete_topic(self, name: str) -> None:
+        def change(connection: Connection) -> None:
+            connection.execute(
+                "INSERT OR IGNORE INTO deleted_topics SELECT topic_id FROM topics WHERE name = ?", (name,)
+            )
+            connection.execute("DELETE FROM topics WHERE name = ?", (name,))
+
+        self._database.write(change)
+
+    def deleted_topic_ids(self) -> set[uuid.UUID]:
+        return {uuid.UUID(bytes=row[0]) for row in self._database.read("SELECT topic_id FROM deleted_topics")}
+
+    def forget_deleted_topics(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        rows = [(topic_id.bytes,) for topic_id in topic_ids]
+        self._execute_many("DELETE FROM deleted_topics WHERE topic_id = ?", rows)
+
+    # Settings ---------------------------------------------------------------------------------------------------------
+
+    def broker_configs(self, entity: str = "") -> dict[str, str]:
+        return dict(self._database.read("SELECT name, value FROM broker_configs WHERE entity = ?", (entity,)))
+
+    def alter_broker_configs(self, changes: Mapping[str, str | None], entity: str = "") -> None:
+        def change(connection: Connection) -> None:
+            for name, value in changes.items():
+                if value is None:
+                    connection.execute("DELETE FROM broker_configs WHERE entity = ? AND name = ?", (entity, name))
+                else:
+                    connection.execute("INSERT OR REPLACE INTO broker_configs VALUES (?, ?, ?)", (entity, name, value))
+
+        self._database.write(change)
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def load_offsets(self) -> Iterable[StoredOffset]:
+        rows = self._database.read(
+            "SELECT group_id, topic, partition, committed, leader_epoch, metadata, commit_ms, expire_ms FROM offsets"
+        )
+        return map(StoredOffset._make, rows)
+
+    def commit_offsets(self, group: str, offsets: Iterable[OffsetRow]) -> None:
+        rows = [(group, *offset) for offset in offsets]
+        self._execute_many("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, -1)", rows)
+
+    def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]] | None) -> None:
+        if partitions is None:
+            self._execute("DELETE FROM offsets WHERE group_id = ?", (group,))
+            return
+        rows = [(group, topic, partition) for topic, partition in partitions]
+        self._execute_many("DELETE FROM offsets WHERE group_id = ? AND topic = ? AND partition = ?", rows)
+
+    def delete_topic_offsets(self, topic: str) -> None:
+        def change(connection: Connection) -> None:
+            connection.execute("DELETE FROM offsets WHERE topic = ?", (topic,))
+            connection.execute("DELETE FROM pending_offsets WHERE topic = ?", (topic,))
+
+        self._database.write(change)
+
+    def load_groups(self) -> Iterable[tuple[str, bytes]]:
+        return [(group, blob) for group, blob in self._database.read("SELECT group_id, blob FROM groups")]
+
+    def save_group(self, group: str, blob: bytes) -> None:
+        self._execute("INSERT OR REPLACE INTO groups VALUES (?, ?)", (group, blob))
+
+    def delete_group(self, group: str) -> None:
+        self._execute("DELETE FROM groups WHERE group_id = ?", (group,))
+
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def load_transactions(self) -> Iterable[TransactionRow]:
+        for row in self._database.read("SELECT * FROM transactions"):
+            partitions, groups = json.loads(row[6]), json.loads(row[7])
+            pairs = tuple((topic, partition) for topic, partition in partitions)
+            yield TransactionRow._make([*row[:6], pairs, tuple(groups), *row[8:]])
+
+    def save_transactions(self, rows: Iterable[TransactionRow]) -> None:
+        def change(connection: Connection) -> None:
+            for row in rows:
+                _put_transaction(connection, row)
+
+        self._database.write(change)
+
+    def load_pending_offsets(self) -> Iterable[PendingOffset]:
+        return map(PendingOffset._make, self._database.read("SELECT * FROM pending_offsets"))
+
+    def add_pending_offsets(self, transactional_id: str, group: str, offsets: Iterable[OffsetRow]) -> None:
+        rows = [(transactional_id, group, *offset) for offset in offsets]
+        self._execute_many("INSERT OR REPLACE INTO pending_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def complete_transaction(self, row: TransactionRow, commit: bool) -> None:
+        def change(connection: Connection) -> None:
+            key = (row.transactional_id,)
+            if commit:
+                connection.execute(
+                    "INSERT OR REPLACE INTO offsets SELECT group_id, topic, partition, committed, leader_epoch, metadata, "
+                    "commit_ms, -1 FROM pending_offsets WHERE transactional_id = ?",
+                    key,
+                )
+            connection.execute("DELETE FROM pending_offsets WHERE transactional_id = ?", key)
+            _put_transaction(connection, row)
+
+        self._database.write(change)
+
+    def delete_transaction(self, transactional_id: str) -> None:
+        def change(connection: Connection) -> None:
+            connection.execute("DELETE FROM pending_offsets WHERE transactional_id = ?", (transactional_id,))
+            connection.execute("DELETE FROM transactions WHERE transactional_id = ?", (transactional_id,))
+
+        self._database.write(change)
+
+    def allocate_producer_ids(self, n: int) -> int:
+        def change(connection: Connection) -> int:
+            first: int = connection.execute("SELECT next FROM producer_ids").fetchone()[0]
+            connection.execute("UPDATE producer_ids SET next = ?", (first + n,))
+            return first
+
+        return self._database.write(change)
+
+    # The rest ---------------------------------------------------------------------------------------------------------
+
+    def together(self, changes: Iterable[Change]) -> None:
+        def change_all(connection: Connection) -> None:
+            inside = SqliteCatalogue(self.path, _OpenTransaction(connection))
+            for change in changes:
+                change(inside)
+
+        self._database.write(change_all)
+
+    def meta(self, key: str) -> str | None:
+        rows = self._database.read("SELECT value FROM meta WHERE key = ?", (key,))
+        return rows[0][0] if rows else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _execute(self, sql: str, values: Sequence[object]) -> None:
+        self._database.write(lambda connection: connection.execute(sql, values))
+
+    def _execute_many(self, sql: str, rows: Sequence[tuple[object, ...]]) -> None:
+        self._database.write(lambda connection: connection.executemany(sql, rows))
+
+
+class _OpenTransaction:
+    """Statements inside a transaction that somebody else begins and ends: the changes of ``together``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def write(self, change: Callable[[Connection], T]) -> T:
+        return change(self._connection)
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        raise AssertionError("a change that is made together with others only writes")
+
+    def close(self) -> None:
+        raise AssertionError("a change that is made together with others does not close the catalogue")
+
+
+def _put_transaction(connection: Connection, row: TransactionRow) -> None:
+    partitions, groups = json.dumps(sorted(row.partitions)), json.dumps(sorted(row.groups))
+    connection.execute(
+        "INSERT OR REPLACE INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row[:6], partitions, groups, *row[8:]),
+    )

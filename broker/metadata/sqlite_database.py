@@ -1,0 +1,147 @@
+"""The catalogue's SQLite file: how it is opened and checked, and how a transaction is written so that it cannot half happen.
+
+The file is in WAL mode with ``synchronous=FULL``, so a commit costs one fsync of the write-ahead log. One connection is used
+behind one lock: SQLite allows one writer at a time anyway, and the broker reads only at the start. Any thread may call any
+method.
+
+A commit can fail after its frames were written to the log, when the fsync fails. SQLite then rolls back, but the frames stay in
+the file, and a process that opens it later takes them for a committed transaction. So a failed commit is followed by a
+transaction that only increments a counter. SQLite writes it over the failed frames; because the checksum of each frame
+continues the one before, the remaining failed frames become invalid. Nothing else is written until that has succeeded.
+
+In WAL mode SQLite needs a file of 32 KiB beside the catalogue, which a full disk has no space for. In that case the catalogue is
+opened exclusively for this process, which does not need the file: it can be read, and it can be written once there is space.
+
+Tests: tests/metadata/test_sqlite.py, tests/process/test_failed_commit.py.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from broker.errors import ConfigError, StorageError, UnknownOutcome
+from broker.log import get_logger
+from broker.metadata.sqlite_layouts import LAYOUT_VERSION, upgrade_script
+from broker.runtime.threads import Lock
+
+T = TypeVar("T")
+Connection = sqlite3.Connection
+
+logger = get_logger("storage")
+
+# The key in ``meta`` of the counter of failed commits.
+_OVERWRITES = "overwritten_commits"
+# A commit that fails with one of these has not written its last frame, without which its other frames do not count.
+_NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY)
+
+
+class SqliteDatabase:
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError if the file cannot be opened, is damaged, or was written by a newer broker."""
+        self._path = path
+        self._lock = Lock()
+        # The log may contain frames of a failed commit.
+        self._uncertain = False
+        try:
+            self._connection = self._connect(exclusive=False)
+        except sqlite3.Error as error:
+            if _is_damage(error):
+                raise ConfigError(
+                    f"The catalogue {path} is damaged ({error}): restore it from a backup, or move it and its -wal file away "
+                    "to have the topics taken in from their directories, without their settings and without committed offsets."
+                ) from error
+            try:
+                self._connection = self._connect(exclusive=True)
+            except sqlite3.Error:
+                raise ConfigError(
+                    f"The catalogue {path} cannot be used ({error}): make room on its disk if that is full, and see to it that "
+                    "its directory can be written to."
+                ) from error
+            logger.warning("catalogue_opened_exclusively", path=path, reason=str(error))
+
+    def write(self, change: Callable[[Connection], T]) -> T:
+        """Run ``change`` in a transaction and commit it. Raises StorageError, or UnknownOutcome, if that fails."""
+        with self._lock:
+            if self._uncertain and (error := self._overwrite_failed_commit()) is not None:
+                raise StorageError(f"The catalogue could not be written: {error}") from error
+            connection = self._connection
+            committing = False
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    result = change(connection)
+                    committing = True
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                message = f"The catalogue could not be written: {error}"
+                if committing and getattr(error, "sqlite_errorcode", 0) not in _NOT_WRITTEN:
+                    self._uncertain = True
+                    if self._overwrite_failed_commit() is not None:
+                        raise UnknownOutcome(f"{message}; the next start will show whether it was") from error
+                raise StorageError(message) from error
+            return result
+
+    def read(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query. Raises StorageError."""
+        with self._lock:
+            try:
+                return self._connection.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                raise StorageError(f"The catalogue could not be read: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    # Opening ----------------------------------------------------------------------------------------------------------
+
+    def _connect(self, exclusive: bool) -> Connection:
+        # isolation_level=None: this module begins and ends the transactions, not the sqlite3 module.
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        try:
+            self._prepare(connection, exclusive)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: Connection, exclusive: bool) -> None:
+        execute = connection.execute
+        if exclusive:
+            execute("PRAGMA locking_mode=EXCLUSIVE")
+        version = execute("PRAGMA user_version").fetchone()[0]
+        if version > LAYOUT_VERSION:
+            raise ConfigError(
+                f"The catalogue {self._path} has layout {version} and this broker knows {LAYOUT_VERSION}: start the newer broker."
+            )
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=FULL")
+        if version < LAYOUT_VERSION:
+            connection.executescript(upgrade_script(version))
+        problem = execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise sqlite3.DatabaseError(problem)
+
+    # Failed commits ---------------------------------------------------------------------------------------------------
+
+    def _overwrite_failed_commit(self) -> sqlite3.Error | None:
+        """Write a transaction over the frames of the failed commit. Returns the error if this fails as well."""
+        try:
+            self._connection.execute(
+                "INSERT INTO meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1", (_OVERWRITES,)
+            )
+        except sqlite3.Error as error:
+            return error
+        self._uncertain = False
+        return None
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)  # None for a problem that quick_check reports
+    return isinstance(error, sqlite3.DatabaseError) and (
+        code is None or code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    )

@@ -1,0 +1,57 @@
+"""The tables of the SQLite catalogue, as the sequence of layouts that led to them.
+
+A catalogue stores the number of its layout in ``user_version``. A file with an older layout is upgraded when it is opened, by
+the scripts of the layouts that it lacks. A file with a newer layout is refused.
+
+Tests: tests/metadata/test_sqlite_layouts.py.
+"""
+
+# 1: the first layout. `blob` in `groups` is in a format of the group coordinator.
+_TOPICS_AND_GROUPS = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, topic_id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL, configs TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deleted_topics (topic_id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE broker_configs (
+    entity TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (entity, name)
+) WITHOUT ROWID;
+CREATE TABLE offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, committed INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL, expire_ms INTEGER NOT NULL DEFAULT -1,
+    PRIMARY KEY (group_id, topic, partition)
+) WITHOUT ROWID;
+CREATE INDEX offsets_by_topic ON offsets (topic);
+CREATE TABLE groups (group_id TEXT PRIMARY KEY, blob BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE producer_ids (next INTEGER NOT NULL);
+INSERT INTO producer_ids VALUES (0);
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+# 2: transactions.
+_TRANSACTIONS = """
+CREATE TABLE transactions (
+    transactional_id TEXT PRIMARY KEY, producer_id INTEGER NOT NULL, epoch INTEGER NOT NULL, last_epoch INTEGER NOT NULL,
+    timeout_ms INTEGER NOT NULL, phase TEXT NOT NULL, partitions TEXT NOT NULL, groups TEXT NOT NULL,
+    started_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE pending_offsets (
+    transactional_id TEXT NOT NULL, group_id TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    committed INTEGER NOT NULL, leader_epoch INTEGER NOT NULL, metadata TEXT, commit_ms INTEGER NOT NULL,
+    PRIMARY KEY (transactional_id, group_id, topic, partition)
+) WITHOUT ROWID;
+"""
+# 3: the producer id that a producer had before it was given its present one.
+_LAST_PRODUCER = """
+ALTER TABLE transactions ADD COLUMN last_producer_id INTEGER NOT NULL DEFAULT -1;
+UPDATE transactions SET last_producer_id = producer_id WHERE last_epoch >= 0;
+"""
+
+_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER)
+
+# Increases with each change of the tables that an older broker would misread.
+LAYOUT_VERSION = len(_LAYOUTS)
+
+
+def upgrade_script(version: int) -> str:
+    """The SQL that brings a file with this layout version (0: an empty file) up to ``LAYOUT_VERSION``, in one transaction."""
+    added = "".join(_LAYOUTS[version:])
+    return f"BEGIN IMMEDIATE;{added}PRAGMA user_version={LAYOUT_VERSION};COMMIT;"
