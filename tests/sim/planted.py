@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
-from broker.kafka.groups.group import Group
+from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.service import KafkaSession
 from broker.kafka.transactions import registry
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
@@ -105,7 +105,7 @@ def _torn_tail_kept(_: Any) -> Any:
 
 
 def _generation_unchecked(right: Any) -> Any:
-    def check_generation(self: Group, member_id: str, group_instance_id: str | None, generation: int) -> Any:
+    def check_generation(self: ClassicGroup, member_id: str, group_instance_id: str | None, generation: int) -> Any:
         return right(self, member_id, group_instance_id, self.generation)
 
     return check_generation
@@ -265,7 +265,7 @@ _ALL = [
     Bug(
         "generation_unchecked",
         "a member of an old generation may commit",
-        Group,
+        ClassicGroup,
         "_check_generation",
         _generation_unchecked,
         scene="groups",

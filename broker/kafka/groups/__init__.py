@@ -1,7 +1,7 @@
-"""Consumer groups: who is a member, who owns which partition, and how far each group has read.
+"""Consumer groups: which clients are members, which partitions each of them owns, and how far each group has read.
 
-``group.py`` decides (pure: events and ``now`` in, effects out), ``offsets.py`` remembers how far a group has read (pure),
-``catalogue_writer.py`` makes both durable, ``coordinator.py`` joins them to clock, timer and catalogue.
+``classic_group.py`` decides (pure: events and ``now`` in, effects out) and ``offsets.py`` keeps the committed offsets (pure).
+``registry.py`` gives each group its lock, its timer and its place in the catalogue; ``coordinator.py`` is what handlers call.
 """
 
 from broker.kafka.groups.coordinator import GroupCoordinator

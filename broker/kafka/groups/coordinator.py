@@ -12,13 +12,13 @@ from functools import partial
 
 from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
-from broker.kafka.groups.registry import LOCKED_MOST, Registry, error_of, log_failure, send
-from broker.kafka.groups.room import Room
+from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
-    GroupState,
     JoinReply,
     JoinRequest,
     JoinResult,
@@ -37,7 +37,7 @@ class GroupCoordinator:
     """All groups of this broker. ``writer`` is the body of a thread that the assembly runs from ``open`` to ``close``."""
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
-        self._registry = Registry(clock, timer, catalogue, config)
+        self._registry = GroupRegistry(clock, timer, catalogue, config)
         self.offsets = OffsetCoordinator(self._registry)
 
     @property
@@ -45,13 +45,13 @@ class GroupCoordinator:
         return self._registry.writer
 
     @property
-    def room(self) -> Room:
-        """What groups and transactions share."""
-        return self._registry.room
+    def memory(self) -> CoordinatorMemory:
+        """The memory that groups and transactions share."""
+        return self._registry.memory
 
-    def has_room(self, size: int) -> bool:
-        """False for what would not fit in ``coordinator_max_bytes`` any more; an event says so."""
-        return self._registry.has_room(size)
+    def has_memory_for(self, size_bytes: int) -> bool:
+        """False if this does not fit into ``coordinator_max_bytes`` any more, which is also logged."""
+        return self._registry.has_memory_for(size_bytes)
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
         """Load the groups from the catalogue. Raises StorageError if that can't be read."""
@@ -80,7 +80,7 @@ class GroupCoordinator:
         if not error:
             # Who was told a member id was told so by a group: if there is none any more, that id is worth nothing.
             begins = request.member_id == UNKNOWN_MEMBER
-            if begins and not registry.has_room_for(group_id):
+            if begins and not registry.has_memory_for_group(group_id):
                 error = ErrorCode.coordinator_not_available
             else:
                 entry = registry.get_or_create(group_id) if begins else registry.get(group_id)
@@ -88,7 +88,7 @@ class GroupCoordinator:
             reply(JoinResult(error or ErrorCode.unknown_member_id, request.member_id))
             return
         with entry.lock:
-            entry.group.join(request, reply, registry.clock.monotonic(), registry.room.free)
+            entry.group.join(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
             registry.drop_if_unused(entry)
         send(answers)
@@ -101,7 +101,7 @@ class GroupCoordinator:
             reply(SyncResult(error or ErrorCode.unknown_member_id))
             return
         with entry.lock:
-            entry.group.sync(request, reply, registry.clock.monotonic(), registry.room.free)
+            entry.group.sync(request, reply, registry.clock.monotonic(), registry.memory.free_bytes)
             answers = registry.settle(entry)
         send(answers)
 
@@ -126,12 +126,12 @@ class GroupCoordinator:
         if entry is None:
             return ErrorCode.none, [ErrorCode.unknown_member_id] * len(members)
         errors: list[ErrorCode] = []
-        for start in range(0, len(members), LOCKED_MOST):
+        for start in range(0, len(members), LOCKED_MAX):
             with entry.lock:
-                if entry.group.state is GroupState.DEAD:
+                if entry.group.state is ClassicGroupState.DEAD:
                     return ErrorCode.coordinator_not_available, []
                 now = registry.clock.monotonic()
-                for member_id, instance_id in members[start : start + LOCKED_MOST]:
+                for member_id, instance_id in members[start : start + LOCKED_MAX]:
                     errors.append(entry.group.leave(member_id, instance_id, now))
                 answers = registry.settle(entry)
             send(answers)
@@ -146,7 +146,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
         """A group that does not exist is described as dead, without an error."""
-        nothing = GroupDescription(group_id, GroupState.DEAD)
+        nothing = GroupDescription(group_id, ClassicGroupState.DEAD)
         error = self._registry.refusal(group_id, may_be_empty=True)
         entry = self._registry.get(group_id)
         if error or entry is None:

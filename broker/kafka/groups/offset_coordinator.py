@@ -10,10 +10,10 @@ from functools import partial
 import attrs
 
 from broker.errors import StorageError
+from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition, retention_of, rows_of
-from broker.kafka.groups.registry import LOCKED_MOST, Entry, Registry, error_of, log_failure, send
+from broker.kafka.groups.registry import LOCKED_MAX, GroupEntry, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.subscription import CONSUMER
-from broker.kafka.groups.values import GroupState
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.timers import TimerHandle
 from protocol.kafka.errors import ErrorCode
@@ -36,7 +36,7 @@ class Committer:
 
 
 class OffsetCoordinator:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: GroupRegistry) -> None:
         self._registry = registry
         self._sweep: TimerHandle | None = None
 
@@ -48,7 +48,7 @@ class OffsetCoordinator:
         if not error and entry is None:
             if committer.generation >= 0:
                 error = ErrorCode.illegal_generation
-            elif registry.has_room_for(group_id):
+            elif registry.has_memory_for_group(group_id):
                 entry = registry.get_or_create(group_id)  # from now on a group of which only offsets are known
             else:
                 error = ErrorCode.coordinator_not_available
@@ -67,7 +67,7 @@ class OffsetCoordinator:
                 not error
                 and fitting
                 and (growth := entry.offsets.growth(fitting)) > 0
-                and not registry.has_room(growth)
+                and not registry.has_memory_for(growth)
             ):
                 error = ErrorCode.coordinator_not_available
             if not error and fitting:
@@ -82,7 +82,7 @@ class OffsetCoordinator:
 
     def _committed(
         self,
-        entry: Entry,
+        entry: GroupEntry,
         offsets: Offsets,
         written: Offsets,
         reply: Callable[[Errors], None],
@@ -184,9 +184,9 @@ class OffsetCoordinator:
         partitions = list(dict.fromkeys(partitions))
         with entry.lock:
             group = entry.group
-            if group.state is GroupState.DEAD:
+            if group.state is ClassicGroupState.DEAD:
                 error = ErrorCode.group_id_not_found
-            elif group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
+            elif group.state is not ClassicGroupState.EMPTY and group.protocol_type != CONSUMER:
                 error = ErrorCode.non_empty_group  # nobody can tell what its members read
             else:
                 errors = {key: self._refusal_to_delete(entry, key[0]) for key in partitions}
@@ -201,8 +201,8 @@ class OffsetCoordinator:
         reply(error, errors)
 
     @staticmethod
-    def _refusal_to_delete(entry: Entry, topic: str) -> ErrorCode:
-        if entry.group.state is GroupState.EMPTY:
+    def _refusal_to_delete(entry: GroupEntry, topic: str) -> ErrorCode:
+        if entry.group.state is ClassicGroupState.EMPTY:
             return ErrorCode.none
         topics = entry.group.topics
         subscribed = topics is None or topic in topics
@@ -211,7 +211,7 @@ class OffsetCoordinator:
     # Forgetting -------------------------------------------------------------------------------------------------------
 
     def on_topic_deleted(self, topic: str) -> None:
-        """Its offsets go with it, in every group. Returns before that is durable; ``Registry.load`` does the rest."""
+        """Its offsets go with it, in every group. Returns before that is durable; ``GroupRegistry.load`` does the rest."""
         registry = self._registry
         for entry in registry.entries():
             if not entry.offsets.may_have(topic):  # most have not, and there are as many locks as groups
@@ -238,7 +238,7 @@ class OffsetCoordinator:
     def _begin_sweep(self) -> None:
         self._sweep_on(self._registry.entries())
 
-    def _sweep_on(self, entries: list[Entry]) -> None:
+    def _sweep_on(self, entries: list[GroupEntry]) -> None:
         """Some of them; the others at the writer's next turn, after what waits for it by then."""
         self.sweep(entries[:_SWEEP_AT_A_TIME])
         if not self._registry.active:
@@ -248,7 +248,7 @@ class OffsetCoordinator:
         else:
             self.start_sweeping()
 
-    def sweep(self, entries: Iterable[Entry] | None = None) -> None:
+    def sweep(self, entries: Iterable[GroupEntry] | None = None) -> None:
         """Forget what is too old, and groups of which nothing is left: among these, or among all."""
         registry = self._registry
         now_ms = registry.clock.time_ms()
@@ -268,13 +268,13 @@ class OffsetCoordinator:
 def _parts(wanted: Iterable[tuple[str, Sequence[int]]]) -> Iterator[list[tuple[str, Sequence[int], bool]]]:
     """The same partitions in the same order, so many at a time; True where a topic goes on that the part before ended with."""
     part: list[tuple[str, Sequence[int], bool]] = []
-    room = LOCKED_MOST
+    room = LOCKED_MAX
     for topic, partitions in wanted:
-        for start in range(0, len(partitions) or 1, LOCKED_MOST):
-            piece = partitions[start : start + LOCKED_MOST]
+        for start in range(0, len(partitions) or 1, LOCKED_MAX):
+            piece = partitions[start : start + LOCKED_MAX]
             if len(piece) + 1 > room and part:
                 yield part
-                part, room = [], LOCKED_MOST
+                part, room = [], LOCKED_MAX
             part.append((topic, piece, start > 0))
             room -= len(piece) + 1
     if part:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import attrs
 
-from broker.kafka.groups.rebalance import EMPTY, STABLE, Rebalance
-from broker.kafka.groups.room import OFFSET_BYTES
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.coordinator_memory import OFFSET_BYTES
 from broker.kafka.groups.subscription import CONSUMER
 from broker.metadata.catalogue import OffsetRow
 
@@ -64,13 +65,13 @@ class Retention:
         return self.now_ms - since_ms >= self.retention_ms
 
 
-def retention_of(group: Rebalance, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
+def retention_of(group: ClassicGroup, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
     """The rule that applies to a group in its present state (KIP-211); None: nothing of it may be forgotten."""
     if group.protocol_type is None:
         return Retention(now_ms, retention_ms)  # offsets only
-    if group.state is EMPTY:
+    if group.state is ClassicGroupState.EMPTY:
         return Retention(now_ms, retention_ms, empty_since_ms=empty_since_ms)
-    if group.state is STABLE and group.protocol_type == CONSUMER and group.topics is not None:
+    if group.state is ClassicGroupState.STABLE and group.protocol_type == CONSUMER and group.topics is not None:
         return Retention(now_ms, retention_ms, topics=group.topics)
     return None
 

@@ -14,10 +14,12 @@ import attrs
 from broker.config import BrokerConfig
 from broker.errors import StorageError
 from broker.kafka.groups import snapshots
-from broker.kafka.groups.group import Group, GroupLimits
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.coordinator_memory import GROUP_BYTES, CoordinatorMemory
 from broker.kafka.groups.offsets import CommittedOffset, GroupOffsets
-from broker.kafka.groups.room import GROUP_BYTES, Room
-from broker.kafka.groups.values import GroupState, Save
+from broker.kafka.groups.rebalancer import GroupLimits
+from broker.kafka.groups.values import Save
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.writer import CatalogueWriter
@@ -33,17 +35,17 @@ Send = Callable[[], None]
 
 # Members or partitions of one request that are dealt with under a group's lock at a time: some ms. Heartbeats and commits take
 # that lock on processors, which must not wait for a request that names a million.
-LOCKED_MOST = 5000
+LOCKED_MAX = 5000
 
 # That there is no room stands in the log once in this time (s).
 _COMPLAIN_EVERY_S = 60.0
 
 
 @attrs.define(eq=False)
-class Entry:
+class GroupEntry:
     """One group. All of it is guarded by ``lock``."""
 
-    group: Group
+    group: ClassicGroup
     offsets: GroupOffsets = attrs.Factory(GroupOffsets)
     lock: Lock = attrs.Factory(Lock)
     empty_since_ms: int = 0  # wall clock; means something while the group is empty
@@ -53,21 +55,21 @@ class Entry:
     is_buried: bool = False
 
 
-class Registry:
+class GroupRegistry:
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
         self.clock = clock
         self.timer = timer
         self.config = config
         self.writer = CatalogueWriter(catalogue)
         self._catalogue = catalogue
-        self.room = Room(config.coordinator_max_bytes)
+        self.memory = CoordinatorMemory(config.coordinator_max_bytes)
         self._limits = GroupLimits(
             config.group_max_size, config.group_initial_rebalance_delay_ms, config.group_max_bytes
         )
         # monotonic() s before which it is not logged again that the room is full.
         self._quiet_until = 0.0
         self.active = False
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, GroupEntry] = {}
         self._lock = Lock()  # for changes of the dict; may be taken under an entry's lock, never the other way round
 
     # Life -----------------------------------------------------------------------------------------------------------
@@ -81,8 +83,8 @@ class Registry:
             except StorageError as error:
                 log.error("group_unreadable", group=group_id, error=str(error))
                 continue  # its members join anew, and its offsets are not in there
-            group = Group.restore(group_id, self._limits, kept.snapshot, now)
-            self._entries[group_id] = Entry(group, empty_since_ms=kept.since_ms)
+            group = ClassicGroup.restore(group_id, self._limits, kept.snapshot, now)
+            self._entries[group_id] = GroupEntry(group, empty_since_ms=kept.since_ms)
         gone: set[str] = set()
         for (
             group_id,
@@ -126,25 +128,27 @@ class Registry:
             return ErrorCode.invalid_group_id
         return ErrorCode.none if self.active else ErrorCode.coordinator_not_available
 
-    def get(self, group_id: str) -> Entry | None:
+    def get(self, group_id: str) -> GroupEntry | None:
         return self._entries.get(group_id)
 
-    def has_room_for(self, group_id: str) -> bool:
-        """False for a group that would be one too many."""
-        return group_id in self._entries or self.has_room(GROUP_BYTES + len(group_id))
+    def has_memory_for_group(self, group_id: str) -> bool:
+        """False if the group does not exist and there is no memory for another one."""
+        return group_id in self._entries or self.has_memory_for(GROUP_BYTES + len(group_id))
 
-    def has_room(self, size: int) -> bool:
-        """False for what would not fit in ``coordinator_max_bytes`` any more."""
-        if size <= max(0, self.room.free):
+    def has_memory_for(self, size_bytes: int) -> bool:
+        """False if this does not fit into ``coordinator_max_bytes`` any more, which is also logged."""
+        if size_bytes <= max(0, self.memory.free_bytes):
             return True
         now = self.clock.monotonic()
         if now >= self._quiet_until:
             self._quiet_until = now + _COMPLAIN_EVERY_S
-            log.warning("coordinator_full", used_bytes=self.room.used, most_bytes=self.config.coordinator_max_bytes)
+            log.warning(
+                "coordinator_full", used_bytes=self.memory.used_bytes, most_bytes=self.config.coordinator_max_bytes
+            )
         return False
 
     @contextmanager
-    def locked(self, group_id: str) -> Iterator[Entry]:
+    def locked(self, group_id: str) -> Iterator[GroupEntry]:
         """The group, made if there is none, with its lock held: one that is being buried right now is not it."""
         while True:
             entry = self.get_or_create(group_id)
@@ -153,20 +157,20 @@ class Registry:
                     yield entry
                     return
 
-    def get_or_create(self, group_id: str) -> Entry:
+    def get_or_create(self, group_id: str) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
             with self._lock:
-                entry = self._entries.setdefault(group_id, Entry(Group(group_id, self._limits)))
+                entry = self._entries.setdefault(group_id, GroupEntry(ClassicGroup(group_id, self._limits)))
         return entry
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[GroupEntry]:
         with self._lock:
             return list(self._entries.values())
 
     # With the entry's lock held ---------------------------------------------------------------------------------------
 
-    def settle(self, entry: Entry) -> list[Send]:
+    def settle(self, entry: GroupEntry) -> list[Send]:
         """Do what the group asks for. Returns the answers: ``send`` them after the lock is released."""
         answers: list[Send] = []
         for effect in entry.group.take_effects():
@@ -178,22 +182,22 @@ class Registry:
         self.count(entry)
         return answers
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: GroupEntry) -> None:
         """Something of it has changed: how much room does it take now?"""
         size = 0
         if not entry.is_buried:
             size = GROUP_BYTES + len(entry.group.group_id) + entry.group.size_bytes + entry.offsets.size_bytes
         if size != entry.counted_bytes:
-            self.room.add(size - entry.counted_bytes)
+            self.memory.add(size - entry.counted_bytes)
             entry.counted_bytes = size
 
-    def drop_if_unused(self, entry: Entry) -> None:
+    def drop_if_unused(self, entry: GroupEntry) -> None:
         """A group that was made for a request and then not needed leaves no trace, nor is there one in the catalogue."""
         if entry.group.was_never_joined and not entry.offsets and not entry.is_buried:
             entry.group.delete()
             self._remove(entry)
 
-    def arm(self, entry: Entry) -> None:
+    def arm(self, entry: GroupEntry) -> None:
         """Have the group woken in time. Deadlines that moved back are found out when the timer fires."""
         wake = entry.group.wake
         if wake < entry.armed_for:
@@ -202,19 +206,19 @@ class Registry:
             entry.armed_for = wake
             entry.timer = self.timer.at(wake, partial(self._on_timer, entry))
 
-    def bury_if_finished(self, entry: Entry) -> None:
+    def bury_if_finished(self, entry: GroupEntry) -> None:
         """A group without members and offsets ends, unless somebody is about to join it."""
         group = entry.group
-        if group.state is GroupState.EMPTY and not entry.offsets and not group.has_pending_members:
+        if group.state is ClassicGroupState.EMPTY and not entry.offsets and not group.has_pending_members:
             group.delete()
             self.bury(entry, log_failure)
 
-    def bury(self, entry: Entry, done: Callable[[StorageError | None], None]) -> None:
+    def bury(self, entry: GroupEntry, done: Callable[[StorageError | None], None]) -> None:
         """The group is dead: forget it. ``done`` is told when the catalogue has."""
         self._remove(entry)
         self.writer.change(partial(_delete_group, entry.group.group_id), done)
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: GroupEntry) -> None:
         group_id = entry.group.group_id
         entry.is_buried = True
         self.count(entry)
@@ -224,7 +228,7 @@ class Registry:
             if self._entries.get(group_id) is entry:
                 del self._entries[group_id]
 
-    def _save(self, entry: Entry, save: Save) -> None:
+    def _save(self, entry: GroupEntry, save: Save) -> None:
         now_ms = self.clock.time_ms()
         group_id, snapshot = entry.group.group_id, save.snapshot
         if not snapshot.members:
@@ -234,7 +238,7 @@ class Registry:
 
     # Later ------------------------------------------------------------------------------------------------------------
 
-    def _saved(self, entry: Entry, save: Save, failure: StorageError | None) -> None:
+    def _saved(self, entry: GroupEntry, save: Save, failure: StorageError | None) -> None:
         """On the writer's thread."""
         log_failure(failure)
         with entry.lock:
@@ -242,12 +246,12 @@ class Registry:
             answers = self.settle(entry)
         send(answers)
 
-    def _on_timer(self, entry: Entry) -> None:
+    def _on_timer(self, entry: GroupEntry) -> None:
         """On the timer's thread, which every other deadline waits for: the end of a large group's rebalance is a few
         megabytes of answers, so that the writer's thread deals with it."""
         self.writer.call_soon(partial(self._expire, entry))
 
-    def _expire(self, entry: Entry) -> None:
+    def _expire(self, entry: GroupEntry) -> None:
         """On the writer's thread. A timer that was cancelled too late finds nothing due."""
         with entry.lock:
             if entry.timer is not None:

@@ -1,34 +1,23 @@
-"""What goes into a group's state machine and what comes out of it. Plain values; nothing here decides anything."""
+"""The requests, answers, effects and snapshots of groups. Plain values: nothing here decides anything."""
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Any
 
 import attrs
 
+from broker.kafka.groups.classic_states import ClassicGroupState
 from protocol.kafka.errors import ErrorCode
 
-# The member id of a member that has none yet.
+# The member id of a client that has not been given one yet.
 UNKNOWN_MEMBER = ""
 NO_GENERATION = -1
 
-# A member's protocols in its order of preference: name and opaque metadata.
+# The protocols that a member supports, in its order of preference: name and opaque metadata.
 Protocols = tuple[tuple[str, bytes], ...]
-
-
-class GroupState(Enum):
-    """The states, by the names that DescribeGroups and ListGroups show."""
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 @attrs.frozen
 class JoinRequest:
-    """One JoinGroup. ``new_member_id`` is the id it gets if it has to be given one."""
+    """One JoinGroup. ``new_member_id`` is the id that the client is given if it needs one."""
 
     member_id: str
     group_instance_id: str | None
@@ -39,7 +28,7 @@ class JoinRequest:
     protocol_type: str
     protocols: Protocols
     new_member_id: str
-    # KIP-394 (version 4): a dynamic member is told its id first, and is a member once it comes back with it.
+    # KIP-394 (version 4): a dynamic member is given its id first, and joins when it comes back with it.
     member_id_required: bool = True
     # KIP-814 (version 9): a static leader that comes back can be told not to run its assignor.
     can_skip_assignment: bool = True
@@ -63,19 +52,19 @@ class JoinResult:
     protocol_name: str | None = None
     leader: str = ""
     skip_assignment: bool = False
-    members: tuple[JoinMember, ...] = ()  # only the leader gets them
+    members: tuple[JoinMember, ...] = ()  # only in the answer to the leader
 
 
 @attrs.frozen
 class SyncRequest:
-    """One SyncGroup. Protocol type and name are None in versions that do not carry them."""
+    """One SyncGroup. Protocol type and name are None in versions that do not have these fields."""
 
     member_id: str
     group_instance_id: str | None
     generation: int
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: dict[str, bytes] = attrs.field(factory=dict)  # only the leader sends them
+    assignments: dict[str, bytes] = attrs.field(factory=dict)  # by member id; only the leader sends them
 
 
 @attrs.frozen
@@ -86,14 +75,14 @@ class SyncResult:
     assignment: bytes = b""
 
 
-# Where an answer goes. The state machine keeps them for parked members and hands them back; it never calls one.
+# Where an answer goes. The group keeps them for parked requests and hands them back in its effects; it never calls one.
 JoinReply = Callable[[JoinResult], None]
 SyncReply = Callable[[SyncResult], None]
 
 
 @attrs.frozen
 class MemberSnapshot:
-    """One member as it is kept across a restart."""
+    """One member as it is saved."""
 
     member_id: str
     group_instance_id: str | None
@@ -107,7 +96,7 @@ class MemberSnapshot:
 
 @attrs.frozen
 class GroupSnapshot:
-    """A generation as it is kept across a restart."""
+    """A generation as it is saved."""
 
     protocol_type: str
     generation: int
@@ -132,15 +121,33 @@ class SyncAnswer:
     result: SyncResult
 
 
+@attrs.frozen
+class Assigned:
+    """A save makes the leader's assignment of this generation durable. ``assignments``: by member id."""
+
+    generation: int
+    assignments: dict[str, bytes]
+
+
+@attrs.frozen
+class Replaced:
+    """A save makes the new member id of a static member durable. If it fails, the member becomes ``before`` again."""
+
+    generation: int
+    request: JoinRequest
+    old_leader: str
+    before: MemberSnapshot
+
+
 @attrs.frozen(eq=False)
 class Save:
-    """Effect: make this durable, then tell the group by ``saved``. Saves of one group are made durable in their order.
+    """Effect: make the snapshot durable, then call the group's ``saved``. Saves of one group are made durable in order.
 
-    ``then`` is the group's own: what waits for it.
+    ``then`` says what waits for it; None if nothing does.
     """
 
     snapshot: GroupSnapshot
-    then: Any
+    then: Assigned | Replaced | None
 
 
 Effect = JoinAnswer | SyncAnswer | Save
@@ -158,10 +165,10 @@ class MemberDescription:
 
 @attrs.frozen
 class GroupDescription:
-    """What DescribeGroups and ListGroups show. Metadata, assignments and protocol are shown of a stable group only."""
+    """What DescribeGroups and ListGroups show. Metadata, assignments and protocol are only shown if the group is stable."""
 
     group_id: str
-    state: GroupState
+    state: ClassicGroupState
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[MemberDescription, ...] = ()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import attrs
 
+from broker.kafka.groups.coordinator_memory import PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.groups.offsets import Offsets
-from broker.kafka.groups.room import PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.transactions.transaction import Partition, Transaction
 from broker.runtime.threads import Lock
 from broker.runtime.timers import TimerHandle

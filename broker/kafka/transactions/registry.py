@@ -17,9 +17,9 @@ from functools import partial
 from broker.config import BrokerConfig
 from broker.errors import RequestError, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.groups.coordinator_memory import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.groups.offsets import Offsets, rows_of
 from broker.kafka.groups.registry import send
-from broker.kafka.groups.room import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.transactions.entry import Entry, Reply
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.rows import committed_of, row_of, state_of
@@ -128,7 +128,7 @@ class Registry:
     def get_or_create(self, transactional_id: str) -> Entry | None:
         """None where there is no room for one more."""
         entry = self._entries.get(transactional_id)
-        if entry is None and self.groups.has_room(TRANSACTION_BYTES + 2 * len(transactional_id)):
+        if entry is None and self.groups.has_memory_for(TRANSACTION_BYTES + 2 * len(transactional_id)):
             with self._lock:
                 entry = self._entries.setdefault(transactional_id, Entry(Transaction(transactional_id)))
         return entry
@@ -142,7 +142,7 @@ class Registry:
         present = entry.transaction.state
         before = 0 if present is None else len(present.partitions) + len(present.groups)
         growth = (len(state.partitions) + len(state.groups) - before) * PARTICIPANT_BYTES
-        return growth <= 0 or self.groups.has_room(growth)
+        return growth <= 0 or self.groups.has_memory_for(growth)
 
     def drop_if_new(self, entry: Entry) -> None:
         """Forget one that was made for a request and got no state."""
@@ -163,7 +163,7 @@ class Registry:
     def _count(self, entry: Entry) -> None:
         """Something of it has changed: how much room does it take now? Its lock is held."""
         size = 0 if entry.is_gone else entry.size_bytes
-        self.groups.room.add(size - entry.counted_bytes)
+        self.groups.memory.add(size - entry.counted_bytes)
         entry.counted_bytes = size
 
     # Changes ----------------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Registry:
         """
         new = sum((group, key) not in entry.unstable for key in offsets)
         # Each is kept here and, until the transaction ends, in its group.
-        if new and not self.groups.has_room(sum(one.size_bytes for one in offsets.values()) + new * OFFSET_BYTES):
+        if new and not self.groups.has_memory_for(sum(one.size_bytes for one in offsets.values()) + new * OFFSET_BYTES):
             send([partial(reply, ErrorCode.coordinator_not_available)])
             return
         self._make_unstable(entry, group, offsets)

@@ -1,10 +1,11 @@
-"""Drives a pure ``Group`` as the coordinator does, and keeps every answer."""
+"""Drives a pure ``ClassicGroup`` as the coordinator does, and keeps every answer."""
 
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from broker.kafka.groups.group import Group, GroupLimits
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.values import JoinRequest, JoinResult, Save, SyncRequest, SyncResult
 from protocol.kafka.errors import ErrorCode
 
@@ -43,8 +44,8 @@ class Parked:
 class GroupDriver:
     """A group, its time in seconds, and its saves: durable at once, or (``save_at_once = False``) when the test says so."""
 
-    def __init__(self, limits: GroupLimits | None = None, group: Group | None = None) -> None:
-        self.group = group or Group("g", limits or GroupLimits())
+    def __init__(self, limits: GroupLimits | None = None, group: ClassicGroup | None = None) -> None:
+        self.group = group or ClassicGroup("g", limits or GroupLimits())
         self.now = 0.0
         self.save_at_once = True
         self.saves: list[Save] = []
@@ -145,7 +146,7 @@ class GroupDriver:
             newcomer = self.join_new(**how)
             joins = [newcomer] + [self.join(one, **how) for one in ids]
             ids = [one.member_id for one in joins]
-        ids.sort(key=lambda one: one != self.group.roster.leader)
+        ids.sort(key=lambda one: one != self.group.members.leader)
         assignments = {one: f"for {one}".encode() for one in ids}
         syncs = [self.sync(one, assignments=assignments if one == ids[0] else None) for one in ids]
         assert [sync.error for sync in syncs] == [ErrorCode.none] * members

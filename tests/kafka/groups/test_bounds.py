@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.kafka.groups import coordinator, offset_coordinator, rebalance, subscription
-from broker.kafka.groups.group import GroupLimits
+from broker.kafka.groups import coordinator, offset_coordinator, pending_members, subscription
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.coordinator_memory import GROUP_BYTES, OFFSET_BYTES
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.groups.room import GROUP_BYTES, OFFSET_BYTES
+from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.subscription import subscribed_topics
-from broker.kafka.groups.values import GroupState
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
 from tests.kafka.groups.driver import GroupDriver
@@ -57,19 +57,19 @@ def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
     first = group.join()
     for _ in range(20_000):
         last = group.join()
-        assert len(group.group._pending) <= rebalance._PENDING_MAX
-    assert len(group.group._deadlines._heap) <= 2 * rebalance._PENDING_MAX + 64
+        assert len(group.group._pending) <= pending_members.PENDING_MAX
+    assert len(group.group._schedule.members._heap) <= 2 * pending_members.PENDING_MAX + 64
     assert group.join(first.member_id).error == ErrorCode.unknown_member_id, "it begins anew"
     assert group.join(last.member_id).error == ErrorCode.none
     group.wait(10)
-    assert (len(group.group._pending), group.group._pending_bytes) == (0, 0)
+    assert (len(group.group._pending), group.group._pending.size_bytes) == (0, 0)
 
 
 def test_pending_members_are_bounded_by_bytes_too() -> None:
     group = GroupDriver(GroupLimits(max_bytes=64 * KIB))
     for _ in range(200):
         group.join(instance=None, client_host="h", protocols=[("p", b"")])
-    assert 0 < group.group._pending_bytes <= 64 * KIB
+    assert 0 < group.group._pending.size_bytes <= 64 * KIB
 
 
 def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
@@ -90,8 +90,8 @@ def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
     for member_id in many:
         assert group.heartbeat(member_id) == ErrorCode.none
     expire(group, 1_000.0)
-    assert group.group.state is GroupState.EMPTY
-    assert len(group.group.roster) == 0
+    assert group.group.state is ClassicGroupState.EMPTY
+    assert len(group.group.members) == 0
     assert 0 < Instant.compared < 60 * count
 
 
@@ -101,8 +101,8 @@ def generation_of(group: GroupDriver, count: int) -> list[str]:
     for _ in range(count + 1):
         group.join(version=3)
     expire(group, 61.0)
-    assert len(group.group.roster) == count
-    return [member.member_id for member in group.group.roster]
+    assert len(group.group.members) == count
+    return [member.member_id for member in group.group.members]
 
 
 def expire(group: GroupDriver, now: float) -> None:
@@ -129,7 +129,7 @@ def test_a_group_is_full_when_its_members_are_together_too_large_and_goes_on() -
     first, second = group.stable(2, protocols=large)
     assert group.join(protocols=large).error == ErrorCode.group_max_size_reached
     assert group.join(instance="static", protocols=large).error == ErrorCode.group_max_size_reached
-    assert group.group.state is GroupState.STABLE, "who is refused disturbs nobody"
+    assert group.group.state is ClassicGroupState.STABLE, "who is refused disturbs nobody"
     assert group.heartbeat(first) == ErrorCode.none
     again = group.join(first, protocols=large)  # what it has already is not counted twice
     assert again.is_parked
@@ -148,7 +148,7 @@ def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
     waiting = group.sync(follower.member_id)
     answer = group.sync(leader.member_id, assignments={leader.member_id: bytes(MIB)})
     assert (answer.error, waiting.error) == (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error)
-    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert not group.saves
     for one in (leader, follower):
         last = group.join(one.member_id)
@@ -179,7 +179,7 @@ def small(tmp_path: Path) -> Office:
 
 
 def used(office: Office) -> int:
-    return office.groups.room.used
+    return office.groups.memory.used_bytes
 
 
 def test_groups_are_not_made_without_end(small: Office) -> None:
@@ -276,7 +276,7 @@ def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
 
 
 def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "LOCKED_MOST", 3)
+    monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
     office = Office(tmp_path)
     ids = [office.join("g").member_id for _ in range(8)]
     error, errors = office.groups.leave("g", [(one, None) for one in [*ids, "stranger"]])
@@ -292,7 +292,7 @@ def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkey
 def test_offsets_are_fetched_in_parts_and_told_as_asked(wanted: list[tuple[str, list[int]]], most: int) -> None:
     parts = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offset_coordinator, "LOCKED_MOST", most)
+        patch.setattr(offset_coordinator, "LOCKED_MAX", most)
         parts = list(offset_coordinator._parts(wanted))
     assert all(sum(len(partitions) for _, partitions, _ in part) <= most for part in parts)
     told: list[tuple[str, list[int]]] = []
@@ -306,7 +306,7 @@ def test_offsets_are_fetched_in_parts_and_told_as_asked(wanted: list[tuple[str, 
 
 
 def test_offsets_of_many_partitions_are_fetched_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_coordinator, "LOCKED_MOST", 7)
+    monkeypatch.setattr(offset_coordinator, "LOCKED_MAX", 7)
     office = Office(tmp_path)
     office.commit("g", {("orders", n): n for n in range(20)})
     office.write()

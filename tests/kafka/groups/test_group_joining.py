@@ -2,8 +2,9 @@
 
 import pytest
 
-from broker.kafka.groups.group import GroupLimits
-from broker.kafka.groups.values import GroupState, JoinMember
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.rebalancer import GroupLimits
+from broker.kafka.groups.values import JoinMember
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import REBALANCE_MS, GroupDriver
 
@@ -68,7 +69,7 @@ def test_who_does_not_join_within_the_rebalance_timeout_is_out(group: GroupDrive
     group.wait(5)
     assert (newcomer.error, again.error) == (ErrorCode.none, ErrorCode.none)
     assert group.heartbeat(b) == ErrorCode.unknown_member_id
-    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_the_longest_rebalance_timeout_of_the_members_counts(group: GroupDriver) -> None:
@@ -78,7 +79,7 @@ def test_the_longest_rebalance_timeout_of_the_members_counts(group: GroupDriver)
     assert newcomer.is_parked
     group.wait(1)
     assert newcomer.error == ErrorCode.none
-    assert a not in group.group.roster
+    assert a not in group.group.members
 
 
 def test_if_the_leader_does_not_join_again_another_one_leads(group: GroupDriver) -> None:
@@ -131,7 +132,7 @@ def test_a_follower_joining_again_unchanged_is_told_the_generation_there_is(grou
     again = group.join(follower)
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
     assert again.result.members == ()
-    assert group.group.state is GroupState.STABLE
+    assert group.group.state is ClassicGroupState.STABLE
     assert group.sync(follower).result.assignment == f"for {follower}".encode()
 
 
@@ -148,7 +149,7 @@ def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again
     again = group.join(joined.member_id)
     assert again.result == joined.result
     assert again.result.members != ()
-    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_while_syncing_a_member_that_joins_with_other_metadata_starts_a_rebalance(group: GroupDriver) -> None:
@@ -260,7 +261,7 @@ def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
     assert group.leave("client-1") == ErrorCode.none
     assert first.error == ErrorCode.unknown_member_id
     group.wait(3)
-    assert (group.group.state, group.group.generation) == (GroupState.EMPTY, 1)
+    assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 1)
 
 
 def test_a_rebalance_without_initial_delay_is_done_when_all_are_there() -> None:

@@ -6,8 +6,10 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.kafka.groups.group import Group, GroupLimits
-from broker.kafka.groups.values import GroupState, JoinResult, SyncResult
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.rebalancer import GroupLimits
+from broker.kafka.groups.values import JoinResult, SyncResult
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import GroupDriver, Parked
 
@@ -123,7 +125,7 @@ class GroupMachine(RuleBasedStateMachine):
         parked = self.driver.sync(client.member_id, client.generation, assignments, instance=client.instance)
         if len(self.driver.saves) > before:
             instances = {
-                member.member_id: member.group_instance_id or member.member_id for member in self.driver.group.roster
+                member.member_id: member.group_instance_id or member.member_id for member in self.driver.group.members
             }
             self.assigned[client.generation] = {instances[one]: value for one, value in assignments.items()}
         self.requests.append(parked)
@@ -171,11 +173,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.saves.clear()  # the machine stopped before they were written
         if self.driver.saved:
             snapshot = self.driver.saved[-1].snapshot
-            group = Group.restore("g", self.limits, snapshot, self.driver.now)
+            group = ClassicGroup.restore("g", self.limits, snapshot, self.driver.now)
             for generation in [one for one in self.assigned if one > snapshot.generation]:
                 del self.assigned[generation]
         else:
-            group = Group("g", self.limits)
+            group = ClassicGroup("g", self.limits)
             self.assigned.clear()
         self.highest_generation = group.generation
         self.owners.clear()
@@ -187,7 +189,7 @@ class GroupMachine(RuleBasedStateMachine):
     def check_generation(self, client: Client, error: ErrorCode) -> None:
         group = self.driver.group
         if error in (ErrorCode.none, ErrorCode.rebalance_in_progress):
-            assert client.member_id in group.roster
+            assert client.member_id in group.members
             assert client.generation == group.generation
 
     @invariant()
@@ -236,13 +238,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def there_is_a_leader_if_there_are_members(self) -> None:
-        roster = self.driver.group.roster
-        assert (roster.leader in roster) if len(roster) else roster.leader is None
+        members = self.driver.group.members
+        assert (members.leader in members) if len(members) else members.leader is None
 
     @invariant()
     def every_request_is_parked_or_answered_once(self) -> None:
         group = self.driver.group
-        parked = {id(one) for one in [*group._joining.values(), *group._syncing.values()]}
+        parked = {id(one) for one in [*group._parked.joins.values(), *group._parked.syncs.values()]}
         assert parked == {id(one) for one in self.requests if one.is_parked}
         assert all(len(one.answers) <= 1 for one in self.requests)
         self.requests = [one for one in self.requests if one.is_parked]
@@ -250,35 +252,41 @@ class GroupMachine(RuleBasedStateMachine):
     @invariant()
     def only_members_are_parked_and_only_where_they_may_be(self) -> None:
         group = self.driver.group
-        members = {member.member_id for member in group.roster}
-        assert members >= group._joining.keys() | group._syncing.keys() | group._not_synced
-        assert not members & group._pending.keys()
-        assert not group._joining or group.state in (GroupState.PREPARING_REBALANCE, GroupState.STABLE)
-        assert not group._syncing or group.state is GroupState.COMPLETING_REBALANCE
-        assert not members or group.state is not GroupState.EMPTY
+        members = {member.member_id for member in group.members}
+        assert members >= group._parked.joins.keys() | group._parked.syncs.keys() | group._rebalancer.not_synced
+        assert not members & group._pending.ids()
+        assert not group._parked.joins or group.state in (
+            ClassicGroupState.PREPARING_REBALANCE,
+            ClassicGroupState.STABLE,
+        )
+        assert not group._parked.syncs or group.state is ClassicGroupState.COMPLETING_REBALANCE
+        assert not members or group.state is not ClassicGroupState.EMPTY
 
     @invariant()
     def somebody_looks_after_every_member(self) -> None:
         group = self.driver.group
-        for member in group.roster:
-            parked = member.member_id in group._joining or member.member_id in group._syncing
-            assert member.member_id in group._deadlines or parked
-        known = {member.member_id for member in group.roster} | group._pending.keys()
-        assert known >= set(group._deadlines._entries)
-        assert group.wake <= group._next_deadline()
+        for member in group.members:
+            parked = member.member_id in group._parked.joins or member.member_id in group._parked.syncs
+            assert member.member_id in group._schedule.members or parked
+        known = {member.member_id for member in group.members} | group._pending.ids()
+        assert known >= set(group._schedule.members._entries)
+        assert group.wake <= group._schedule.next()
 
     @invariant()
     def its_size_is_that_of_its_members(self) -> None:
         group = self.driver.group
-        of_members = sum(member.size_bytes + len(member.assignment) for member in group.roster)
-        assert (group.roster.size_bytes, group._pending_bytes) == (of_members, sum(group._pending.values()))
+        of_members = sum(member.size_bytes + len(member.assignment) for member in group.members)
+        assert (group.members.size_bytes, group._pending.size_bytes) == (
+            of_members,
+            sum(group._pending._sizes.values()),
+        )
 
     @invariant()
     def a_stable_group_has_the_assignment_of_its_leader(self) -> None:
         group = self.driver.group
-        if group.state is GroupState.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             expected = self.assigned[group.generation]
-            for member in group.roster:
+            for member in group.members:
                 known = member.group_instance_id or member.member_id
                 assert member.assignment == expected.get(known, b"")
 

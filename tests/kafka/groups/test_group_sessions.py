@@ -2,8 +2,9 @@
 
 import pytest
 
-from broker.kafka.groups.group import Group, GroupLimits
-from broker.kafka.groups.values import GroupState
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.rebalancer import GroupLimits
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import REBALANCE_MS, SESSION_MS, GroupDriver
 
@@ -96,7 +97,7 @@ def test_who_is_silent_after_its_sync_was_answered_is_out(group: GroupDriver) ->
         group.heartbeat(leader)
     group.sync(leader)
     group.wait(SESSION_S)
-    assert len(group.group.roster) == 0
+    assert len(group.group.members) == 0
 
 
 def test_a_sync_in_a_stable_group_counts_as_a_heartbeat(group: GroupDriver) -> None:
@@ -132,7 +133,7 @@ def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(
 def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(group: GroupDriver) -> None:
     (a,) = group.stable()
     assert group.leave(a) == ErrorCode.none
-    assert (group.group.state, group.group.generation) == (GroupState.EMPTY, 2)
+    assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 2)
     assert group.saved[-1].snapshot.members == ()
     assert group.saved[-1].snapshot.generation == 2
 
@@ -217,7 +218,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignments(group: GroupD
     (a,) = group.stable()
     description = group.group.describe()
     assert (description.state, description.protocol_type, description.protocol_name) == (
-        GroupState.STABLE,
+        ClassicGroupState.STABLE,
         "consumer",
         "range",
     )
@@ -230,7 +231,7 @@ def test_a_rebalancing_group_is_described_with_its_members_alone(group: GroupDri
     leader, follower = group.stable(2)
     group.join(leader)
     description = group.group.describe()
-    assert (description.state, description.protocol_name) == (GroupState.PREPARING_REBALANCE, "")
+    assert (description.state, description.protocol_name) == (ClassicGroupState.PREPARING_REBALANCE, "")
     assert {(one.member_id, one.metadata, one.assignment) for one in description.members} == {
         (leader, b"", b""),
         (follower, b"", b""),
@@ -240,7 +241,7 @@ def test_a_rebalancing_group_is_described_with_its_members_alone(group: GroupDri
 def restarted(group: GroupDriver) -> GroupDriver:
     """The same group from what was saved last, an hour later."""
     snapshot = group.saved[-1].snapshot
-    after = GroupDriver(group=Group.restore("g", group.group._limits, snapshot, 3600.0))
+    after = GroupDriver(group=ClassicGroup.restore("g", group.group._limits, snapshot, 3600.0))
     after.now = 3600.0
     return after
 
@@ -258,29 +259,29 @@ def test_after_a_restart_a_follower_that_joins_unchanged_starts_no_rebalance(gro
     leader, follower = group.stable(2, protocols=(("range", b"r"), ("sticky", b"s")))
     after = restarted(group)
     assert after.join(follower, protocols=(("range", b"r"), ("sticky", b"s"))).result.leader == leader
-    assert after.group.state is GroupState.STABLE
+    assert after.group.state is ClassicGroupState.STABLE
 
 
 def test_after_a_restart_members_have_a_whole_session_to_show_up(group: GroupDriver) -> None:
     group.stable(2)
     after = restarted(group)
     after.wait(SESSION_S - 0.1)
-    assert len(after.group.roster) == 2
+    assert len(after.group.members) == 2
     after.wait(0.1)
-    assert (after.group.state, after.group.generation) == (GroupState.EMPTY, 3)
+    assert (after.group.state, after.group.generation) == (ClassicGroupState.EMPTY, 3)
 
 
 def test_after_a_restart_an_empty_group_keeps_counting_generations(group: GroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     after = restarted(group)
-    assert after.group.state is GroupState.EMPTY
+    assert after.group.state is ClassicGroupState.EMPTY
     assert after.join_new().result.generation == 3
 
 
 def test_after_a_restart_with_a_lower_limit_the_last_to_join_are_turned_away(group: GroupDriver) -> None:
     members = group.stable(3)
-    after = GroupDriver(group=Group.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
+    after = GroupDriver(group=ClassicGroup.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
     assert [after.heartbeat(one, 3) for one in members] == [ErrorCode.rebalance_in_progress] * 3
     joins = [after.join(one) for one in members]
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]

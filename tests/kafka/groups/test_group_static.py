@@ -2,8 +2,9 @@
 
 import pytest
 
-from broker.kafka.groups.group import Group, GroupLimits
-from broker.kafka.groups.values import GroupState
+from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.rebalancer import GroupLimits
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import REBALANCE_MS, SESSION_MS, GroupDriver, Parked
 
@@ -23,7 +24,11 @@ def stable_pair(group: GroupDriver) -> tuple[str, str]:
     ids = first.member_id, second.member_id
     group.sync(ids[0], assignments={one: f"for {one}".encode() for one in ids})
     group.sync(ids[1])
-    assert (group.group.state, group.group.generation, group.group.roster.leader) == (GroupState.STABLE, 2, ids[0])
+    assert (group.group.state, group.group.generation, group.group.members.leader) == (
+        ClassicGroupState.STABLE,
+        2,
+        ids[0],
+    )
     return ids
 
 
@@ -127,7 +132,7 @@ def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalanc
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
-    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
     again = back(group, "pod-1")
     assert again.is_parked
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
@@ -155,7 +160,7 @@ def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: Gro
     group.join_new()
     group.leave("client-2")
     group.wait(10 * REBALANCE_MS / 1000)
-    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert group.join(a.member_id, instance="pod-0", session_ms=LONG).error == ErrorCode.none
 
 
@@ -164,7 +169,7 @@ def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(g
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.join_new(rebalance_ms=0)
     group.leave("client-2")
-    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     group.wait(0.9)
     assert group.group.wake >= group.now + 0.1
 
@@ -173,7 +178,7 @@ def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: G
     joined = group.join(instance="pod-0")
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.wait(SESSION_MS / 1000)
-    assert group.group.state is GroupState.EMPTY
+    assert group.group.state is ClassicGroupState.EMPTY
     assert back(group, "pod-0").result.generation == 3
 
 
@@ -194,12 +199,12 @@ def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(
     again = back(group, "pod-1")  # before it had synced
     assert group.sync(again.member_id, instance="pod-1").error == ErrorCode.none
     group.wait(2 * REBALANCE_MS / 1000)
-    assert (group.group.state, group.group.generation) == (GroupState.STABLE, 3)
+    assert (group.group.state, group.group.generation) == (ClassicGroupState.STABLE, 3)
 
 
 def test_after_a_restart_static_members_are_known_by_their_instance(group: GroupDriver) -> None:
     leader, follower = stable_pair(group)
-    after = GroupDriver(group=Group.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
+    after = GroupDriver(group=ClassicGroup.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
     after._ids = iter(range(100, 200))  # type: ignore[assignment]
     assert after.heartbeat(leader, 2, instance="pod-0") == ErrorCode.none
     again = back(after, "pod-1")
@@ -244,7 +249,7 @@ def test_a_static_member_that_came_back_and_never_syncs_is_out(group: GroupDrive
     group.sync(leader, assignments={leader: b"all"})
     again = back(group, "pod-1")
     group.wait(REBALANCE_MS / 1000)
-    assert again.member_id not in group.group.roster
+    assert again.member_id not in group.group.members
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
@@ -254,4 +259,4 @@ def test_if_the_new_id_cannot_be_saved_the_old_protocols_hold_as_well(group: Gro
     back(group, "pod-1", protocols=(("range", b"new"),))
     group.finish_save(ErrorCode.not_coordinator)
     assert group.join(follower, instance="pod-1").error == ErrorCode.none
-    assert group.group.state is GroupState.STABLE
+    assert group.group.state is ClassicGroupState.STABLE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.kafka.groups.values import GroupState
+from broker.kafka.groups.classic_states import ClassicGroupState
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.groups.driver import REBALANCE_MS, GroupDriver
 
@@ -27,7 +27,7 @@ def test_every_member_gets_what_the_leader_assigned_to_it(group: GroupDriver) ->
     led = group.sync(leader, assignments={leader: b"0,1", follower: b"2"})
     assert (led.result.assignment, waiting.result.assignment) == (b"0,1", b"2")
     assert (led.result.protocol_type, led.result.protocol_name) == ("consumer", "range")
-    assert group.group.state is GroupState.STABLE
+    assert group.group.state is ClassicGroupState.STABLE
 
 
 def test_a_member_that_the_leader_left_out_gets_nothing(group: GroupDriver) -> None:
@@ -55,7 +55,7 @@ def test_an_assignment_is_handed_out_once_it_is_durable(group: GroupDriver) -> N
     group.save_at_once = False
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
     assert all(sync.is_parked for sync in syncs)
-    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
     kept = {member.member_id: member.assignment for member in group.saves[0].snapshot.members}
     assert kept == {leader: b"0", follower: b"1"}
     group.finish_save()
@@ -68,7 +68,7 @@ def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(gr
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
     group.finish_save(ErrorCode.not_coordinator)
     assert [sync.error for sync in syncs] == [ErrorCode.not_coordinator] * 2
-    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: GroupDriver) -> None:
@@ -78,7 +78,7 @@ def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: Group
     newcomer = group.join_new()
     assert sync.error == ErrorCode.rebalance_in_progress
     group.finish_save()
-    assert group.group.state is GroupState.PREPARING_REBALANCE
+    assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert newcomer.is_parked
 
 
@@ -89,9 +89,9 @@ def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(
     group.join_new(rebalance_ms=1)
     for member in (leader, follower):
         group.join(member)
-    assert (group.group.state, group.group.generation) == (GroupState.COMPLETING_REBALANCE, 3)
+    assert (group.group.state, group.group.generation) == (ClassicGroupState.COMPLETING_REBALANCE, 3)
     group.finish_save()
-    assert group.group.state is GroupState.COMPLETING_REBALANCE
+    assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
 def test_a_second_sync_of_the_leader_does_not_assign_again(group: GroupDriver) -> None:

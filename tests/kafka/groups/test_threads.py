@@ -107,7 +107,7 @@ def test_everybody_is_answered_once(tmp_path: Path) -> None:
     counted = [entry.counted_bytes for entry in groups._registry.entries()]
     for entry in groups._registry.entries():
         groups._registry.count(entry)
-    assert groups.room.used == sum(counted) == sum(entry.counted_bytes for entry in groups._registry.entries())
+    assert groups.memory.used_bytes == sum(counted) == sum(entry.counted_bytes for entry in groups._registry.entries())
     # What it would say is what it has written: the two kinds of memory agree.
     remembered = {
         (entry.group.group_id, topic, partition): committed.offset

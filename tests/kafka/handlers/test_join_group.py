@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.kafka.api import Call
-from broker.kafka.groups.values import GroupState
+from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.handlers.join_group import API
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -43,7 +43,7 @@ def test_metadata_that_is_too_large_for_a_group_is_refused(kafka: Kafka, version
     group = new_group()
     answer = ask_join(kafka, group, version=version, protocols=[{"name": "range", "metadata": bytes(20_000_000)}])
     assert answer.error_code == ErrorCode.group_max_size_reached
-    assert kafka.inside.groups.describe(group)[1].state is GroupState.DEAD, "it was not even made"
+    assert kafka.inside.groups.describe(group)[1].state is ClassicGroupState.DEAD, "it was not even made"
 
 
 def test_a_parked_join_holds_nothing_of_its_frame(kafka: Kafka) -> None:
@@ -59,9 +59,9 @@ def test_a_parked_join_holds_nothing_of_its_frame(kafka: Kafka) -> None:
         other._socket.sendall(len(request).to_bytes(4, "big") + request)
         entry = kafka.inside.groups._registry.get(group)
         assert entry is not None
-        while member_id not in entry.group._joining:
+        while member_id not in entry.group._parked.joins:
             time.sleep(0.01)
-        parked = entry.group._joining[member_id]
+        parked = entry.group._parked.joins[member_id]
         (call,) = [one for one in inspect.getclosurevars(parked).nonlocals.values() if isinstance(one, Call)]
         assert call._request.frame.nbytes == 0
 
@@ -103,7 +103,7 @@ def test_version_0_has_one_timeout_for_session_and_rebalance(kafka: Kafka) -> No
     joined = join(kafka, group, version=0, session_timeout=7_000)
     entry = kafka.inside.groups._registry.get(group)
     assert entry is not None
-    assert entry.group.roster[joined.member_id].rebalance_timeout_ms == 7_000
+    assert entry.group.members[joined.member_id].rebalance_timeout_ms == 7_000
 
 
 @pytest.mark.parametrize("version", [8, 9])

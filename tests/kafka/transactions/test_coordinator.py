@@ -199,39 +199,39 @@ def test_ids_are_not_made_without_end_and_leave_their_room(tmp_path: Path) -> No
     }
     house = House(tmp_path / "data", **settings)
     me = transact(house)
-    room = house.groups.room
+    memory = house.groups.memory
     answers = [house.ask(house.transactions.init, f"x-{n}", 60_000, None) for n in range(1_000)]
     house.settle()
     errors = [answer.error for answer in answers]
     made = errors.count(ErrorCode.none)
     assert 400 < made < 512
     assert set(errors[made:]) == {ErrorCode.coordinator_not_available}
-    assert room.used <= 1024 * 1024
+    assert memory.used_bytes <= 1024 * 1024
     assert house.commit_offset(me, IN, 6) == ErrorCode.none, "what is there goes on"
     assert house.end(me, True) == ErrorCode.none
     house.wait(12)
     assert house.transactions.list() == (ErrorCode.none, [])
     house.groups.on_topic_deleted("in")
     house.settle()
-    assert room.used == 0
+    assert memory.used_bytes == 0
     house.close()
 
 
 def test_partitions_groups_and_offsets_of_a_transaction_take_room_until_its_end(house: House) -> None:
     me = house.init()
-    room, at_rest = house.groups.room, house.groups.room.used
+    memory, at_rest = house.groups.memory, house.groups.memory.used_bytes
     house.add(me, T0)
-    one = room.used
+    one = memory.used_bytes
     assert one > at_rest
     house.commit_offset(me, IN, 5)
-    assert room.used > one
-    with_offset = room.used
+    assert memory.used_bytes > one
+    with_offset = memory.used_bytes
     house.commit_offset(me, IN, 6)
-    assert room.used == with_offset
+    assert memory.used_bytes == with_offset
     house.crash()
-    assert house.groups.room.used == with_offset
+    assert house.groups.memory.used_bytes == with_offset
     house.end(me, False)
-    assert house.groups.room.used == at_rest
+    assert house.groups.memory.used_bytes == at_rest
 
 
 def test_an_id_that_could_not_be_made_durable_is_not_kept(house: House) -> None:
@@ -240,7 +240,7 @@ def test_an_id_that_could_not_be_made_durable_is_not_kept(house: House) -> None:
     house.settle()
     assert answer.error == ErrorCode.coordinator_not_available
     assert house.transactions._registry.get("new") is None
-    assert house.groups.room.used == 0
+    assert house.groups.memory.used_bytes == 0
     house.database.fails = False
     assert house.init(name="new").epoch == 0
 

@@ -1,6 +1,9 @@
-"""The members of one group: dynamic and static, which of them leads, and which protocol they vote for.
+"""The members of one classic group: dynamic and static, which of them leads, and which protocol they vote for.
 
-Pure bookkeeping of a ``Group``; whoever holds the group's lock uses it. It knows no states, deadlines or replies.
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. It knows no states, deadlines or replies.
+
+Tests: tests/kafka/groups/test_group_joining.py, tests/kafka/groups/test_group_static.py,
+tests/kafka/groups/test_group_machine.py.
 """
 
 from collections import Counter
@@ -8,12 +11,12 @@ from collections.abc import Iterator
 
 import attrs
 
-from broker.kafka.groups.room import MEMBER_BYTES, PROTOCOL_BYTES
-from broker.kafka.groups.values import MemberSnapshot, Protocols
+from broker.kafka.groups.coordinator_memory import MEMBER_BYTES, PROTOCOL_BYTES
+from broker.kafka.groups.values import JoinRequest, MemberSnapshot, Protocols
 
 
 def size_of(member_id: str, group_instance_id: str | None, client_id: str, protocols: Protocols) -> int:
-    """About how many bytes a member takes, besides its assignment."""
+    """About how much memory a member takes, in bytes, without its assignment."""
     texts = 2 * len(member_id) + 2 * len(group_instance_id or "") + len(client_id)
     return MEMBER_BYTES + texts + sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
@@ -30,16 +33,43 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    # Not yet in any generation: it may not know its member id, so it cannot send heartbeats.
+    # It is in no generation yet and may not know its member id, so it cannot send heartbeats.
     is_new: bool = False
+
+    @classmethod
+    def new(cls, member_id: str, request: JoinRequest) -> "Member":
+        """The member that a client becomes by joining."""
+        return cls(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+            is_new=True,
+        )
+
+    @classmethod
+    def restore(cls, saved: MemberSnapshot) -> "Member":
+        return cls(
+            saved.member_id,
+            saved.group_instance_id,
+            saved.client_id,
+            saved.client_host,
+            saved.session_timeout_ms,
+            saved.rebalance_timeout_ms,
+            saved.protocols,
+            saved.assignment,
+        )
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes, without its assignment."""
+        """About how much memory it takes, without its assignment."""
         return size_of(self.member_id, self.group_instance_id, self.client_id, self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Its metadata for that protocol; nothing if it does not know the protocol."""
+        """Its metadata for that protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     def vote(self, candidates: set[str]) -> str:
@@ -59,12 +89,12 @@ class Member:
         )
 
 
-class Roster:
-    """Members by id, in the order in which they came."""
+class Members:
+    """Members by id, in the order in which they joined first."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
-        self.size_bytes = 0  # about what all members take, with their assignments
+        self.size_bytes = 0  # about how much memory all members take, with their assignments
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}  # group instance id -> member id
         self._supported: Counter[str] = Counter()  # protocol -> members that support it
@@ -82,16 +112,16 @@ class Roster:
         return self._members[member_id]
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """The member id that this instance has now."""
+        """The member id that this static member has now; None if there is no such member."""
         return self._static.get(group_instance_id)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of its members'; 0 without any."""
+        """The longest rebalance timeout of all members; 0 if there are none."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def add(self, member: Member) -> None:
-        """The first one to come leads."""
+        """The first member becomes the leader."""
         assert member.member_id not in self._members, member.member_id
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self._static, member.group_instance_id
@@ -103,7 +133,7 @@ class Roster:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> None:
-        """Remove it if it is there. If it led, the one that has been here longest leads."""
+        """Remove it if it is there. If it was the leader, the member that has been in the group longest becomes the leader."""
         member = self._members.pop(member_id, None)
         if member is None:
             return
@@ -115,7 +145,7 @@ class Roster:
             self.leader = next(iter(self._members), None)
 
     def replace(self, old_member_id: str, new_member_id: str) -> Member:
-        """A static member comes back under a new member id: all else, leadership too, stays."""
+        """A static member comes back under a new member id. Everything else stays, leadership included."""
         member = self._members.pop(old_member_id)
         assert member.group_instance_id is not None
         self.size_bytes -= member.size_bytes
@@ -127,12 +157,15 @@ class Roster:
             self.leader = new_member_id
         return member
 
-    def update(self, member: Member, client_id: str, protocols: Protocols) -> None:
-        """It has joined again, perhaps with others."""
+    def update(self, member: Member, source: JoinRequest | MemberSnapshot) -> None:
+        """The member has joined again, perhaps with other protocols; or it becomes again what it was."""
         self.size_bytes -= member.size_bytes
         self._count(member.protocols, -1)
-        member.client_id, member.protocols = client_id, protocols
-        self._count(protocols, 1)
+        member.client_id, member.client_host = source.client_id, source.client_host
+        member.session_timeout_ms = source.session_timeout_ms
+        member.rebalance_timeout_ms = source.rebalance_timeout_ms
+        member.protocols = source.protocols
+        self._count(member.protocols, 1)
         self.size_bytes += member.size_bytes
 
     def assign(self, member: Member, assignment: bytes) -> None:
@@ -144,7 +177,8 @@ class Roster:
         return any(self._supported[name] == len(self._members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all members support; most votes win, then the earliest vote."""
+        """Each member votes for the first of its protocols that all members support. The protocol with most votes is selected; of
+        several, the one that was voted for first."""
         candidates = {name for name, members in self._supported.items() if members == len(self._members)}
         votes = Counter(member.vote(candidates) for member in self)
         return votes.most_common(1)[0][0]

@@ -1,0 +1,101 @@
+"""The states of a classic consumer group, by Kafka's names, as one table.
+
+====================  ===================  ====================
+state                 event                next state
+====================  ===================  ====================
+EMPTY                 MEMBER_JOINED        PREPARING_REBALANCE
+EMPTY                 GROUP_DELETED        DEAD
+EMPTY                 BROKER_STOPPED       DEAD
+PREPARING_REBALANCE   GENERATION_STARTED   COMPLETING_REBALANCE
+PREPARING_REBALANCE   GENERATION_EMPTY     EMPTY
+PREPARING_REBALANCE   BROKER_STOPPED       DEAD
+COMPLETING_REBALANCE  ASSIGNMENT_SAVED     STABLE
+COMPLETING_REBALANCE  ASSIGNMENT_FAILED    PREPARING_REBALANCE
+COMPLETING_REBALANCE  MEMBER_JOINED        PREPARING_REBALANCE
+COMPLETING_REBALANCE  MEMBER_CHANGED       PREPARING_REBALANCE
+COMPLETING_REBALANCE  MEMBER_LEFT          PREPARING_REBALANCE
+COMPLETING_REBALANCE  SYNC_TIMED_OUT       PREPARING_REBALANCE
+COMPLETING_REBALANCE  BROKER_STOPPED       DEAD
+STABLE                MEMBER_JOINED        PREPARING_REBALANCE
+STABLE                MEMBER_CHANGED       PREPARING_REBALANCE
+STABLE                MEMBER_LEFT          PREPARING_REBALANCE
+STABLE                SYNC_TIMED_OUT       PREPARING_REBALANCE
+STABLE                LIMIT_LOWERED        PREPARING_REBALANCE
+STABLE                BROKER_STOPPED       DEAD
+DEAD                  BROKER_STOPPED       DEAD
+====================  ===================  ====================
+
+MEMBER_JOINED: a member joins that was not in the group.
+MEMBER_CHANGED: a member joins again with other protocols; or the leader of a stable group joins again; or a static member
+comes back under a new member id and there is no generation yet that it could go on in, or it changes the vote.
+MEMBER_LEFT: a member leaves, or its session times out.
+SYNC_TIMED_OUT: members have not synced within the rebalance timeout and have been removed.
+ASSIGNMENT_SAVED, ASSIGNMENT_FAILED: the leader's assignment is durable; or it cannot be saved, or is too large.
+LIMIT_LOWERED: the group was loaded and has more members than are allowed now.
+GENERATION_STARTED: every member has joined and no pending member is awaited, or the time to join is up; members that have not
+joined are removed, except static ones. GENERATION_EMPTY: the same, and no member is left.
+GROUP_DELETED: the group has no members, and it is deleted or has no offsets left. BROKER_STOPPED: the broker stops.
+
+In PREPARING_REBALANCE the same things happen to members, but the state stays. A pair that is not in the table is a bug in the
+broker (AssertionError).
+"""
+
+from enum import Enum, auto
+
+
+class ClassicGroupState(Enum):
+    """The value is the name that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ClassicGroupEvent(Enum):
+    MEMBER_JOINED = auto()
+    MEMBER_CHANGED = auto()
+    MEMBER_LEFT = auto()
+    SYNC_TIMED_OUT = auto()
+    ASSIGNMENT_SAVED = auto()
+    ASSIGNMENT_FAILED = auto()
+    LIMIT_LOWERED = auto()
+    GENERATION_STARTED = auto()
+    GENERATION_EMPTY = auto()
+    GROUP_DELETED = auto()
+    BROKER_STOPPED = auto()
+
+
+_S, _E = ClassicGroupState, ClassicGroupEvent
+
+TABLE: dict[tuple[ClassicGroupState, ClassicGroupEvent], ClassicGroupState] = {
+    (_S.EMPTY, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
+    (_S.EMPTY, _E.GROUP_DELETED): _S.DEAD,
+    (_S.EMPTY, _E.BROKER_STOPPED): _S.DEAD,
+    (_S.PREPARING_REBALANCE, _E.GENERATION_STARTED): _S.COMPLETING_REBALANCE,
+    (_S.PREPARING_REBALANCE, _E.GENERATION_EMPTY): _S.EMPTY,
+    (_S.PREPARING_REBALANCE, _E.BROKER_STOPPED): _S.DEAD,
+    (_S.COMPLETING_REBALANCE, _E.ASSIGNMENT_SAVED): _S.STABLE,
+    (_S.COMPLETING_REBALANCE, _E.ASSIGNMENT_FAILED): _S.PREPARING_REBALANCE,
+    (_S.COMPLETING_REBALANCE, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
+    (_S.COMPLETING_REBALANCE, _E.MEMBER_CHANGED): _S.PREPARING_REBALANCE,
+    (_S.COMPLETING_REBALANCE, _E.MEMBER_LEFT): _S.PREPARING_REBALANCE,
+    (_S.COMPLETING_REBALANCE, _E.SYNC_TIMED_OUT): _S.PREPARING_REBALANCE,
+    (_S.COMPLETING_REBALANCE, _E.BROKER_STOPPED): _S.DEAD,
+    (_S.STABLE, _E.MEMBER_JOINED): _S.PREPARING_REBALANCE,
+    (_S.STABLE, _E.MEMBER_CHANGED): _S.PREPARING_REBALANCE,
+    (_S.STABLE, _E.MEMBER_LEFT): _S.PREPARING_REBALANCE,
+    (_S.STABLE, _E.SYNC_TIMED_OUT): _S.PREPARING_REBALANCE,
+    (_S.STABLE, _E.LIMIT_LOWERED): _S.PREPARING_REBALANCE,
+    (_S.STABLE, _E.BROKER_STOPPED): _S.DEAD,
+    (_S.DEAD, _E.BROKER_STOPPED): _S.DEAD,
+}
+
+
+def next_state(state: ClassicGroupState, event: ClassicGroupEvent) -> ClassicGroupState:
+    """The table. AssertionError for an event that cannot happen in that state."""
+    after = TABLE.get((state, event))
+    if after is None:
+        raise AssertionError(f"{event.name} in state {state.name}")
+    return after
