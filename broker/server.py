@@ -1,30 +1,23 @@
-"""The assembly: builds every part from the configuration, starts them in order, stops them in the reverse order.
+"""The server: takes the data directory, opens the storage and the services, starts the threads, and stops all of it in order.
 
 This is the one place that knows all services. A ``BrokerServer`` belongs to the thread that made it.
 """
 
 import base64
+import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.errors import BrokerError, ConfigError
-from broker.kafka import handlers
-from broker.kafka.configs.changes import load_defaults
-from broker.kafka.context import KafkaBroker
-from broker.kafka.groups.coordinator import GroupCoordinator
-from broker.kafka.service import KafkaService
-from broker.kafka.topic_maker import TopicMaker
-from broker.kafka.transactions.coordinator import TransactionCoordinator
-from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
+from broker.network.part import ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas
-from broker.network.service import Service
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
@@ -34,7 +27,8 @@ from broker.storage.data_directory import DataDirectory
 from broker.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from broker.shuffle.assembly import Shuffle
+    from broker.kafka.assembly import KafkaPart
+    from broker.kafka.context import KafkaContext
 
 log = get_logger("server")
 
@@ -46,9 +40,24 @@ _PATIENCE_S = 5.0
 _LEAST_PATIENCE_S = 0.05
 # What the last fsyncs and the checkpoint files have (s) when the logs' time to become durable is over.
 _SETTLE_S = 0.5
-_SCHEMES = ("kafka", "shuffle")
-# Spill files that a broker with shuffle:// listeners keeps open at most.
-_SPILL_FILES = 256
+
+
+@attrs.frozen
+class _Source:
+    """Where the server finds a service: the module that has its ``assemble`` function (see ``broker.network.part``)."""
+
+    module: str
+    always: bool = False  # opened even where no listener has its scheme
+    open_files: int = 0  # how many files besides the logs' the service would like to keep open
+
+
+# By the scheme of their listeners, in the order in which they open; they close in the reverse order. A module is imported only
+# where its service is opened.
+_SERVICES = {
+    # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
+    "kafka": _Source("broker.kafka.assembly", always=True),
+    "shuffle": _Source("broker.shuffle.assembly", open_files=256),
+}
 
 
 class BrokerServer:
@@ -73,8 +82,7 @@ class BrokerServer:
         self._directory: DataDirectory | None = None
         self._logs: LogManager | None = None
         self._sockets: SocketServer | None = None
-        self._broker: KafkaBroker | None = None
-        self._shuffle: Shuffle | None = None
+        self._parts: dict[str, ServicePart] = {}  # by scheme
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -101,11 +109,12 @@ class BrokerServer:
         finished = True
         if self._sockets is not None and self.started_ms:
             if self.crash is None:
-                self.kafka.stopping = True  # work that takes long looks at it
+                for part in self._parts.values():
+                    part.stopping()
             self._sockets.stop_accepting(timeout / 4)
             if self.crash is None:
-                self.kafka.transactions.shut_down()
-                self.kafka.groups.shut_down()
+                for part in self._parts.values():
+                    part.shut_down()
                 left = max(0.0, drained_by - clock.monotonic())
                 finished = self._sockets.drain(left)
                 if not finished:
@@ -134,10 +143,14 @@ class BrokerServer:
             bound[listener.name] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return bound
 
+    def part(self, scheme: str) -> ServicePart | None:
+        """The service of this scheme, if it is open."""
+        return self._parts.get(scheme)
+
     @property
-    def kafka(self) -> KafkaBroker:
-        assert self._broker is not None
-        return self._broker
+    def kafka(self) -> "KafkaContext":
+        """What the handlers of the Kafka service share: for tests, and for programs that look into an embedded broker."""
+        return cast("KafkaPart", self._parts["kafka"]).context
 
     @property
     def sockets(self) -> SocketServer:
@@ -149,8 +162,8 @@ class BrokerServer:
     def _start(self) -> None:
         config, runtime = self.config, self.runtime
         for listener in self._all_listeners():
-            if listener.scheme not in _SCHEMES:
-                schemes = " and ".join(f"{scheme}://" for scheme in _SCHEMES)
+            if listener.scheme not in _SERVICES:
+                schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
         self._descriptors = self._share_out_descriptors()
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
@@ -175,44 +188,44 @@ class BrokerServer:
         self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
-        groups = GroupCoordinator(runtime.clock, self._sockets.timer, self._catalogue, config)
-        transactions = TransactionCoordinator(
-            TransactionRegistry(runtime.clock, self._sockets.timer, self._catalogue, config, logs, groups)
-        )
-        self._logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
-        self._broker = KafkaBroker(
-            config=config,
-            logs=self._logs,
-            flusher=self._logs.flusher,
-            catalogue=self._catalogue,
-            groups=groups,
-            transactions=transactions,
-            clock=runtime.clock,
-            timer=self._sockets.timer,
-            entropy=runtime.entropy,
-            cluster_id=self._cluster_id(self._catalogue),
-            apis=handlers.load(),
-            topic_maker=TopicMaker(logs),
-            endpoints=self._endpoints(),
-            ports={one.name: self._sockets.address(one.name)[1] for one in self._all_listeners()},
-        )
-        load_defaults(self._broker)
-        groups.open(lambda topic: logs.topic(topic) is not None)
-        transactions.open()
-        self._spawn("flusher", self._logs.flusher)
-        self._spawn("catalogue-writer", groups.writer)
-        self._spawn("marker-writer", transactions.markers)
-        self._spawn("housekeeper", self._logs.housekeeper)
-        self._spawn("topic-maker", self._broker.topic_maker)
-        services: dict[str, Service] = {}
-        for listener in self._all_listeners():
-            if listener.scheme == "kafka":
-                services[listener.name] = KafkaService(self._broker)
-            else:
-                services[listener.name] = self._shuffle_service(listener)
-        self._sockets.start(services)
+        self._open_services(logs, self._catalogue)
+        self._spawn_threads(logs)
+        self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
+
+    def _open_services(self, logs: LogManager, catalogue: Catalogue) -> None:
+        cluster_id = self._cluster_id(catalogue)
+        listeners = self._all_listeners()
+        addresses = {listener.name: self.sockets.address(listener.name) for listener in listeners}
+        sources = self._sources()
+        wished_files = sum(source.open_files for source in sources.values())
+        for scheme, source in sources.items():
+            surroundings = Surroundings(
+                config=self.config,
+                runtime=self.runtime,
+                timer=self.sockets.timer,
+                catalogue=catalogue,
+                cluster_id=cluster_id,
+                listeners=listeners,
+                addresses=addresses,
+                open_files=self._descriptors.spill_files * source.open_files // max(wished_files, 1),
+            )
+            part: ServicePart = importlib.import_module(source.module).assemble(surroundings, logs)
+            self._parts[scheme] = part
+            part.open()
+
+    def _spawn_threads(self, logs: LogManager) -> None:
+        """Those for which others wait come first, so that they are stopped last."""
+        threads = [thread for part in self._parts.values() for thread in part.threads()]
+        self._spawn("flusher", logs.flusher)
+        for thread in threads:
+            if thread.waited_for:
+                self._spawn(thread.name, thread.body)
+        self._spawn("housekeeper", logs.housekeeper)
+        for thread in threads:
+            if not thread.waited_for:
+                self._spawn(thread.name, thread.body)
 
     def _release(self, deadline: float | None = None) -> None:
         """Let go of everything that was taken, in the reverse order; by ``deadline``, a time of the clock, if there is one."""
@@ -234,11 +247,8 @@ class BrokerServer:
                 log.warning("thread_left_behind", body=thread.name)
                 self.left_behind += 1
         self._threads = []
-        if self._shuffle is not None:
-            self._shuffle.close()
-        if self._broker is not None:
-            self._broker.transactions.shut_down()
-            self._broker.groups.close()
+        for part in reversed(self._parts.values()):
+            part.close()
         logs, self._logs = self._logs, None
         ended = True
         if logs is not None:
@@ -265,15 +275,6 @@ class BrokerServer:
         self.crash = error
         self._ended.set()
 
-    def _shuffle_service(self, listener: Listener) -> Service:
-        """Imported and started only where it is used: most brokers are Kafka's alone."""
-        from broker.shuffle.assembly import Shuffle
-
-        if self._shuffle is None:
-            self._shuffle = Shuffle(self.config, self.runtime, self.sockets.timer, self._descriptors.spill_files)
-            self._spawn("spiller", self._shuffle.spiller)
-        return self._shuffle.service(listener)
-
     def _cluster_id(self, catalogue: Catalogue) -> str:
         stored = catalogue.meta("cluster_id")
         wanted = self.config.cluster_id
@@ -292,22 +293,17 @@ class BrokerServer:
         control = self.config.control_listener
         return [*self.config.listeners, *([control] if control is not None else [])]
 
-    def _endpoints(self) -> dict[str, tuple[str, int]]:
-        assert self._sockets is not None
-        endpoints = {}
-        for listener in self._all_listeners():
-            advertised = self.config.advertised_address(listener.name)
-            host, port = self._sockets.address(listener.name)
-            # The name that was configured rather than what it resolved to: `localhost` stays `localhost`.
-            endpoints[listener.name] = advertised or (listener.host or host, port)
-        return endpoints
+    def _sources(self) -> dict[str, _Source]:
+        """The services of this broker, by scheme."""
+        schemes = {listener.scheme for listener in self._all_listeners()}
+        return {scheme: source for scheme, source in _SERVICES.items() if source.always or scheme in schemes}
 
     def _share_out_descriptors(self) -> Descriptors:
         config = self.config
         return share_out(
             self.runtime.descriptor_limit(),
             open_files=config.max_open_files,
-            spill_files=_SPILL_FILES if any(each.scheme == "shuffle" for each in self._all_listeners()) else 0,
+            spill_files=sum(source.open_files for source in self._sources().values()),
             connections=config.max_connections,
             control_connections=CONTROL_CONNECTIONS if config.control_listener is not None else 0,
             processors=config.network_threads,

@@ -6,11 +6,12 @@ they get the request as it came and send bytes themselves.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
 from broker.errors import RequestError
+from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
@@ -18,9 +19,6 @@ from protocol.errors import MessageTooLarge
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from protocol.kafka.schema.control import Counted
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
@@ -46,19 +44,19 @@ class KafkaRequest(Request):
     def body(self) -> memoryview:
         return self.frame[self.body_offset :]
 
-    def work(self, broker: "KafkaBroker") -> Work:
+    def work(self, context: KafkaContext) -> Work:
         """The work on this request: for nobody once its client has gone or the broker stops."""
         connection = self.connection
-        return Work(lambda: connection.closed or broker.stopping)
+        return Work(lambda: connection.closed or context.stopping)
 
 
 class Call:
     """A control request: the parsed body, the work on it, and the one reply it is owed."""
 
-    __slots__ = ("_broker", "_outbox", "_replied", "_request", "body")
+    __slots__ = ("_context", "_outbox", "_replied", "_request", "body")
 
-    def __init__(self, broker: "KafkaBroker", request: KafkaRequest, outbox: Outbox, body: Any) -> None:
-        self._broker = broker
+    def __init__(self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, body: Any) -> None:
+        self._context = context
         self._request = request
         self._outbox = outbox
         self._replied = False
@@ -67,7 +65,7 @@ class Call:
     @property
     def work(self) -> Work:
         """The work on this request. Most have so little that they never ask."""
-        return self._request.work(self._broker)
+        return self._request.work(self._context)
 
     @property
     def api_version(self) -> int:
@@ -142,11 +140,11 @@ class Api:
     key: ApiKey
     min_version: int
     max_version: int
-    handle: Callable[["KafkaBroker", Call], Fields | None] | None = None
+    handle: Callable[[KafkaContext, Call], Fields | None] | None = None
     on_error: Callable[[Call, RequestError], Fields] | None = None
     inline: bool = False
-    handle_raw: Callable[["KafkaBroker", KafkaRequest, Outbox], None] | None = None
-    prepare: Callable[["KafkaBroker", KafkaRequest], bool] | None = None
+    handle_raw: Callable[[KafkaContext, KafkaRequest, Outbox], None] | None = None
+    prepare: Callable[[KafkaContext, KafkaRequest], bool] | None = None
     inline_max_bytes: int = INLINE_BYTES
     lane: str | None = None
     # The size of a body says how many entries it may have. Not so where it carries records.

@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import timedelta
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from broker.errors import RequestError, StorageError
+from broker.kafka.api import Call
+from broker.kafka.context import KafkaContext
+from broker.network.work import Work
+from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.api import Call
-    from broker.kafka.context import KafkaBroker
-    from broker.network.work import Work
-    from broker.storage.log.log import Log
 
 T = TypeVar("T", bound=Hashable)
 
@@ -45,15 +43,15 @@ GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CO
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 
-def online_log(broker: "KafkaBroker", topic: str, partition: int) -> "Log":
+def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
     """The partition's log, ready to be used.
 
     Raises RequestError (unknown_topic_or_partition) where there is no such partition, StorageError where there is one that
     cannot be served.
     """
-    log = broker.logs.get(topic, partition)
+    log = context.logs.get(topic, partition)
     if log is None:
-        info = broker.logs.topic(topic)
+        info = context.logs.topic(topic)
         if info is None or not 0 <= partition < info.partitions:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
         raise StorageError(f"The log of {topic}-{partition} could not be opened.")
@@ -62,7 +60,7 @@ def online_log(broker: "KafkaBroker", topic: str, partition: int) -> "Log":
     return log
 
 
-def check_leader_epoch(log: "Log", current_leader_epoch: int) -> None:
+def check_leader_epoch(log: Log, current_leader_epoch: int) -> None:
     """KIP-320: a client that says which epoch it knows is told when its metadata is old or ahead of ours. -1: it did not say."""
     if current_leader_epoch == -1 or current_leader_epoch == log.leader_epoch:
         return
@@ -81,18 +79,18 @@ def error_fields(error: RequestError | StorageError) -> tuple[int, str]:
     return ErrorCode.kafka_storage_error, str(error)[:_MESSAGE_MAX]
 
 
-def deadline_of(call: "Call", timeout: timedelta) -> float:
+def deadline_of(call: Call, timeout: timedelta) -> float:
     """When a request that changes topics has used up its ``timeout`` (Clock.monotonic() s). Clients that send 0 or -1 mean to
     wait for as long as it takes: then it is infinite."""
     seconds = timeout.total_seconds()
     return call.received_at + seconds if seconds > 0 else inf
 
 
-def check_time(broker: "KafkaBroker", work: "Work", deadline: float) -> None:
+def check_time(context: KafkaContext, work: Work, deadline: float) -> None:
     """Before each topic of a request that changes some. RequestError (request_timed_out): it comes too late, and is left
     alone. Abandoned: nobody waits for the answer any more."""
     work.checkpoint()
-    if broker.clock.monotonic() >= deadline:
+    if context.clock.monotonic() >= deadline:
         raise RequestError(ErrorCode.request_timed_out, "The time-out of the request was over before its turn came.")
 
 
@@ -101,15 +99,15 @@ def repeated(items: Iterable[T]) -> set[T]:
     return {item for item, count in Counter(items).items() if count > 1}
 
 
-def check_replicas(broker: "KafkaBroker", broker_ids: Sequence[int]) -> None:
+def check_replicas(context: KafkaContext, broker_ids: Sequence[int]) -> None:
     """A manual assignment of one partition: this node, once. Raises RequestError with invalid_replica_assignment."""
-    if list(broker_ids) == [broker.node_id]:
+    if list(broker_ids) == [context.node_id]:
         return
-    strangers = sorted(set(broker_ids) - {broker.node_id})
+    strangers = sorted(set(broker_ids) - {context.node_id})
     if strangers:
-        message = f"There is no broker {strangers[0]}; this cluster is broker {broker.node_id} alone."
+        message = f"There is no broker {strangers[0]}; this cluster is broker {context.node_id} alone."
     elif broker_ids:
-        message = f"Broker {broker.node_id} is given more than once for one partition."
+        message = f"Broker {context.node_id} is given more than once for one partition."
     else:
         message = "A partition needs at least one replica."
     raise RequestError(ErrorCode.invalid_replica_assignment, message)

@@ -1,13 +1,15 @@
-"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and who we are."""
+"""What Kafka's handlers share: the logs, the catalogue, the groups, the clock, and the identity of this broker."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 
+from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
+from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.metadata_cache import MetadataCache
 from broker.kafka.topic_maker import TopicMaker
+from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
@@ -17,12 +19,6 @@ from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
-
-if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.kafka.api import Api
-    from broker.kafka.groups.coordinator import GroupCoordinator
-    from broker.kafka.transactions.coordinator import TransactionCoordinator
 
 log = get_logger("kafka")
 
@@ -34,24 +30,26 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 @attrs.define(eq=False)
-class KafkaBroker:
-    """Made once by the assembly; its parts guard themselves."""
+class KafkaContext:
+    """One for all handlers, made by the assembly. Any thread may use it: each of the objects in it guards itself."""
 
-    config: "BrokerConfig"
+    config: BrokerConfig
     logs: LogManager
     flusher: Flusher
     catalogue: Catalogue
-    groups: "GroupCoordinator"
-    transactions: "TransactionCoordinator"
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
     clock: Clock
     timer: Timer
     entropy: Entropy
     cluster_id: str
-    apis: "dict[int, Api]"
     topic_maker: TopicMaker
-    # Set when the listeners are bound: what clients are told to connect to, per listener.
+    # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
+    api_ranges: dict[int, tuple[int, int]]
+    features: dict[str, tuple[int, int]]
+    # What clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
-    # The ports that are bound, per listener.
+    # The ports that are bound, by the listener's name.
     ports: dict[str, int] = attrs.Factory(dict)
     # monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
@@ -61,16 +59,11 @@ class KafkaBroker:
     ack_deadlines: AckDeadlines = attrs.field(init=False)
     # Logs that parked fetches watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))
-    # What ApiVersions tells.
-    api_ranges: dict[int, tuple[int, int]] = attrs.field(init=False)
-    features: dict[str, tuple[int, int]] = attrs.field(init=False)
     # (event, topic, partition) -> monotonic() s before which it is not logged again.
     _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.ack_deadlines = AckDeadlines(self.clock, self.timer)
-        self.api_ranges = {key: api.advertised for key, api in self.apis.items() if api.feature is None}
-        self.features = {api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None}
 
     @property
     def node_id(self) -> int:

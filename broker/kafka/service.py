@@ -7,7 +7,7 @@ import struct
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call, KafkaRequest
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.connection import Connection
 from broker.network.service import Outbox, Peer, Request
@@ -61,9 +61,10 @@ class KafkaSession:
 class KafkaService:
     """Kafka's API."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
-        self._broker = broker
-        self._apis = broker.apis
+    def __init__(self, context: KafkaContext, apis: dict[int, Api]) -> None:
+        """``apis``: those that are served, by key."""
+        self._context = context
+        self._apis = apis
 
     def connect(self, peer: Peer) -> KafkaSession:
         return KafkaSession(self._apis)
@@ -79,7 +80,7 @@ class KafkaService:
                     return True
             else:
                 try:
-                    if prepare(self._broker, request):
+                    if prepare(self._context, request):
                         return True
                 except TooManyEntries:
                     request.lane = BULK
@@ -91,7 +92,7 @@ class KafkaService:
         assert isinstance(request, KafkaRequest)
         try:
             if request.api.handle_raw is not None:
-                request.api.handle_raw(self._broker, request, outbox)
+                request.api.handle_raw(self._context, request, outbox)
             else:
                 self._call(request, outbox)
         except ProtocolError as error:
@@ -105,13 +106,13 @@ class KafkaService:
         api = request.api
         assert api.handle is not None
         if api.lane is not None:
-            request.work(self._broker).checkpoint()  # it may have waited for its turn
+            request.work(self._context).checkpoint()  # it may have waited for its turn
         body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
         # A call may be parked for minutes, a join for one: all that it needs of its bytes has been copied.
         request.frame = _NOTHING
-        call = Call(self._broker, request, outbox, body)
+        call = Call(self._context, request, outbox, body)
         try:
-            fields = api.handle(self._broker, call)
+            fields = api.handle(self._context, call)
         except RequestError as error:
             if api.on_error is None:
                 raise

@@ -1,7 +1,13 @@
-"""The shuffle service put together from the broker's settings, for all its listeners."""
+"""The shuffle service put together from the broker's settings, for all its listeners.
+
+Tests: tests/shuffle/test_writing.py, tests/shuffle/test_reading.py, tests/test_server.py.
+"""
+
+from collections.abc import Sequence
 
 from broker.config import BrokerConfig, Listener
 from broker.errors import ConfigError
+from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
 from broker.shuffle.partition.budget import Budget
@@ -9,22 +15,29 @@ from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
 from broker.shuffle.serving.writers import WriterSettings
 from broker.shuffle.spill.spiller import OPEN_FILES, Spiller
+from broker.storage.log_manager import LogManager
 from protocol.shuffle.generation import Generation
 
-# The value of shuffle_disk_bytes for half of what is free.
+# The value of shuffle_disk_bytes that stands for half of the free space.
 OF_THE_FILE_SYSTEM = -2
 
 
-class Shuffle:
-    """``spiller`` is the body of a thread that the broker runs from here to ``close``."""
+def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
+    """The service keeps its data in files of its own and does not use the logs."""
+    return ShufflePart(surroundings.config, surroundings.runtime, surroundings.timer, surroundings.open_files)
+
+
+class ShufflePart:
+    """The partitions and the spiller, which all shuffle listeners share."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer, open_files: int = OPEN_FILES) -> None:
-        """``open_files``: spill files that may be open at a time."""
+        """``open_files``: how many spill files may be open at a time."""
         self._config = config
-        budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
+        self._runtime = runtime
+        self._budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
         directory = f"{config.data_dir}/shuffle"
         self.spiller = Spiller(
-            runtime.disk, directory, budget, runtime.clock, config.shuffle_released_bytes, open_files
+            runtime.disk, directory, self._budget, runtime.clock, config.shuffle_released_bytes, open_files
         )
         settings = PartitionSettings(
             request_timeout_s=config.shuffle_partition_request_timeout_ms / 1000,
@@ -33,19 +46,25 @@ class Shuffle:
             ttl_s=config.shuffle_blocking_ttl_ms / 1000,
             writer_retention_s=config.shuffle_writer_retention_ms / 1000,
         )
-        self.partitions = Partitions(settings, budget, self.spiller, runtime.clock, timer)
+        self.partitions = Partitions(settings, self._budget, self.spiller, runtime.clock, timer)
+
+    def open(self) -> None:
         self.partitions.load()
+        config = self._config
         if config.shuffle_disk_bytes == OF_THE_FILE_SYSTEM:
-            budget.disk_max = budget.disk + runtime.disk.free_bytes(config.data_dir) // 2
+            self._budget.disk_max = self._budget.disk + self._runtime.disk.free_bytes(config.data_dir) // 2
+
+    def threads(self) -> Sequence[PartThread]:
+        return [PartThread("spiller", self.spiller)]
 
     def service(self, listener: Listener) -> ShuffleService:
-        """Raises ConfigError for a generation of Flink's that is not spoken."""
-        wanted = listener.options.get("generation", "2.0")
+        """Raises ConfigError for a release of Flink whose protocol is not known."""
+        release = listener.options.get("generation", "2.0")
         try:
-            generation = Generation(wanted)
+            generation = Generation(release)
         except ValueError:
             raise ConfigError(
-                f"Set the generation of the listener {listener.name} to a release of Flink from 1.16 to 2.3, not {wanted!r}."
+                f"Set the generation of the listener {listener.name} to a release of Flink from 1.16 to 2.3, not {release!r}."
             ) from None
         return ShuffleService(
             generation,
@@ -55,7 +74,12 @@ class Shuffle:
             self._config.outgoing_high_water_bytes,
         )
 
+    def stopping(self) -> None:
+        """Nothing to do: no request of this protocol waits."""
+
+    def shut_down(self) -> None:
+        """Nothing to do: streams just end, and their readers and writers connect to the next broker."""
+
     def close(self) -> None:
-        """The spiller's thread has ended."""
         self.partitions.close()
         self.spiller.close()

@@ -25,7 +25,7 @@ from broker.network.service import Peer
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemSocket
 from broker.runtime.timers import Timer
-from broker.shuffle.assembly import Shuffle
+from broker.shuffle.assembly import ShufflePart
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.data_type import DataType
@@ -69,7 +69,8 @@ class Bench:
             shuffle_memory_bytes=1 << 36,
         )
         runtime = system_runtime()
-        self.shuffle = Shuffle(config, runtime, Timer(runtime.clock))
+        self.shuffle = ShufflePart(config, runtime, Timer(runtime.clock))
+        self.shuffle.open()
         self.service = self.shuffle.service(config.listeners[0])
         self.quotas = ConnectionQuotas(1 << 30, 1 << 30, {}, 0)
         self.processor = Processor(

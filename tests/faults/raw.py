@@ -185,7 +185,7 @@ class Faults:
 
     def all_requests(self) -> Iterator[tuple[ApiKey, int, bytes]]:
         """One plain request for every API and version that is served."""
-        for api in self.broker.server.kafka.apis.values():
+        for api in self.broker.server.part("kafka").apis.values():
             for version in range(api.min_version, api.max_version + 1):
                 if api.key is ApiKey.END_TXNS:
                     yield api.key, version, end_txns.request(9, "raw", [], False)

@@ -173,8 +173,9 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
         warm(reading)
 
     kafka = faults.broker.server.kafka
-    api = kafka.apis[ApiKey.FETCH]
-    monkeypatch.setitem(kafka.apis, ApiKey.FETCH, attrs.evolve(api, prepare=cold))
+    apis = faults.broker.server.part("kafka").apis
+    api = apis[ApiKey.FETCH]
+    monkeypatch.setitem(apis, ApiKey.FETCH, attrs.evolve(api, prepare=cold))
     monkeypatch.setattr(handler._Reading, "warm", slow_disk)
     client = faults.connect()
     client.send(fetch(faults.topic, max_wait_ms=3_600_000))

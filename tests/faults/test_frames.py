@@ -119,7 +119,7 @@ def test_an_api_that_does_not_exist_closes_the_connection_after_what_came_before
 
 
 def test_a_version_that_is_not_served_closes_the_connection_but_api_versions_says_which_are(faults: Faults) -> None:
-    for api in faults.broker.server.kafka.apis.values():
+    for api in faults.broker.server.part("kafka").apis.values():
         for version in (api.min_version - 1, api.max_version + 1, 32_767):
             if version < 0:
                 continue

@@ -101,8 +101,8 @@ def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
         go_on.wait(10)
         park(parked)
 
-    api = broker.server.kafka.apis[ApiKey.FETCH]
-    monkeypatch.setitem(broker.server.kafka.apis, ApiKey.FETCH, attrs.evolve(api, prepare=on_a_handler))
+    api = broker.server.part("kafka").apis[ApiKey.FETCH]
+    monkeypatch.setitem(broker.server.part("kafka").apis, ApiKey.FETCH, attrs.evolve(api, prepare=on_a_handler))
     monkeypatch.setattr(handler._Parked, "park", late_park)
     with eager_reader(broker):
         assert began.wait(10)

@@ -22,7 +22,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.disk import File, SystemDisk
-from broker.shuffle.assembly import Shuffle
+from broker.shuffle.assembly import ShufflePart
 from broker.shuffle.partitions import Partitions
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
@@ -303,7 +303,7 @@ class Served:
     """A running server; ``connect`` to it."""
 
     sockets: SocketServer
-    shuffle: Shuffle
+    shuffle: ShufflePart
     disk: MoodyDisk
     data_dir: Path
     clients: list[Client] = attrs.Factory(list)
@@ -362,7 +362,8 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
     )
     sockets = SocketServer(runtime, settings, ConnectionQuotas(1 << 30, 1 << 30, {}, 0), crashes.append)
     sockets.bind([Binding(g.value, g.value, "127.0.0.1", 0, 0, 100 << 20) for g in Generation])
-    shuffle = Shuffle(config, runtime, sockets.timer)
+    shuffle = ShufflePart(config, runtime, sockets.timer)
+    shuffle.open()
     spiller = runtime.threads.spawn("spiller", shuffle.spiller, crashes.append)
     listeners = {g: attrs.evolve(config.listeners[0], options={"generation": g.value}) for g in Generation}
     sockets.start({g.value: shuffle.service(listeners[g]) for g in Generation})

@@ -78,7 +78,7 @@ class ShuffleScene:
 
     def check(self, server: Any) -> None:
         """At any moment: memory is bounded by the budget, or one payload."""
-        shuffle = server._shuffle
+        shuffle = server.part("shuffle")
         if shuffle is None:
             return
         budget = shuffle.partitions.budget
@@ -87,7 +87,7 @@ class ShuffleScene:
 
     def check_idle(self, server: Any) -> None:
         """Everybody sleeps: nobody may sleep on something to send, and the budget is what the partitions have."""
-        shuffle, world = server._shuffle, self.world
+        shuffle, world = server.part("shuffle"), self.world
         assert world.process is not None
         if shuffle is None or any(
             not thread.at_rest or thread.frozen_until > world.now for thread in world.process.threads
@@ -106,7 +106,7 @@ class ShuffleScene:
                     _check_receivers(connection)
 
     def leftovers(self, server: Any) -> dict[str, Any]:
-        shuffle = server._shuffle
+        shuffle = server.part("shuffle")
         partitions = shuffle.partitions
         return {
             "partitions": len(partitions._by_id),

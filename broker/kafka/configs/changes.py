@@ -9,7 +9,7 @@ Runs on handler threads: it writes the catalogue.
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -25,14 +25,12 @@ from broker.kafka.configs.resources import (
     require_topic,
     stored_overrides,
 )
+from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.work import Work
 from broker.runtime.threads import Lock
 from broker.storage.log.log_config import BY_NAME, LogConfig
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 log = get_logger("kafka")
 
@@ -50,7 +48,7 @@ Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(
-    broker: "KafkaBroker", work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
+    context: KafkaContext, work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
 ) -> list[dict[str, Any]]:
     """The results for the resources of a request, each of which fails or succeeds on its own."""
     twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
@@ -63,7 +61,7 @@ def alter(
                 raise RequestError(ErrorCode.invalid_request, "Name each resource only once in a request.")
             if repeated(config.name for config in resource.configs):
                 raise RequestError(ErrorCode.invalid_request, "Name each setting only once for a resource.")
-            _alter_one(broker, resource, validate_only, plan(resource))
+            _alter_one(context, resource, validate_only, plan(resource))
         except (RequestError, StorageError) as error:
             code, message = error_fields(error)
         results.append(
@@ -84,43 +82,43 @@ def refuse_null(configs: Iterable[Any]) -> None:
         raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value: null is none.")
 
 
-def _alter_one(broker: "KafkaBroker", resource: Any, validate_only: bool, plan: Plan) -> None:
+def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: Plan) -> None:
     kind, name = resource.resource_type, resource.resource_name
     if kind == ResourceType.TOPIC:
         if not name:
             raise RequestError(
                 ErrorCode.invalid_request, "Name the topic; the defaults of all topics are the broker's."
             )
-        info = require_topic(broker, name)
-        changes = plan(info.configs, lambda setting: _topic_value(broker, setting))
-        broker.logs.alter_topic_configs(name, changes, validate_only=validate_only)
+        info = require_topic(context, name)
+        changes = plan(info.configs, lambda setting: _topic_value(context, setting))
+        context.logs.alter_topic_configs(name, changes, validate_only=validate_only)
     elif kind == ResourceType.BROKER:
-        entity = str(broker.node_id) if is_this_broker(broker, name) else ""
-        _alter_broker(broker, entity, validate_only, plan)
+        entity = str(context.node_id) if is_this_broker(context, name) else ""
+        _alter_broker(context, entity, validate_only, plan)
     elif kind == ResourceType.GROUP:
         entity = group_configs.require_name(name)
         with _LOCK:
-            checked = group_configs.check(plan(group_configs.own(broker, name), group_configs.in_force))
+            checked = group_configs.check(plan(group_configs.own(context, name), group_configs.in_force))
             if not validate_only:
-                broker.catalogue.alter_broker_configs(checked, entity)
+                context.catalogue.alter_broker_configs(checked, entity)
     elif kind == ResourceType.BROKER_LOGGER:
         raise RequestError(ErrorCode.invalid_request, "Log levels are set at the start (logging_level).")
     else:
         raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
 
 
-def _topic_value(broker: "KafkaBroker", name: str) -> str:
+def _topic_value(context: KafkaContext, name: str) -> str:
     """What a topic has that does not set it itself."""
     if name not in BY_NAME:
         raise RequestError(ErrorCode.invalid_config, f"There is no topic setting {name!r}.")
-    return broker.logs.config.defaults.text(name)
+    return context.logs.config.defaults.text(name)
 
 
-def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan: Plan) -> None:
+def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan: Plan) -> None:
     with _LOCK:
-        overrides = stored_overrides(broker)
+        overrides = stored_overrides(context)
         present = overrides[entity]
-        changes = plan(present, lambda name: _broker_value(broker, name))
+        changes = plan(present, lambda name: _broker_value(context, name))
         for name, value in changes.items():
             if name not in BROKER_SETTINGS:
                 _check_remembered(name, value)
@@ -132,13 +130,13 @@ def _alter_broker(broker: "KafkaBroker", entity: str, validate_only: bool, plan:
         if len(overrides[entity]) > _REMEMBERED_COUNT_MAX + len(TOPIC_DEFAULTS):
             raise RequestError(ErrorCode.invalid_request, "Take some settings back: so many are not remembered.")
         try:
-            defaults = _defaults(broker, overrides)
+            defaults = _defaults(context, overrides)
         except RequestError as error:
             # Kafka's answer for a broker's setting; invalid_config is for a topic's (KAFKA-13609).
             raise RequestError(ErrorCode.invalid_request, error.message) from error
         if not validate_only:
-            broker.catalogue.alter_broker_configs(changes, entity)
-            _put_in_force(broker, defaults)
+            context.catalogue.alter_broker_configs(changes, entity)
+            _put_in_force(context, defaults)
 
 
 def _check_remembered(name: str, value: str | None) -> None:
@@ -157,42 +155,42 @@ def _check_remembered(name: str, value: str | None) -> None:
         )
 
 
-def _broker_value(broker: "KafkaBroker", name: str) -> str:
+def _broker_value(context: KafkaContext, name: str) -> str:
     """What is in force of a broker's setting that is a default for topics."""
     if name not in TOPIC_DEFAULTS:
         raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
-    return broker.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
+    return context.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
 
 
-def load_defaults(broker: "KafkaBroker") -> None:
+def load_defaults(context: KafkaContext) -> None:
     """At the start, before the first request: put in force what was changed while running, in an earlier run.
 
     Raises ConfigError where that does not go together with the configuration of this run.
     """
-    if broker.config.ignored_kafka_settings:
-        log.warning("settings_without_effect", settings=sorted(broker.config.ignored_kafka_settings))
+    if context.config.ignored_kafka_settings:
+        log.warning("settings_without_effect", settings=sorted(context.config.ignored_kafka_settings))
     with _LOCK:
-        overrides = stored_overrides(broker)
+        overrides = stored_overrides(context)
         try:
-            defaults = _defaults(broker, overrides)
+            defaults = _defaults(context, overrides)
         except RequestError as error:
             changed = ", ".join(sorted({name for settings in overrides.values() for name in settings}))
             raise ConfigError(
                 f"Set what agrees with the settings that were changed while the broker was running ({changed}): {error}"
             ) from error
         if any(overrides.values()):
-            _put_in_force(broker, defaults)
+            _put_in_force(context, defaults)
 
 
-def _defaults(broker: "KafkaBroker", overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
+def _defaults(context: KafkaContext, overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
     """The defaults for topics: this broker's own settings win over those for all, those over the configuration."""
-    merged = {**overrides[""], **overrides[str(broker.node_id)]}
+    merged = {**overrides[""], **overrides[str(context.node_id)]}
     by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items() if name in TOPIC_DEFAULTS}
-    return LogConfig.from_overrides(LogConfig.from_broker(broker.config), by_topic_name)
+    return LogConfig.from_overrides(LogConfig.from_broker(context.config), by_topic_name)
 
 
-def _put_in_force(broker: "KafkaBroker", defaults: LogConfig) -> None:
-    logs = broker.logs
+def _put_in_force(context: KafkaContext, defaults: LogConfig) -> None:
+    logs = context.logs
     logs.config = attrs.evolve(logs.config, defaults=defaults)
     for info in logs.topics():
         config = LogConfig.from_overrides(defaults, info.configs)

@@ -5,14 +5,11 @@ they change nothing here. Kept in the catalogue beside the broker's, under the g
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from broker.errors import RequestError
+from broker.kafka.context import KafkaContext
 from broker.storage.log.log_config import Setting
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's own min and max settings. The broker has each of them
 # under the same name with this before it.
@@ -69,9 +66,9 @@ def require_name(name: str) -> str:
     return _ENTITY_PREFIX + name
 
 
-def own(broker: "KafkaBroker", name: str) -> dict[str, str]:
+def own(context: KafkaContext, name: str) -> dict[str, str]:
     """What was set for a group, which need not exist."""
-    return broker.catalogue.broker_configs(require_name(name))
+    return context.catalogue.broker_configs(require_name(name))
 
 
 def in_force(name: str) -> str:

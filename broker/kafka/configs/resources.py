@@ -10,19 +10,17 @@ No state of its own. Runs on handler threads: it reads the catalogue.
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import Any, get_origin
 
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.kafka_names import is_secret, is_without_effect
 from broker.errors import RequestError
 from broker.kafka.configs import group_settings as group_configs
+from broker.kafka.context import KafkaContext
 from broker.kafka.listener_names import listeners_text
 from broker.storage.log.log_config import BY_NAME, SETTINGS, Setting
+from broker.storage.log_manager import TopicInfo
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-    from broker.storage.log_manager import TopicInfo
 
 Entry = dict[str, Any]
 
@@ -69,16 +67,16 @@ _COARSER = {
 }
 
 
-def require_topic(broker: "KafkaBroker", name: str) -> "TopicInfo":
+def require_topic(context: KafkaContext, name: str) -> TopicInfo:
     """Raises RequestError with unknown_topic_or_partition, or with invalid_topic_exception for what can't be a topic's name."""
-    info = broker.logs.topic(name)
+    info = context.logs.topic(name)
     if info is None:
-        broker.logs.check_name(name)
+        context.logs.check_name(name)
         raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
     return info
 
 
-def is_this_broker(broker: "KafkaBroker", name: str) -> bool:
+def is_this_broker(context: KafkaContext, name: str) -> bool:
     """False for "" (all brokers); RequestError with invalid_request for any other than this one."""
     if not name:
         return False
@@ -86,39 +84,39 @@ def is_this_broker(broker: "KafkaBroker", name: str) -> bool:
         node_id = int(name)
     except ValueError:
         raise RequestError(ErrorCode.invalid_request, f"A broker's id is a number: {name!r} is none.") from None
-    if node_id != broker.node_id:
+    if node_id != context.node_id:
         raise RequestError(
-            ErrorCode.invalid_request, f"This is broker {broker.node_id}; there is no broker {node_id} to ask about."
+            ErrorCode.invalid_request, f"This is broker {context.node_id}; there is no broker {node_id} to ask about."
         )
     return True
 
 
-def stored_overrides(broker: "KafkaBroker") -> dict[str, dict[str, str]]:
+def stored_overrides(context: KafkaContext) -> dict[str, dict[str, str]]:
     """What was changed while running: for all brokers under "", for this one under its id. What another version of this
     program may have stored besides is left out."""
     return {
         entity: {
             name: value
-            for name, value in broker.catalogue.broker_configs(entity).items()
+            for name, value in context.catalogue.broker_configs(entity).items()
             if name in TOPIC_DEFAULTS or is_without_effect(name)
         }
-        for entity in ("", str(broker.node_id))
+        for entity in ("", str(context.node_id))
     }
 
 
 class Settings:
     """The broker's settings as they are at the moment: read once from the catalogue, used for one request."""
 
-    def __init__(self, broker: "KafkaBroker") -> None:
-        overrides = stored_overrides(broker)
-        self._of_all, self._of_this = overrides[""], overrides[str(broker.node_id)]
-        self._config = broker.config
-        kafkas = broker.config.listeners
+    def __init__(self, context: KafkaContext) -> None:
+        overrides = stored_overrides(context)
+        self._of_all, self._of_this = overrides[""], overrides[str(context.node_id)]
+        self._config = context.config
+        kafkas = context.config.listeners
         self._texts = {
             "listeners": listeners_text(
-                kafkas, {one.name: (one.host, broker.ports.get(one.name, one.port)) for one in kafkas}
+                kafkas, {one.name: (one.host, context.ports.get(one.name, one.port)) for one in kafkas}
             ),
-            "advertised.listeners": listeners_text(kafkas, broker.endpoints),
+            "advertised.listeners": listeners_text(kafkas, context.endpoints),
         }
 
     def topic_entries(self, own: Mapping[str, str]) -> list[Entry]:

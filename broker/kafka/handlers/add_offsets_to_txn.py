@@ -1,21 +1,19 @@
 """AddOffsetsToTxn (25): a producer is about to commit offsets of a group with its transaction, which begins if there is none."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # Before version 2 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     if not request.transactional_id:
         return {"error_code": ErrorCode.invalid_request}
@@ -28,7 +26,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         call.reply({"error_code": error})
 
     claim = Claim(request.producer_id, request.producer_epoch)
-    broker.transactions.add_group(request.transactional_id, claim, request.group_id, reply)
+    context.transactions.add_group(request.transactional_id, claim, request.group_id, reply)
     return None
 
 

@@ -4,24 +4,22 @@ Answered when that is durable: whatever comes, the coordinator then knows where 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim, Partition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # Before version 2 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     wanted = [(topic.name, one) for topic in request.v3_and_below_topics for one in topic.partitions]
-    unknown = {key for key in wanted if broker.logs.get(*key) is None}
+    unknown = {key for key in wanted if context.logs.get(*key) is None}
     if not request.v3_and_below_transactional_id:
         return _fields(request, dict.fromkeys(wanted, ErrorCode.invalid_request))
     if unknown:
@@ -34,7 +32,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         call.reply(_fields(request, dict.fromkeys(wanted, error)))
 
     claim = Claim(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    broker.transactions.add_partitions(request.v3_and_below_transactional_id, claim, wanted, reply)
+    context.transactions.add_partitions(request.v3_and_below_transactional_id, claim, wanted, reply)
     return None
 
 

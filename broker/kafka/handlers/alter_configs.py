@@ -1,19 +1,17 @@
 """AlterConfigs (33), the older way: what a resource is to set itself, all of it. What is not named is taken back."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(broker, call.work, call.body.resources, call.body.validate_only, _plan)}
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    return {"responses": alter(context, call.work, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:

@@ -1,20 +1,18 @@
 """AlterPartitionReassignments (45): with one node a partition can only stay where it is, and nothing is there to be cancelled."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     topics = call.body.topics
     if sum(1 + len(topic.partitions) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
         message = f"Name at most {MAX_PARTITIONS_PER_REQUEST} partitions in a request."
@@ -25,21 +23,21 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         # From version 1 on: what the request said.
         "allow_replication_factor_change": getattr(call.body, "allow_replication_factor_change", True),
         "responses": [
-            {"name": topic.name, "partitions": [_reassign(broker, topic.name, one) for one in topic.partitions]}
+            {"name": topic.name, "partitions": [_reassign(context, topic.name, one) for one in topic.partitions]}
             for topic in topics
         ],
     }
 
 
-def _reassign(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
+def _reassign(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     code, message = int(ErrorCode.none), None
     try:
-        info = broker.logs.topic(topic)
+        info = context.logs.topic(topic)
         if info is None or not 0 <= wanted.partition_index < info.partitions:
             raise RequestError(ErrorCode.unknown_topic_or_partition, "There is no such partition.")
         if wanted.replicas is None:
             raise RequestError(ErrorCode.no_reassignment_in_progress, "The partition is not being reassigned.")
-        check_replicas(broker, wanted.replicas)
+        check_replicas(context, wanted.replicas)
     except RequestError as error:
         code, message = error_fields(error)
     return {"partition_index": wanted.partition_index, "error_code": code, "error_message": message}

@@ -1,34 +1,32 @@
 """AlterReplicaLogDirs (34): there is one directory, in which every replica is already."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import online_log
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     results: dict[str, list[dict[str, Any]]] = {}
     for directory in call.body.dirs:
-        is_ours = directory.path == broker.logs.data_dir  # as DescribeLogDirs tells it
+        is_ours = directory.path == context.logs.data_dir  # as DescribeLogDirs tells it
         for topic in directory.topics:
             partitions = results.setdefault(topic.name, [])
             for one in call.work.each(topic.partitions):
-                error = _move(broker, topic.name, one) if is_ours else ErrorCode.log_dir_not_found
+                error = _move(context, topic.name, one) if is_ours else ErrorCode.log_dir_not_found
                 partitions.append({"partition_index": one, "error_code": error})
     return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
 
 
-def _move(broker: "KafkaBroker", topic: str, partition: int) -> ErrorCode:
+def _move(context: KafkaContext, topic: str, partition: int) -> ErrorCode:
     try:
-        online_log(broker, topic, partition)
+        online_log(context, topic, partition)
     except RequestError:
         return ErrorCode.replica_not_available  # as Kafka calls it here
     except StorageError:

@@ -1,7 +1,7 @@
 """ApiVersions: what this broker serves. The first request of every client, before anything else is agreed on."""
 
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.network.service import Outbox
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -10,15 +10,15 @@ from protocol.kafka.messages import api_versions
 _MAX_VERSION = 4
 
 
-def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
     version = request.api_version
     if not 0 <= version <= _MAX_VERSION:
         # A newer client than we are: answer in the form that every client knows, so that it can try a lower version.
-        own = {int(ApiKey.API_VERSIONS): broker.api_ranges[ApiKey.API_VERSIONS]}
+        own = {int(ApiKey.API_VERSIONS): context.api_ranges[ApiKey.API_VERSIONS]}
         reply = api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)
     else:
         reply = api_versions.response(
-            request.correlation_id, version, ErrorCode.none, broker.api_ranges, features=broker.features
+            request.correlation_id, version, ErrorCode.none, context.api_ranges, features=context.features
         )
     outbox.send(request, [reply])
 
@@ -28,5 +28,5 @@ API = Api(
     min_version=0,
     max_version=_MAX_VERSION,
     handle_raw=_handle,
-    prepare=lambda broker, request: True,
+    prepare=lambda context, request: True,
 )

@@ -1,7 +1,7 @@
 """CreatePartitions (37): more partitions for a topic that exists. Partitions are never taken away."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
@@ -13,15 +13,13 @@ from broker.kafka.checks import (
     error_fields,
     repeated,
 )
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     twice = repeated(topic.name for topic in request.topics)
     results = [
@@ -34,19 +32,19 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         if topic.name in twice:
             continue
         try:
-            check_time(broker, call.work, deadline)
-            room -= _check(broker, topic, room)
+            check_time(context, call.work, deadline)
+            room -= _check(context, topic, room)
             if not request.validate_only:
-                broker.logs.add_partitions(topic.name, topic.count)
+                context.logs.add_partitions(topic.name, topic.count)
             results.append(_result(topic.name))
         except (RequestError, StorageError) as error:
             results.append(_result(topic.name, error))
     return {"results": results}
 
 
-def _check(broker: "KafkaBroker", topic: Any, room: int) -> int:
+def _check(context: KafkaContext, topic: Any, room: int) -> int:
     """How many partitions would be added; RequestError if they cannot be."""
-    info = broker.logs.topic(topic.name)
+    info = context.logs.topic(topic.name)
     if info is None:
         raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {topic.name!r}.")
     added: int = topic.count - info.partitions
@@ -70,7 +68,7 @@ def _check(broker: "KafkaBroker", topic: Any, room: int) -> int:
                 f"{added} partition(s) would be added, but {len(topic.assignments)} assignment(s) are given.",
             )
         for assignment in topic.assignments:
-            check_replicas(broker, assignment.broker_ids)
+            check_replicas(context, assignment.broker_ids)
     return added
 
 

@@ -1,7 +1,7 @@
 """CreateTopics (19). A topic is there for every client when its result says so: nothing is created behind the reply."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
@@ -14,20 +14,18 @@ from broker.kafka.checks import (
     repeated,
 )
 from broker.kafka.configs.resources import Settings
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.storage.log.log_config import SETTINGS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import Counted
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     twice = repeated(topic.name for topic in request.topics)
     results = [
@@ -35,20 +33,20 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         for name in sorted(twice)
     ]
     room = MAX_PARTITIONS_PER_REQUEST
-    settings = Settings(broker)
+    settings = Settings(context)
     deadline = deadline_of(call, request.timeout)
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
-            check_time(broker, call.work, deadline)
-            partitions = _partitions(broker, topic)
+            check_time(context, call.work, deadline)
+            partitions = _partitions(context, topic)
             if partitions > room:
                 raise RequestError(
                     ErrorCode.policy_violation,
                     f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
                 )
-            results.append(_create(broker, settings, topic, partitions, request.validate_only))
+            results.append(_create(context, settings, topic, partitions, request.validate_only))
             room -= partitions
         except (RequestError, StorageError) as error:
             results.append(_failed(topic.name, error))
@@ -56,10 +54,10 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
 
 
 def _create(
-    broker: "KafkaBroker", settings: Settings, topic: Any, partitions: int, validate_only: bool
+    context: KafkaContext, settings: Settings, topic: Any, partitions: int, validate_only: bool
 ) -> dict[str, Any]:
     configs = {config.name: config.value for config in topic.configs}
-    info = broker.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
+    info = context.logs.create_topic(topic.name, partitions, configs, validate_only=validate_only)
     return {
         "name": topic.name,
         "topic_id": None if validate_only else info.topic_id,
@@ -77,10 +75,10 @@ def _config_entries(settings: Settings, configs: Mapping[str, str]) -> Iterator[
         yield {key: entry[key] for key in ("name", "value", "read_only", "config_source", "is_sensitive")}
 
 
-def _partitions(broker: "KafkaBroker", topic: Any) -> int:
+def _partitions(context: KafkaContext, topic: Any) -> int:
     """The number of partitions to create. Raises RequestError where it or the replication is not possible here."""
     if topic.assignments:
-        return _assigned(broker, topic)
+        return _assigned(context, topic)
     if topic.replication_factor != DEFAULT and topic.replication_factor < 1:
         raise RequestError(
             ErrorCode.invalid_replication_factor, "The replication factor must be at least 1, or -1 for the default."
@@ -92,17 +90,17 @@ def _partitions(broker: "KafkaBroker", topic: Any) -> int:
             ErrorCode.invalid_replication_factor,
             f"A replication factor of {topic.replication_factor} cannot be reached: there is 1 broker.",
         )
-    return broker.config.num_partitions if topic.num_partitions == DEFAULT else int(topic.num_partitions)
+    return context.config.num_partitions if topic.num_partitions == DEFAULT else int(topic.num_partitions)
 
 
-def _assigned(broker: "KafkaBroker", topic: Any) -> int:
+def _assigned(context: KafkaContext, topic: Any) -> int:
     """The number of partitions of a manual assignment: numbers from 0 on without gaps, each on this node."""
     if topic.replication_factor != DEFAULT:
         raise RequestError(ErrorCode.invalid_request, "With a manual assignment the replication factor must be -1.")
     if topic.num_partitions != DEFAULT:
         raise RequestError(ErrorCode.invalid_request, "With a manual assignment the number of partitions must be -1.")
     for assignment in topic.assignments:
-        check_replicas(broker, assignment.broker_ids)
+        check_replicas(context, assignment.broker_ids)
     numbers = sorted(assignment.partition_index for assignment in topic.assignments)
     if numbers != list(range(len(numbers))):
         raise RequestError(

@@ -1,20 +1,18 @@
 """DeleteRecords (21): everything before an offset is gone at once; the files follow when a whole segment is below it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """A partition that is named twice is answered once, as by Kafka: for the offset that was given last."""
     wanted: dict[str, dict[int, Any]] = {}
     for topic in call.body.topics:
@@ -24,15 +22,15 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
         results = []
         for one in partitions.values():
             call.work.checkpoint()  # each waits for the disk
-            results.append(_delete(broker, name, one))
+            results.append(_delete(context, name, one))
         topics.append({"name": name, "partitions": results})
     return {"topics": topics}
 
 
-def _delete(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
+def _delete(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     partition = wanted.partition_index
     try:
-        log = online_log(broker, topic, partition)
+        log = online_log(context, topic, partition)
         if log.config.compact and not log.config.delete:
             # Kafka's rule: in a log that is only compacted, a key's last value is there to stay.
             raise RequestError(ErrorCode.policy_violation, f"cleanup.policy of {topic!r} does not include delete.")

@@ -1,32 +1,30 @@
 """DeleteTopics (20): by name, and from version 6 on by topic id as well."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, repeated
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.storage.log_manager import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 Wanted = tuple[str | None, UUID | None]
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     wanted = list(_wanted(call.body))
-    if not broker.config.delete_topic_enable:
+    if not context.config.delete_topic_enable:
         # Code 73 came with version 3; older clients would not know it.
         code = ErrorCode.topic_deletion_disabled if call.api_version >= 3 else ErrorCode.invalid_request
         error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
         return {"responses": [_result(*key, error) for key in wanted]}
-    by_id = {info.topic_id: info for info in broker.logs.topics()}
-    found = [_find(broker, by_id, name, topic_id) for name, topic_id in wanted]
+    by_id = {info.topic_id: info for info in context.logs.topics()}
+    found = [_find(context, by_id, name, topic_id) for name, topic_id in wanted]
     # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
     twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
     responses: dict[Any, dict[str, Any]] = {}
@@ -39,7 +37,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
             responses[identity] = _result(*key, info)
         else:
             call.work.checkpoint()  # each waits for the disk
-            responses[identity] = _delete(broker, info)
+            responses[identity] = _delete(context, info)
     return {"responses": list(responses.values())}
 
 
@@ -53,21 +51,21 @@ def _wanted(request: Any) -> Iterator[Wanted]:
 
 
 def _find(
-    broker: "KafkaBroker", by_id: Mapping[UUID, TopicInfo], name: str | None, topic_id: UUID | None
+    context: KafkaContext, by_id: Mapping[UUID, TopicInfo], name: str | None, topic_id: UUID | None
 ) -> TopicInfo | RequestError:
     if (name is None) == (topic_id is None):
         return RequestError(ErrorCode.invalid_request, "Give the name of a topic or its id, and not both.")
     if name is not None:
-        info = broker.logs.topic(name)
+        info = context.logs.topic(name)
         return info or RequestError(ErrorCode.unknown_topic_or_partition, f"There is no topic {name!r}.")
     assert topic_id is not None
     info = by_id.get(topic_id)
     return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
 
 
-def _delete(broker: "KafkaBroker", info: TopicInfo) -> dict[str, Any]:
+def _delete(context: KafkaContext, info: TopicInfo) -> dict[str, Any]:
     try:
-        broker.logs.delete_topic(info.name)
+        context.logs.delete_topic(info.name)
     except (RequestError, StorageError) as error:
         return _result(info.name, info.topic_id, error)
     return _result(info.name, info.topic_id)

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
@@ -24,7 +22,7 @@ class Match(IntEnum):
     SPECIFIED = 2
 
 
-def handle(_broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(_broker: KafkaContext, call: Call) -> Mapping[str, Any]:
     _check(call.body.components)
     return {"error_code": ErrorCode.none, "error_message": None, "entries": []}
 

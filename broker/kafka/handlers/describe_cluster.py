@@ -1,21 +1,19 @@
 """DescribeCluster (60): this node is the whole cluster and its own controller."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # Kinds of endpoint (KIP-919): clients ask for brokers; only tools that talk to a KRaft controller directly ask for those.
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     wanted = getattr(call.body, "endpoint_type", BROKERS)  # from version 1 on
     if wanted != BROKERS:
         known = wanted == CONTROLLERS
@@ -26,15 +24,15 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
             else f"No endpoint is of type {wanted}.",
             "endpoint_type": BROKERS,
         }
-    host, port = broker.advertised(call.peer)
+    host, port = context.advertised(call.peer)
     asked = call.body.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
         "endpoint_type": BROKERS,
-        "cluster_id": broker.cluster_id,
-        "controller_id": broker.node_id,
-        "brokers": [{"broker_id": broker.node_id, "host": host, "port": port, "rack": None}],
+        "cluster_id": context.cluster_id,
+        "controller_id": context.node_id,
+        "brokers": [{"broker_id": context.node_id, "host": host, "port": port, "rack": None}],
         # Until there are ACLs, everybody may do everything.
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR,
     }

@@ -1,28 +1,26 @@
 """DescribeConfigs (32): the settings of topics, groups and this broker, what they are worth now and where that was set."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 Resource = tuple[int, str]
 Keys = frozenset[str] | None
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    settings = Settings(broker)
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    settings = Settings(context)
     wanted = list(_distinct(call.body.resources).items())
-    return {"results": call.array(wanted, lambda one: _describe(broker, call, settings, *one))}
+    return {"results": call.array(wanted, lambda one: _describe(context, call, settings, *one))}
 
 
 def _distinct(resources: Iterable[Any]) -> dict[Resource, Keys]:
@@ -37,12 +35,12 @@ def _distinct(resources: Iterable[Any]) -> dict[Resource, Keys]:
     return wanted
 
 
-def _describe(broker: "KafkaBroker", call: Call, settings: Settings, resource: Resource, keys: Keys) -> dict[str, Any]:
+def _describe(context: KafkaContext, call: Call, settings: Settings, resource: Resource, keys: Keys) -> dict[str, Any]:
     call.work.checkpoint()
     request = call.body
     code, message, entries = int(ErrorCode.none), None, list[Entry]()
     try:
-        entries = _entries(broker, settings, *resource)
+        entries = _entries(context, settings, *resource)
     except (RequestError, StorageError) as error:
         code, message = error_fields(error)
     if keys is not None:
@@ -61,17 +59,17 @@ def _describe(broker: "KafkaBroker", call: Call, settings: Settings, resource: R
     }
 
 
-def _entries(broker: "KafkaBroker", settings: Settings, kind: int, name: str) -> list[Entry]:
+def _entries(context: KafkaContext, settings: Settings, kind: int, name: str) -> list[Entry]:
     if kind == ResourceType.TOPIC:
-        return settings.topic_entries(require_topic(broker, name).configs)
+        return settings.topic_entries(require_topic(context, name).configs)
     if kind == ResourceType.BROKER:
-        return settings.broker_entries() if is_this_broker(broker, name) else settings.cluster_entries()
+        return settings.broker_entries() if is_this_broker(context, name) else settings.cluster_entries()
     if kind == ResourceType.GROUP:
-        return Settings(broker).group_entries(group_configs.own(broker, name))
+        return Settings(context).group_entries(group_configs.own(context, name))
     if kind == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Name the broker whose loggers you mean.")
-        is_this_broker(broker, name)
+        is_this_broker(context, name)
         return []  # There is one log level for all, and it is set at the start.
     raise RequestError(ErrorCode.invalid_request, f"Resources of type {kind} have no settings here.")
 

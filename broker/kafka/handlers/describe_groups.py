@@ -1,25 +1,23 @@
 """DescribeGroups (15): state, members and assignments. A group that is not there is described as dead, without an error."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     asked = getattr(call.body, "include_authorized_operations", False)  # from version 3 on
     operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR
-    return {"groups": call.array(once(call.body.groups), lambda group_id: _group(broker, group_id, operations))}
+    return {"groups": call.array(once(call.body.groups), lambda group_id: _group(context, group_id, operations))}
 
 
-def _group(broker: "KafkaBroker", group_id: str, operations: int) -> dict[str, Any]:
-    error, group = broker.groups.describe(group_id)
+def _group(context: KafkaContext, group_id: str, operations: int) -> dict[str, Any]:
+    error, group = context.groups.describe(group_id)
     return {
         "error_code": error,
         "group_id": group_id,

@@ -1,38 +1,36 @@
 """DescribeLogDirs (35): how much room the partitions take, and how much the volume they are on has left."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     topics = []
     work = call.work
-    for name, partitions in work.each(_wanted(broker, call.body)):
-        sizes = [size for size in (_size(broker, name, partition) for partition in work.each(partitions)) if size]
+    for name, partitions in work.each(_wanted(context, call.body)):
+        sizes = [size for size in (_size(context, name, partition) for partition in work.each(partitions)) if size]
         if sizes:
             topics.append({"name": name, "partitions": sizes})
-    directory = {"log_dir": broker.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}
+    directory = {"log_dir": context.logs.data_dir, "error_code": ErrorCode.none, "topics": topics}
     try:
-        directory["total_bytes"] = broker.logs.disk.total_bytes(broker.logs.data_dir)
-        directory["usable_bytes"] = broker.logs.disk.free_bytes(broker.logs.data_dir)
+        directory["total_bytes"] = context.logs.disk.total_bytes(context.logs.data_dir)
+        directory["usable_bytes"] = context.logs.disk.free_bytes(context.logs.data_dir)
     except OSError:
         directory["error_code"] = ErrorCode.kafka_storage_error
     return {"error_code": ErrorCode.none, "results": [directory]}
 
 
-def _wanted(broker: "KafkaBroker", request: Any) -> Iterator[tuple[str, Any]]:
+def _wanted(context: KafkaContext, request: Any) -> Iterator[tuple[str, Any]]:
     """No list of topics means all of them. What is named twice is described once, as by Kafka."""
     if request.topics is None:
-        for info in sorted(broker.logs.topics(), key=lambda info: info.name):
+        for info in sorted(context.logs.topics(), key=lambda info: info.name):
             yield info.name, range(info.partitions)
     else:
         wanted: dict[str, dict[int, None]] = {}
@@ -41,9 +39,9 @@ def _wanted(broker: "KafkaBroker", request: Any) -> Iterator[tuple[str, Any]]:
         yield from wanted.items()
 
 
-def _size(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any] | None:
+def _size(context: KafkaContext, topic: str, partition: int) -> dict[str, Any] | None:
     """None for a partition that is not there or is offline: Kafka leaves those out."""
-    log = broker.logs.get(topic, partition)
+    log = context.logs.get(topic, partition)
     if log is None or log.offline is not None:
         return None
     try:

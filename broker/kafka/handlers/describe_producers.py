@@ -1,35 +1,33 @@
 """DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """A partition that is named twice is described once."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.body.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return {"topics": call.array(wanted.items(), lambda topic: _topic(broker, call, *topic))}
+    return {"topics": call.array(wanted.items(), lambda topic: _topic(context, call, *topic))}
 
 
-def _topic(broker: "KafkaBroker", call: Call, name: str, indexes: Collection[int]) -> dict[str, Any]:
-    return {"name": name, "partitions": call.array(indexes, lambda index: _partition(broker, call, name, index))}
+def _topic(context: KafkaContext, call: Call, name: str, indexes: Collection[int]) -> dict[str, Any]:
+    return {"name": name, "partitions": call.array(indexes, lambda index: _partition(context, call, name, index))}
 
 
-def _partition(broker: "KafkaBroker", call: Call, topic: str, index: int) -> dict[str, Any]:
+def _partition(context: KafkaContext, call: Call, topic: str, index: int) -> dict[str, Any]:
     call.work.checkpoint()  # a partition may have many producers
     try:
-        producers = online_log(broker, topic, index).describe_producers()
+        producers = online_log(context, topic, index).describe_producers()
     except (RequestError, StorageError) as error:
         code, message = error_fields(error)
         return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}

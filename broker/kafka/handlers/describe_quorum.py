@@ -5,41 +5,39 @@ tools that compute a lag find none.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 TOPIC, PARTITION = "__cluster_metadata", 0
 # Names that Kafka gives to controllers' listeners in its examples.
 _LISTENER = "CONTROLLER"
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    host, port = broker.advertised(call.peer)
-    node = {"node_id": broker.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    host, port = context.advertised(call.peer)
+    node = {"node_id": context.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "topics": call.array(call.body.topics, lambda topic: _topic(broker, call, topic)),
+        "topics": call.array(call.body.topics, lambda topic: _topic(context, call, topic)),
         "nodes": [node],
     }
 
 
-def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
     name = topic.topic_name
     return {
         "topic_name": name,
-        "partitions": call.array(topic.partitions, lambda one: _partition(broker, name, one.partition_index)),
+        "partitions": call.array(topic.partitions, lambda one: _partition(context, name, one.partition_index)),
     }
 
 
-def _partition(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
+def _partition(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     if (topic, partition) != (TOPIC, PARTITION):
         return {
             "partition_index": partition,
@@ -51,17 +49,17 @@ def _partition(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, A
             "current_voters": [],
             "observers": [],
         }
-    now_ms, offset = broker.clock.time_ms(), broker.logs.generation
+    now_ms, offset = context.clock.time_ms(), context.logs.generation
     return {
         "partition_index": partition,
         "error_code": ErrorCode.none,
         "error_message": None,
-        "leader_id": broker.node_id,
+        "leader_id": context.node_id,
         "leader_epoch": 1,
         "high_watermark": offset,
         "current_voters": [
             {
-                "replica_id": broker.node_id,
+                "replica_id": context.node_id,
                 "replica_directory_id": None,
                 "log_end_offset": offset,
                 "last_fetch_timestamp": now_ms,

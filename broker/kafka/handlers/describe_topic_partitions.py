@@ -3,17 +3,15 @@ is served without ids: by it a client knows a topic that was deleted and created
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import TOPIC_OPERATIONS
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # Kafka's max.request.partition.size.limit: partitions of one answer.
 PAGE_MAX = 2000
@@ -21,15 +19,15 @@ PAGE_MAX = 2000
 _NO_ID = UUID(int=0)
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     room = min(max(1, body.response_partition_limit), PAGE_MAX)
-    names = {topic.name for topic in body.topics} or {info.name for info in broker.logs.topics()}
+    names = {topic.name for topic in body.topics} or {info.name for info in context.logs.topics()}
     first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
     topics: list[dict[str, Any]] = []
     following: dict[str, Any] | None = None
     for name in call.work.each(sorted(name for name in names if name >= first_topic)):
-        info = broker.logs.topic(name)
+        info = context.logs.topic(name)
         if info is None:
             topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, []))
             continue
@@ -39,7 +37,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
             break
         numbers = range(first, info.partitions)[:room]
         room -= len(numbers)
-        partitions = [_partition(number, broker.node_id) for number in numbers]
+        partitions = [_partition(number, context.node_id) for number in numbers]
         topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions))
         if first + len(numbers) < info.partitions:
             following = {"topic_name": name, "partition_index": first + len(numbers)}

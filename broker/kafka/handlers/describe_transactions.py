@@ -1,24 +1,22 @@
 """DescribeTransactions (65): state, producer and partitions of transactional ids."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """An id that is named twice is described once."""
-    return {"transaction_states": call.array(once(call.body.transactional_ids), lambda one: _describe(broker, one))}
+    return {"transaction_states": call.array(once(call.body.transactional_ids), lambda one: _describe(context, one))}
 
 
-def _describe(broker: "KafkaBroker", transactional_id: str) -> dict[str, Any]:
-    error, state = broker.transactions.describe(transactional_id)
+def _describe(context: KafkaContext, transactional_id: str) -> dict[str, Any]:
+    error, state = context.transactions.describe(transactional_id)
     if state is None:
         return {
             "error_code": error,

@@ -1,22 +1,20 @@
 """ElectLeaders (43): this node leads every partition already, so that Kafka's answer is "not needed" for each that exists."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 PREFERRED, UNCLEAN = 0, 1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     if getattr(request, "election_type", PREFERRED) not in (PREFERRED, UNCLEAN):  # from version 1 on
         return {"error_code": ErrorCode.invalid_request, "replica_election_results": []}
@@ -24,21 +22,21 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     wanted = request.topic_partitions or ()
     return {
         "error_code": ErrorCode.none,
-        "replica_election_results": call.array(wanted, lambda topic: _topic(broker, call, topic)),
+        "replica_election_results": call.array(wanted, lambda topic: _topic(context, call, topic)),
     }
 
 
-def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
     name = topic.topic
     return {
         "topic": name,
-        "partition_result": call.array(once(topic.partitions), lambda number: _elect(broker, name, number)),
+        "partition_result": call.array(once(topic.partitions), lambda number: _elect(context, name, number)),
     }
 
 
-def _elect(broker: "KafkaBroker", topic: str, partition: int) -> dict[str, Any]:
+def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     try:
-        online_log(broker, topic, partition)
+        online_log(context, topic, partition)
         code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
     except RequestError as error:
         code, message = error_fields(error)

@@ -5,21 +5,19 @@ the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafk
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # Before version 2 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 2
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     if not request.transactional_id:
         return {"error_code": ErrorCode.invalid_request}
@@ -30,7 +28,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         call.reply({"error_code": error})
 
     claim = Claim(request.producer_id, request.producer_epoch)
-    broker.transactions.end(request.transactional_id, claim, request.committed, reply)
+    context.transactions.end(request.transactional_id, claim, request.committed, reply)
     return None
 
 

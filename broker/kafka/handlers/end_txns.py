@@ -4,7 +4,7 @@ Answered, as EndTxn is, when every marker is durable and the group offsets are c
 """
 
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX
@@ -13,14 +13,14 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
 
 
-def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
     parsed = end_txns.parse_request(request.body, REQUEST_ENTRIES_MAX)
 
     def reply(error: ErrorCode, index: int) -> None:
         outbox.send(request, [end_txns.response(request.correlation_id, error, index)])
 
     members = [(member.transactional_id, Claim(member.producer_id, member.producer_epoch)) for member in parsed.members]
-    broker.transactions.end_together(members, parsed.committed, reply)
+    context.transactions.end_together(members, parsed.committed, reply)
 
 
 API = Api(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.network.service import Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.timers import TimerHandle
@@ -41,7 +41,7 @@ class _Reading:
 
     __slots__ = ("committed", "failed", "limit", "logs", "resident", "results", "size")
 
-    def __init__(self, broker: KafkaBroker, request: fetch.FetchRequest, work: Work | None = None) -> None:
+    def __init__(self, context: KafkaContext, request: fetch.FetchRequest, work: Work | None = None) -> None:
         """``work``: where there are so many partitions that somebody should ask whether the answer is still wanted."""
         self.results: list[tuple[str, list[fetch.PartitionData]]] = []
         self.logs: list[_Seen] = []
@@ -49,8 +49,8 @@ class _Reading:
         self.failed = False
         self.resident = True
         self.committed = request.isolation_level == READ_COMMITTED
-        left = self.limit = min(request.max_bytes, broker.config.fetch_max_bytes)
-        partitions = broker.logs.partitions
+        left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
+        partitions = context.logs.partitions
         last_topic: str | None = None
         for wanted in request.partitions if work is None else work.each(request.partitions):
             target = partitions.get((wanted.topic, wanted.partition))
@@ -58,14 +58,14 @@ class _Reading:
                 data = _error(wanted.partition, ErrorCode.unknown_topic_or_partition)
                 self.failed = True
             else:
-                data = self._read(broker, target, wanted, left)
+                data = self._read(context, target, wanted, left)
                 left -= data.records_size
             if wanted.topic != last_topic:
                 last_topic = wanted.topic
                 self.results.append((wanted.topic, []))
             self.results[-1][1].append(data)
 
-    def _read(self, broker: KafkaBroker, target: Log, wanted: fetch.FetchPartition, left: int) -> fetch.PartitionData:
+    def _read(self, context: KafkaContext, target: Log, wanted: fetch.FetchPartition, left: int) -> fetch.PartitionData:
         try:
             epoch = wanted.current_leader_epoch
             if epoch >= 0 and epoch != target.leader_epoch:
@@ -87,7 +87,7 @@ class _Reading:
             return _error(wanted.partition, error.code, target.high_watermark, target.log_start_offset)
         except StorageError as error:
             self.failed = True
-            broker.complain("read_failed", wanted.topic, wanted.partition, error)
+            context.complain("read_failed", wanted.topic, wanted.partition, error)
             return _error(wanted.partition, ErrorCode.kafka_storage_error)
         self.logs.append(_new(_Seen, (target, wanted, read.high_watermark, read.size)))
         self.size += read.size
@@ -130,21 +130,21 @@ def _parse(request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
     return parsed
 
 
-def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
+def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
     parsed = _parse(request, INLINE_ENTRIES)
-    reading = _Reading(broker, parsed)
+    reading = _Reading(context, parsed)
     request.prepared = (parsed, reading)
     return reading.resident
 
 
-def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
     prepared = request.prepared
     if isinstance(prepared, _Parked):
         prepared.answer()
         return
     if prepared is None:  # of many partitions
         parsed = _parse(request, REQUEST_ENTRIES_MAX)
-        reading = _Reading(broker, parsed, request.work(broker))
+        reading = _Reading(context, parsed, request.work(context))
     else:
         parsed, reading = prepared
     if parsed.session_id != 0:
@@ -160,7 +160,7 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
         _send(request, outbox, reading.results)
     else:
         # On the connection's processor, wherever we are: on a connection that has gone meanwhile, nobody would end the wait.
-        outbox.call(request.connection, _Parked(broker, request, outbox, parsed, reading).park)
+        outbox.call(request.connection, _Parked(context, request, outbox, parsed, reading).park)
 
 
 def _send(
@@ -177,13 +177,13 @@ class _Parked:
 
     def __init__(
         self,
-        broker: KafkaBroker,
+        context: KafkaContext,
         request: KafkaRequest,
         outbox: Outbox,
         parsed: fetch.FetchRequest,
         reading: _Reading,
     ) -> None:
-        self._broker = broker
+        self._context = context
         self._request = request
         self._outbox = outbox
         self._parsed = parsed
@@ -202,17 +202,17 @@ class _Parked:
         self._request.connection.data = self
         deadline = self._request.received_at + self._parsed.max_wait_ms / 1000
         count = len(self._logs)
-        if self._broker.watches.take(count, force=count <= WATCHED_ALWAYS):
+        if self._context.watches.take(count, force=count <= WATCHED_ALWAYS):
             self._watches = [
                 (seen.log, seen.log.watch(partial(self._appended, number))) for number, seen in enumerate(self._logs)
             ]
-        self._timer = self._broker.timer.at(deadline, self._expired)
+        self._timer = self._context.timer.at(deadline, self._expired)
         # What was appended between the reading and the watching has rung no bell.
         for number, seen in enumerate(self._logs):
             if seen.log.high_watermark != seen.end:
                 self._appended(number)
         # Whoever waited before that has been told already.
-        if self._broker.stopping or self._request.connection.finished:
+        if self._context.stopping or self._request.connection.finished:
             self._expired()
 
     def _appended(self, number: int) -> None:
@@ -240,7 +240,7 @@ class _Parked:
         if self._is_long:
             self._hand_over()
         else:
-            reading = _Reading(self._broker, self._parsed)
+            reading = _Reading(self._context, self._parsed)
             if reading.enough(self._parsed):
                 self._finish(reading)
 
@@ -275,7 +275,7 @@ class _Parked:
         if self._is_long:
             self._hand_over()
         else:
-            self._finish(_Reading(self._broker, self._parsed))
+            self._finish(_Reading(self._context, self._parsed))
 
     def _finish(self, reading: _Reading) -> None:
         self.abandon()
@@ -294,7 +294,7 @@ class _Parked:
         self.abandon()
         self._request.connection.data = None
         self._request.prepared = None  # they refer to each other: not left to the garbage collector
-        reading = _Reading(self._broker, self._parsed, self._request.work(self._broker))
+        reading = _Reading(self._context, self._parsed, self._request.work(self._context))
         if not reading.resident:
             reading.warm()
         _send(self._request, self._outbox, reading.results)
@@ -314,7 +314,7 @@ class _Parked:
         except IndexError:  # none is left
             pass
         if ended:
-            self._broker.watches.give_back(ended)
+            self._context.watches.give_back(ended)
 
 
 API = Api(

@@ -1,27 +1,25 @@
 """FindCoordinator (10): this node coordinates every group and every transaction."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.network.work import once
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 GROUP, TRANSACTION = 0, 1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
     if getattr(request, "key_type", GROUP) in (GROUP, TRANSACTION):  # from version 1 on
-        host, port = broker.advertised(call.peer)
+        host, port = context.advertised(call.peer)
         answer = {
             "error_code": ErrorCode.none,
             "error_message": None,
-            "node_id": broker.node_id,
+            "node_id": context.node_id,
             "host": host,
             "port": port,
         }

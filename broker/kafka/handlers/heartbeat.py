@@ -1,19 +1,17 @@
 """Heartbeat (12): a member is alive, and learns whether it has to join again."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     instance_id = getattr(body, "group_instance_id", None)  # from version 3 on
-    return {"error_code": broker.groups.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)}
+    return {"error_code": context.groups.heartbeat(body.group_id, body.member_id, instance_id, body.generation_id)}
 
 
 API = Api(key=ApiKey.HEARTBEAT, min_version=0, max_version=4, handle=handle, inline=True)

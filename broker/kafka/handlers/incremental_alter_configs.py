@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
 from broker.kafka.configs.changes import Changes, Plan, alter, refuse_null
 from broker.kafka.configs.resources import is_list
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 
 class Operation(IntEnum):
@@ -25,8 +23,8 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(broker, call.work, call.body.resources, call.body.validate_only, _plan)}
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    return {"responses": alter(context, call.work, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:

@@ -5,24 +5,22 @@ open is aborted first, and CONCURRENT_TRANSACTIONS has the new producer ask agai
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import milliseconds
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 NONE = -1
 # Before version 4 clients did not know PRODUCER_FENCED.
 _FENCED_SINCE = 4
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     # From version 3 on a producer may name its present id and epoch (KIP-360): both or neither. A producer without
     # transactions gets a new id all the same, as from Kafka: with it, its sequence numbers start again.
@@ -31,7 +29,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
     if request.transactional_id == "" or (producer_id == NONE) != (epoch == NONE):
         return _fields(ErrorCode.invalid_request)
     if request.transactional_id is None:
-        return _plain(broker)
+        return _plain(context)
 
     def reply(error: ErrorCode, producer_id: int, epoch: int) -> None:
         if error == ErrorCode.producer_fenced and call.api_version < _FENCED_SINCE:
@@ -40,13 +38,13 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
 
     claim = None if producer_id == NONE else Claim(producer_id, epoch)
     timeout_ms = milliseconds(request.transaction_timeout)
-    broker.transactions.init(request.transactional_id, timeout_ms, claim, reply)
+    context.transactions.init(request.transactional_id, timeout_ms, claim, reply)
     return None
 
 
-def _plain(broker: "KafkaBroker") -> Mapping[str, Any]:
+def _plain(context: KafkaContext) -> Mapping[str, Any]:
     try:
-        return _fields(ErrorCode.none, broker.catalogue.allocate_producer_ids(1), 0)
+        return _fields(ErrorCode.none, context.catalogue.allocate_producer_ids(1), 0)
     except StorageError:
         # Retriable to every client.
         return _fields(ErrorCode.coordinator_not_available)

@@ -1,17 +1,15 @@
 """JoinGroup (11): become a member, or stay one in the next generation. Answered when the others have joined as well."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.values import JoinRequest, JoinResult
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema.control import milliseconds
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> None:
+def handle(context: KafkaContext, call: Call) -> None:
     body, version = call.body, call.api_version
     session_timeout_ms = milliseconds(body.session_timeout)
     instance_id = getattr(body, "group_instance_id", None)  # from version 5 on
@@ -26,11 +24,11 @@ def handle(broker: "KafkaBroker", call: Call) -> None:
         rebalance_timeout_ms=milliseconds(getattr(body, "rebalance_timeout", session_timeout_ms)),
         protocol_type=body.protocol_type,
         protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
-        new_member_id=f"{client_id if instance_id is None else instance_id}-{broker.entropy.uuid()}",
+        new_member_id=f"{client_id if instance_id is None else instance_id}-{context.entropy.uuid()}",
         member_id_required=version >= 4,
         can_skip_assignment=version >= 9,
     )
-    broker.groups.join(body.group_id, request, lambda result: call.reply(_fields(result, version)))
+    context.groups.join(body.group_id, request, lambda result: call.reply(_fields(result, version)))
 
 
 def _fields(result: JoinResult, version: int) -> dict[str, Any]:

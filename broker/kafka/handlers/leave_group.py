@@ -1,22 +1,20 @@
 """LeaveGroup (13): members leave, or an operator removes them. One of them before version 3, any number since."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     if call.api_version < 3:
-        error, errors = broker.groups.leave(body.group_id, [(body.member_id, None)])
+        error, errors = context.groups.leave(body.group_id, [(body.member_id, None)])
         return {"error_code": error or errors[0]}
     leaving = [(member.member_id, member.group_instance_id) for member in body.members]
-    error, errors = broker.groups.leave(body.group_id, leaving)
+    error, errors = context.groups.leave(body.group_id, leaving)
     return {
         "error_code": error,
         "members": [

@@ -1,22 +1,19 @@
 """ListGroups (16): all groups, or those in some states (from version 4 on) and of some types (from version 5 on, KIP-848)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 
 # All groups here are of the one type that Kafka calls so. It compares types in any case.
 TYPE = "classic"
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    error, groups = broker.groups.list(getattr(call.body, "states_filter", ()))
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    error, groups = context.groups.list(getattr(call.body, "states_filter", ()))
     types = getattr(call.body, "types_filter", ())
     if types and TYPE not in {one.lower() for one in types}:
         groups = []

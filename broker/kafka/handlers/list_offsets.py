@@ -4,16 +4,14 @@ Not inline: a look-up by time may read an old segment from the disk.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log, repeated
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 # What a client may ask for in place of a time, and the version that brought it.
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -22,7 +20,7 @@ UNKNOWN = -1
 READ_COMMITTED = 1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """For who reads only what is committed (from version 2 on), a partition ends at the last stable offset."""
     topics = call.body.topics
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
@@ -30,7 +28,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
 
     def answer(topic: str, wanted: Any) -> dict[str, Any]:
         call.work.checkpoint()  # a look-up by time reads from the disk
-        return _answer(broker, call.api_version, topic, wanted, committed, (topic, wanted.partition_index) in twice)
+        return _answer(context, call.api_version, topic, wanted, committed, (topic, wanted.partition_index) in twice)
 
     return {
         "topics": [
@@ -44,7 +42,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
 
 
 def _answer(
-    broker: "KafkaBroker", version: int, topic: str, wanted: Any, committed: bool, twice: bool
+    context: KafkaContext, version: int, topic: str, wanted: Any, committed: bool, twice: bool
 ) -> dict[str, Any]:
     answer = {"partition_index": wanted.partition_index, "error_code": ErrorCode.none}
     try:
@@ -53,7 +51,7 @@ def _answer(
         since = SINCE_VERSION.get(wanted.timestamp)
         if wanted.timestamp < 0 and (since is None or version < since):
             raise RequestError(ErrorCode.unsupported_version, f"{wanted.timestamp} means nothing in version {version}.")
-        log = online_log(broker, topic, wanted.partition_index)
+        log = online_log(context, topic, wanted.partition_index)
         check_leader_epoch(log, getattr(wanted, "current_leader_epoch", UNKNOWN))  # from version 4 on
         if wanted.timestamp == LATEST:
             found = (log.last_stable_offset if committed else log.high_watermark, UNKNOWN)

@@ -1,17 +1,15 @@
 """ListPartitionReassignments (46): with one node nothing ever moves, and the honest list is empty. Web UIs ask for it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(_broker: "KafkaBroker", _call: Call) -> Mapping[str, Any]:
+def handle(_broker: KafkaContext, _call: Call) -> Mapping[str, Any]:
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 

@@ -2,29 +2,27 @@
 transaction that is open for longer than so many ms."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Phase
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema.control import milliseconds
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 _ANY = -1
 _NAMES = frozenset(phase.value for phase in Phase)
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     states = frozenset(body.state_filters)
     unknown = states - _NAMES
     producers = frozenset(body.producer_id_filters)
     longer_ms = milliseconds(getattr(body, "duration_filter", _ANY))
-    error, found = broker.transactions.list()
-    now_ms = broker.clock.time_ms()
+    error, found = context.transactions.list()
+    now_ms = context.clock.time_ms()
     return {
         "error_code": error,
         "unknown_state_filters": sorted(unknown),

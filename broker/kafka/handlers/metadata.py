@@ -13,7 +13,7 @@ import attrs
 from broker.errors import RequestError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.kafka.metadata_cache import Key
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Outbox, Part
@@ -38,23 +38,23 @@ _WAIT_S = 2.0
 _COPY_MAX_BYTES = 16 * 1024
 
 
-def _key(broker: KafkaBroker, request: KafkaRequest) -> Key:
-    return (request.api_version, broker.advertised(request.connection.peer), bytes(request.body))
+def _key(context: KafkaContext, request: KafkaRequest) -> Key:
+    return (request.api_version, context.advertised(request.connection.peer), bytes(request.body))
 
 
-def _cached(broker: KafkaBroker, request: KafkaRequest) -> BytesLike | None:
-    return broker.metadata_cache.get(_key(broker, request), broker.logs.generation)
+def _cached(context: KafkaContext, request: KafkaRequest) -> BytesLike | None:
+    return context.metadata_cache.get(_key(context, request), context.logs.generation)
 
 
-def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
-    cached = _cached(broker, request)
+def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
+    cached = _cached(context, request)
     if cached is not None:
         request.prepared = cached
         return True
     parsed = metadata.parse_request(request.body, request.api_version, 0, INLINE_ENTRIES)
-    found = [] if parsed.topics is None else [broker.logs.topic(name) for name in once(parsed.topics)]
+    found = [] if parsed.topics is None else [context.logs.topic(name) for name in once(parsed.topics)]
     if parsed.topics is None:
-        partitions = len(broker.logs.partitions)
+        partitions = len(context.logs.partitions)
     else:
         partitions = sum(info.partitions for info in found if info is not None)
     if partitions > _USUAL_PARTITIONS_MAX:
@@ -64,7 +64,7 @@ def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
     return partitions <= _INLINE_PARTITIONS_MAX
 
 
-def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
     prepared = request.prepared
     if type(prepared) is bytes:  # the usual answer
         outbox.send(request, [with_correlation_id(prepared, request.correlation_id)])
@@ -77,23 +77,23 @@ def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
         return
     short = len(request.body) <= INLINE_BYTES
     # After a change many clients ask the same at once: those that waited for a handler find what the first one was answered.
-    cached = _cached(broker, request) if short else None
+    cached = _cached(context, request) if short else None
     if cached is not None:
         outbox.send(request, _parts(cached, request))
         return
     # Read before the topics: a change in between makes the answer count as old at once.
-    generation = broker.logs.generation
+    generation = context.logs.generation
     parsed = metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
     names = None if parsed.topics is None else once(parsed.topics)
-    create = parsed.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+    create = parsed.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
-        missing = [name for name in names if broker.logs.topic(name) is None and _refusal(broker, name) is None]
+        missing = [name for name in names if context.logs.topic(name) is None and _refusal(context, name) is None]
         if missing:
-            _Waiting(broker, request, outbox, parsed, names).park(missing)
+            _Waiting(context, request, outbox, parsed, names).park(missing)
             return
-    frame, complete = _answer(broker, request, parsed, names, create)
-    if complete and generation == broker.logs.generation and short:
-        broker.metadata_cache.put(_key(broker, request), generation, frame)
+    frame, complete = _answer(context, request, parsed, names, create)
+    if complete and generation == context.logs.generation and short:
+        context.metadata_cache.put(_key(context, request), generation, frame)
     outbox.send(request, _parts(frame, request))
 
 
@@ -105,10 +105,10 @@ def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
     return [bytes(view[:4]) + request.correlation_id.to_bytes(4, "big", signed=True), view[8:]]
 
 
-def _refusal(broker: KafkaBroker, name: str) -> int | None:
+def _refusal(context: KafkaContext, name: str) -> int | None:
     """Why no topic of that name can be made, which is not there."""
     try:
-        broker.logs.check_name(name)
+        context.logs.check_name(name)
     except RequestError as error:
         return error.code if error.code != ErrorCode.topic_already_exists else None  # made just now
     return None
@@ -119,13 +119,13 @@ class _Waiting:
 
     def __init__(
         self,
-        broker: KafkaBroker,
+        context: KafkaContext,
         request: KafkaRequest,
         outbox: Outbox,
         parsed: metadata.MetadataRequest,
         names: Collection[str],
     ) -> None:
-        self._broker = broker
+        self._context = context
         self._request = request
         self._outbox = outbox
         self._parsed = parsed
@@ -136,15 +136,15 @@ class _Waiting:
 
     def park(self, missing: list[str]) -> None:
         """On a handler thread; nothing else happens on the connection until this request is answered."""
-        broker, connection = self._broker, self._request.connection
+        context, connection = self._context, self._request.connection
         connection.data = self
-        self._timer = broker.timer.at(broker.clock.monotonic() + _WAIT_S, self._ready)
-        if not broker.topic_maker.make(
-            missing[:NAMES_MAX], lambda: not (connection.closed or broker.stopping), self._made
+        self._timer = context.timer.at(context.clock.monotonic() + _WAIT_S, self._ready)
+        if not context.topic_maker.make(
+            missing[:NAMES_MAX], lambda: not (connection.closed or context.stopping), self._made
         ):
             self._ready()
         if (
-            broker.stopping or connection.closed or connection.finished
+            context.stopping or connection.closed or connection.finished
         ):  # whoever waited before that has been told already
             self._ready()
 
@@ -175,12 +175,12 @@ class _Waiting:
     def answer(self) -> None:
         """On a handler thread. What is not there yet is on its way, or its turn comes when the client asks again."""
         self._request.prepared = None  # they refer to each other: not left to the garbage collector
-        frame, _ = _answer(self._broker, self._request, self._parsed, self._names, True, self._failures)
+        frame, _ = _answer(self._context, self._request, self._parsed, self._names, True, self._failures)
         self._outbox.send(self._request, _parts(frame, self._request))
 
 
 def _answer(
-    broker: KafkaBroker,
+    context: KafkaContext,
     request: KafkaRequest,
     parsed: metadata.MetadataRequest,
     names: Collection[str] | None,
@@ -192,20 +192,20 @@ def _answer(
     ``create``: topics that are not there are being made, but for those that ``failures`` gives an error code or that cannot have
     their name. Raises ProtocolError where the answer would be too long.
     """
-    work = request.work(broker)
+    work = request.work(context)
     topics = []
     complete = True
     if names is None:
-        topics = [_topic(broker, info, work) for info in broker.logs.topics()]
+        topics = [_topic(context, info, work) for info in context.logs.topics()]
     else:
         for name in work.each(names):
-            info = broker.logs.topic(name)
+            info = context.logs.topic(name)
             if info is not None:
-                topics.append(_topic(broker, info, work))
+                topics.append(_topic(context, info, work))
                 continue
             complete = False
             if create:
-                code = failures.get(name) or _refusal(broker, name) or ErrorCode.leader_not_available
+                code = failures.get(name) or _refusal(context, name) or ErrorCode.leader_not_available
             else:
                 code = ErrorCode.unknown_topic_or_partition
             topics.append(metadata.TopicMetadata(code, name))
@@ -215,21 +215,21 @@ def _answer(
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
         raise ProtocolError(f"its answer would have about {size} bytes: more than {RESPONSE_MAX_BYTES}")
-    host, port = broker.advertised(request.connection.peer)
+    host, port = context.advertised(request.connection.peer)
     frame = metadata.response(
         request.correlation_id,
         request.api_version,
-        brokers=[metadata.BrokerInfo(broker.node_id, host, port)],
-        cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        brokers=[metadata.BrokerInfo(context.node_id, host, port)],
+        cluster_id=context.cluster_id,
+        controller_id=context.node_id,
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else metadata.OPERATIONS_NOT_ASKED,
     )
     return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 
 
-def _topic(broker: KafkaBroker, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
-    return metadata.TopicMetadata(0, info.name, False, _Partitions(info.partitions, broker.node_id, work))
+def _topic(context: KafkaContext, info: TopicInfo, work: Work) -> metadata.TopicMetadata:
+    return metadata.TopicMetadata(0, info.name, False, _Partitions(info.partitions, context.node_id, work))
 
 
 @attrs.frozen

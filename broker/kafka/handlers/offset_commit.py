@@ -1,30 +1,28 @@
 """OffsetCommit (8): how far a group has read. Answered when it is durable."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import NEVER, CommittedOffset, Offsets
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import milliseconds
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 _DEFAULT_RETENTION = -1
 _NO_EPOCH = -1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     body = call.body
     offsets: Offsets = {}
-    now_ms = broker.clock.time_ms()
+    now_ms = context.clock.time_ms()
     retention_ms = milliseconds(getattr(body, "retention_time", _DEFAULT_RETENTION))  # up to version 4
     expire_ms = NEVER if retention_ms == _DEFAULT_RETENTION else now_ms + retention_ms
     for topic in body.topics:
-        info = broker.logs.topic(topic.name)
+        info = context.logs.topic(topic.name)
         partitions = 0 if info is None else info.partitions
         for one in topic.partitions:
             if 0 <= one.partition_index < partitions:
@@ -42,7 +40,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         getattr(body, "group_instance_id", None),  # from version 7 on
         body.generation_id_or_member_epoch,
     )
-    broker.groups.offsets.commit(body.group_id, committer, offsets, lambda errors: call.reply(_fields(body, errors)))
+    context.groups.offsets.commit(body.group_id, committer, offsets, lambda errors: call.reply(_fields(body, errors)))
     return None
 
 

@@ -1,26 +1,24 @@
 """OffsetDelete (47): forget how far a group has read of topics that it does not read any more."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import Errors
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> None:
+def handle(context: KafkaContext, call: Call) -> None:
     body = call.body
     known = []
     for topic in body.topics:
-        info = broker.logs.topic(topic.name)
+        info = context.logs.topic(topic.name)
         partitions = 0 if info is None else info.partitions
         known += [
             (topic.name, one.partition_index) for one in topic.partitions if 0 <= one.partition_index < partitions
         ]
-    broker.groups.offsets.delete(body.group_id, known, lambda error, errors: call.reply(_fields(body, error, errors)))
+    context.groups.offsets.delete(body.group_id, known, lambda error, errors: call.reply(_fields(body, error, errors)))
 
 
 def _fields(body: Any, error: ErrorCode, errors: Errors) -> dict[str, Any]:

@@ -1,23 +1,21 @@
 """OffsetFetch (9): how far groups have read. One group before version 8, any number since."""
 
 from collections.abc import Mapping, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import repeated
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import FetchedTopic
 from broker.kafka.groups.offsets import CommittedOffset, Partition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 # What Kafka answers for a partition of which nothing is committed; it is no error.
 NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """With ``require_stable`` (from version 7 on), a partition of which an undecided transaction commits an offset is refused
     with UNSTABLE_OFFSET_COMMIT: the client asks again. A group that is named twice is refused; a partition that is named
     twice is answered once."""
@@ -30,10 +28,10 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
             if one.group_id in twice:
                 return {"group_id": one.group_id, "error_code": ErrorCode.invalid_request, "topics": []}
             call.work.checkpoint()
-            return {"group_id": one.group_id, **_group(broker, call, one, stable)}
+            return {"group_id": one.group_id, **_group(context, call, one, stable)}
 
         return {"groups": call.array(body.groups, answer)}
-    fields = _group(broker, call, body, stable)
+    fields = _group(context, call, body, stable)
     if call.api_version < 2 and fields["error_code"]:  # these have no error but the partitions'
         fields["topics"] = [
             _topic((topic.name, [(index, None) for index in topic.partition_indexes]), fields["error_code"])
@@ -42,13 +40,13 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
     return fields
 
 
-def _group(broker: "KafkaBroker", call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
+def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
     topics = None if wanted.topics is None else _distinct(wanted.topics)
-    error, found = broker.groups.offsets.fetch(wanted.group_id, topics)
+    error, found = context.groups.offsets.fetch(wanted.group_id, topics)
     unstable = set()
     if stable:
         asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
-        unstable = broker.groups.offsets.unstable(wanted.group_id, asked)
+        unstable = context.groups.offsets.unstable(wanted.group_id, asked)
     return {"error_code": error, "topics": call.array(found, lambda topic: _topic(topic, ErrorCode.none, unstable))}
 
 

@@ -1,32 +1,30 @@
 """OffsetForLeaderEpoch (23): where a leader epoch ended, so that a consumer notices when its log was cut under it (KIP-320)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log
+from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 UNDEFINED = -1
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any]:
-    return {"topics": call.array(call.body.topics, lambda topic: _topic(broker, call, topic))}
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    return {"topics": call.array(call.body.topics, lambda topic: _topic(context, call, topic))}
 
 
-def _topic(broker: "KafkaBroker", call: Call, topic: Any) -> dict[str, Any]:
+def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
     name = topic.topic
-    return {"topic": name, "partitions": call.array(topic.partitions, lambda wanted: _answer(broker, name, wanted))}
+    return {"topic": name, "partitions": call.array(topic.partitions, lambda wanted: _answer(context, name, wanted))}
 
 
-def _answer(broker: "KafkaBroker", topic: str, wanted: Any) -> dict[str, Any]:
+def _answer(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     try:
-        log = online_log(broker, topic, wanted.partition)
+        log = online_log(context, topic, wanted.partition)
         check_leader_epoch(log, wanted.current_leader_epoch)
         epoch, end_offset = log.end_offset_for_epoch(wanted.leader_epoch)
         code = int(ErrorCode.none)

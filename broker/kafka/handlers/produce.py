@@ -9,7 +9,7 @@ from functools import partial
 
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.context import KafkaBroker
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
@@ -31,11 +31,11 @@ _INLINE_MAX_BYTES = 2 * 1024 * 1024
 _ATTRIBUTES = 22
 
 
-def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
+def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
-    if request.received_at < broker.appends_slow_until:
+    if request.received_at < context.appends_slow_until:
         return False
-    partitions = broker.logs.partitions
+    partitions = context.logs.partitions
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
@@ -44,21 +44,21 @@ def _prepare(broker: KafkaBroker, request: KafkaRequest) -> bool:
     return True
 
 
-def _handle(broker: KafkaBroker, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
     parsed = request.prepared
     if parsed is None:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
     if acks == 1 and len(parsed.topics) == 1:  # the usual request, without the loop's book-keeping
         topic, partition, records = parsed.topics[0]
-        result = _append(broker, topic, partition, records, acks, parsed.transactional_id)[0]
+        result = _append(context, topic, partition, records, acks, parsed.transactional_id)[0]
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
-    _Produce(broker, request, outbox, parsed).run()
+    _Produce(context, request, outbox, parsed).run()
 
 
 def _append(
-    broker: KafkaBroker,
+    context: KafkaContext,
     topic: str,
     partition: int,
     records: memoryview | None,
@@ -66,7 +66,7 @@ def _append(
     transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
     """One partition's append; its result and, when it succeeded, the log to be flushed."""
-    target = broker.logs.partitions.get((topic, partition))
+    target = context.logs.partitions.get((topic, partition))
     if target is None:
         return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
     if acks not in (0, 1, -1):
@@ -78,26 +78,26 @@ def _append(
         message = f"min.insync.replicas is {target.config.min_insync_replicas}; this broker is the only replica"
         return produce.PartitionResult(topic, partition, ErrorCode.not_enough_replicas, -1, -1, -1, message), None
     if len(records) > _ATTRIBUTES and records[_ATTRIBUTES] & TRANSACTIONAL:
-        refused = _refuse(broker, records, transactional_id)
+        refused = _refuse(context, records, transactional_id)
         if refused:
             return produce.PartitionResult(topic, partition, refused), None
     try:
-        info = target.append(records, now_ms=broker.clock.time_ms())
+        info = target.append(records, now_ms=context.clock.time_ms())
     except RequestError as error:
         code = error.code
         if code == ErrorCode.invalid_txn_state and transactional_id is not None:
             header = read_header(
                 records
             )  # the log knows no more than that the producer may not; the coordinator knows why
-            code = broker.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
+            code = context.transactions.why_refused(transactional_id, Claim(header.producer_id, header.producer_epoch))
         return produce.PartitionResult(
             topic, partition, code, -1, -1, target.log_start_offset, error.message, _record_errors(target, error)
         ), None
     except StorageError as error:
-        broker.complain("append_failed", topic, partition, error)
+        context.complain("append_failed", topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
-    if target.slow_until > broker.appends_slow_until:
-        broker.appends_slow_until = broker.clock.monotonic() + _SLOW_FOR_S
+    if target.slow_until > context.appends_slow_until:
+        context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     return (
         produce.PartitionResult(
             topic, partition, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset, None
@@ -115,22 +115,22 @@ def _record_errors(target: Log, error: RequestError) -> Sequence[tuple[int, str]
     return [(number, message) for number in error.numbers]
 
 
-def _refuse(broker: KafkaBroker, records: memoryview, transactional_id: str | None) -> ErrorCode:
+def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | None) -> ErrorCode:
     """Of a transaction's batch: does its producer have the transactional id of the request?"""
     try:
         header = read_header(records)
     except ProtocolError:
         return ErrorCode.none  # the log will say what is wrong with it
-    return broker.transactions.may_write(transactional_id, header.producer_id)
+    return context.transactions.may_write(transactional_id, header.producer_id)
 
 
 class _Produce:
     """A request of several partitions, or one that waits for its fsync, or one that wants no answer."""
 
     def __init__(
-        self, broker: KafkaBroker, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest
+        self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest
     ) -> None:
-        self._broker = broker
+        self._context = context
         self._request = request
         self._outbox = outbox
         self._parsed = parsed
@@ -144,7 +144,7 @@ class _Produce:
         acks = self._parsed.acks
         written: list[tuple[int, Log]] = []
         for topic, partition, records in self._parsed.topics:
-            result, target = _append(self._broker, topic, partition, records, acks, self._parsed.transactional_id)
+            result, target = _append(self._context, topic, partition, records, acks, self._parsed.transactional_id)
             if target is not None:
                 written.append((len(self._results), target))
             self._results.append(result)
@@ -162,9 +162,9 @@ class _Produce:
     def _await_flush(self, written: Sequence[tuple[int, Log]]) -> None:
         self._unflushed = {index for index, _ in written}
         self.deadline = self._request.received_at + self._parsed.timeout_ms / 1000
-        self._broker.ack_deadlines.add(self)
+        self._context.ack_deadlines.add(self)
         for index, target in written:
-            self._broker.flusher.wait_durable(target, target.log_end_offset, partial(self._flushed, index))
+            self._context.flusher.wait_durable(target, target.log_end_offset, partial(self._flushed, index))
 
     def _flushed(self, index: int, error: StorageError | None) -> None:
         with self._lock:
@@ -178,7 +178,7 @@ class _Produce:
             if self._unflushed:
                 return
             self._answered = True
-        self._broker.ack_deadlines.remove(self)
+        self._context.ack_deadlines.remove(self)
         self._send()
 
     def expire(self) -> None:

@@ -1,18 +1,16 @@
 """SyncGroup (14): the leader hands in the assignment, every member gets its part of it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.values import SyncRequest, SyncResult
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
-
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     body = call.body
     protocol_type = getattr(body, "protocol_type", None)
     protocol_name = getattr(body, "protocol_name", None)
@@ -26,7 +24,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         protocol_name=protocol_name,
         assignments={one.member_id: one.assignment for one in body.assignments},
     )
-    broker.groups.sync(body.group_id, request, lambda result: call.reply(_fields(result)))
+    context.groups.sync(body.group_id, request, lambda result: call.reply(_fields(result)))
     return None
 
 

@@ -1,17 +1,15 @@
 """TxnOffsetCommit (28): offsets of a group that count once the transaction is committed. Answered when they are durable."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
 from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
 
 _NOBODY = -1
 # Kafka's group coordinator answers in its own terms what the transaction coordinator tells it.
@@ -21,18 +19,18 @@ _TRANSLATED = {
 }
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
-    now_ms = broker.clock.time_ms()
+    now_ms = context.clock.time_ms()
     offsets: Offsets = {}
     errors: dict[Partition, ErrorCode] = {}
     for topic in request.topics:
         for one in topic.partitions:
             key = (topic.name, one.partition_index)
             metadata = one.committed_metadata or ""
-            if broker.logs.get(*key) is None:
+            if context.logs.get(*key) is None:
                 errors[key] = ErrorCode.unknown_topic_or_partition
-            elif len(metadata) > broker.config.offset_metadata_max_bytes:
+            elif len(metadata) > context.config.offset_metadata_max_bytes:
                 errors[key] = ErrorCode.offset_metadata_too_large
             else:
                 leader_epoch = getattr(one, "committed_leader_epoch", -1)  # from version 2 on
@@ -51,7 +49,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
         getattr(request, "generation_id", _NOBODY),
     )
     claim = Claim(request.producer_id, request.producer_epoch)
-    broker.transactions.commit_offsets(request.transactional_id, claim, request.group_id, committer, offsets, reply)
+    context.transactions.commit_offsets(request.transactional_id, claim, request.group_id, committer, offsets, reply)
     return None
 
 

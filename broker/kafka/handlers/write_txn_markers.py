@@ -6,24 +6,22 @@ an operator cannot end half of a transaction: if the coordinator knows it, all o
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim, Partition
 from broker.network.work import ADMIN
 from broker.runtime.threads import Lock
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-if TYPE_CHECKING:
-    from broker.kafka.context import KafkaBroker
-
 # Markers of one request: each is written and fsynced, which whoever else waits for an fsync waits for. An operator sends one for
 # each partition that a transaction hangs in.
 _MARKERS_MAX = 1000
 
 
-def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     markers = call.body.markers
     if sum(len(topic.partition_indexes) for marker in markers for topic in marker.topics) > _MARKERS_MAX:
         errors = [dict.fromkeys(_partitions(marker), ErrorCode.invalid_request) for marker in markers]
@@ -35,7 +33,7 @@ def handle(broker: "KafkaBroker", call: Call) -> Mapping[str, Any] | None:
             answer.of(index, dict.fromkeys(partitions, ErrorCode.cluster_authorization_failed))
             continue
         claim = Claim(marker.producer_id, marker.producer_epoch)
-        broker.transactions.abort(claim, partitions, partial(answer.of, index))
+        context.transactions.abort(claim, partitions, partial(answer.of, index))
     return None if markers else {"markers": []}
 
 

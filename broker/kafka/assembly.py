@@ -1,0 +1,91 @@
+"""The Kafka service put together from the broker's settings, for all its listeners.
+
+Tests: tests/test_server.py, tests/kafka/test_context.py.
+"""
+
+from collections.abc import Sequence
+
+from broker.config import Listener
+from broker.kafka import handlers
+from broker.kafka.configs.changes import load_defaults
+from broker.kafka.context import KafkaContext
+from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.service import KafkaService
+from broker.kafka.topic_maker import TopicMaker
+from broker.kafka.transactions.coordinator import TransactionCoordinator
+from broker.kafka.transactions.registry import Registry as TransactionRegistry
+from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.storage.log_manager import LogManager
+
+
+def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
+    return KafkaPart(surroundings, logs)
+
+
+class KafkaPart:
+    """The coordinators, and the context that all handlers share."""
+
+    def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
+        config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
+        groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config)
+        transactions = TransactionCoordinator(
+            TransactionRegistry(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
+        )
+        logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
+        self.apis = handlers.load()
+        self.context = KafkaContext(
+            config=config,
+            logs=logs,
+            flusher=logs.flusher,
+            catalogue=surroundings.catalogue,
+            groups=groups,
+            transactions=transactions,
+            clock=runtime.clock,
+            timer=timer,
+            entropy=runtime.entropy,
+            cluster_id=surroundings.cluster_id,
+            topic_maker=TopicMaker(logs),
+            api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
+            features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
+            endpoints=_endpoints(surroundings),
+            ports={name: port for name, (_, port) in surroundings.addresses.items()},
+        )
+
+    def open(self) -> None:
+        context = self.context
+        load_defaults(context)
+        context.groups.open(lambda topic: context.logs.topic(topic) is not None)
+        context.transactions.open()
+
+    def threads(self) -> Sequence[PartThread]:
+        context = self.context
+        return [
+            PartThread("catalogue-writer", context.groups.writer, waited_for=True),
+            PartThread("marker-writer", context.transactions.markers, waited_for=True),
+            PartThread("topic-maker", context.topic_maker),
+        ]
+
+    def service(self, listener: Listener) -> KafkaService:
+        return KafkaService(self.context, self.apis)
+
+    def stopping(self) -> None:
+        self.context.stopping = True
+
+    def shut_down(self) -> None:
+        self.context.transactions.shut_down()
+        self.context.groups.shut_down()
+
+    def close(self) -> None:
+        self.context.transactions.shut_down()
+        self.context.groups.close()
+
+
+def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:
+    """What clients are told to connect to, by the listener's name."""
+    endpoints = {}
+    for listener in surroundings.listeners:
+        advertised = surroundings.config.advertised_address(listener.name)
+        host, port = surroundings.addresses[listener.name]
+        # The host as it was configured rather than the address it was resolved to: `localhost` stays `localhost`.
+        endpoints[listener.name] = advertised or (listener.host or host, port)
+    return endpoints

@@ -1,0 +1,78 @@
+"""A service as the server sees it: what it is given when it is put together, and what it does from start to stop.
+
+``broker.server`` knows each service by one line: the scheme of its listeners and its ``assembly`` module. To add a service:
+
+1. Write a ``Service`` and its ``Session`` (see ``broker.network.service``).
+2. Write ``broker/NAME/assembly.py`` with a class that has the methods of ``ServicePart``, and with the function
+   ``assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart``. The server imports that module only if a listener
+   needs it.
+3. Add the line to ``broker.server``, and the scheme to ``broker.config.listener``.
+
+Tests: tests/test_server.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from broker.config import BrokerConfig, Listener
+from broker.metadata.catalogue import Catalogue
+from broker.network.service import Service
+from broker.runtime import Runtime
+from broker.runtime.threads import Body
+from broker.runtime.timers import Timer
+
+
+@attrs.frozen
+class Surroundings:
+    """What the server has for every service, beside the logs. The sockets are bound and not accepting yet."""
+
+    config: BrokerConfig
+    runtime: Runtime
+    timer: Timer
+    catalogue: Catalogue
+    cluster_id: str
+    listeners: Sequence[Listener]  # of all services
+    addresses: Mapping[str, tuple[str, int]]  # where each listener is bound, by its name: (host, port)
+    open_files: int  # how many files besides the logs' this service may keep open
+
+
+@attrs.frozen
+class PartThread:
+    """A thread that the server runs for a service, from ``ServicePart.open`` to ``ServicePart.close``."""
+
+    name: str
+    body: Body
+    # Other threads wait for what this one does: it starts before the housekeeper and the threads for which nobody waits, and
+    # stops after them.
+    waited_for: bool = False
+
+
+class ServicePart(Protocol):
+    """One service of the broker: its state, its threads and its ``Service`` objects.
+
+    All methods run on the thread that starts and stops the broker. The constructor only puts objects together: what can take
+    long or fail belongs into ``open``. In the order of a broker's life:
+    """
+
+    def open(self) -> None:
+        """Load what an earlier broker has left. Raises StorageError or ConfigError: the broker does not start."""
+
+    def threads(self) -> Sequence[PartThread]:
+        """The threads to run, in the order of their start. They stop in the reverse order."""
+
+    def service(self, listener: Listener) -> Service:
+        """The service for the connections of this listener. Raises ConfigError for options that it does not know."""
+
+    def stopping(self) -> None:
+        """The broker is about to stop, and acceptors still run: from now on no request may begin to wait, and requests that
+        take long should look for this and end. Not called where a thread has crashed."""
+
+    def shut_down(self) -> None:
+        """No connection is accepted any more: answer all requests that wait, so that connections can drain. Not called where a
+        thread has crashed."""
+
+    def close(self) -> None:
+        """Write what is left and close files. The reactor and the service's threads have stopped. Called for every part that
+        was put together, also where ``open`` has failed or was not reached."""
