@@ -1,4 +1,4 @@
-"""How an API of Kafka's plugs into the service.
+"""How an API of Kafka plugs into the service.
 
 Each module of ``broker.kafka.handlers`` exports ``API``. Most are *control* APIs: the body is parsed and the reply encoded by
 ``protocol.kafka.schema.control``, and the handler maps a parsed request to the reply's fields. The few on the hot path are *raw*:
@@ -28,17 +28,13 @@ log = get_logger("kafka")
 class KafkaRequest(Request):
     """A request whose header has been read; the body is ``frame[body_offset:]``."""
 
-    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id", "lane", "prepared")
+    __slots__ = ("api", "api_version", "body_offset", "client_id", "correlation_id")
 
     api: "Api"
     api_version: int
     correlation_id: int
     client_id: str | None
     body_offset: int
-    # What `Api.prepare` found out, for `Api.handle_raw` on the same thread; None after a hand-over that did not go through
-    # `Outbox.hand_over`.
-    prepared: Any
-    lane: str | None  # set by `KafkaService.inline` where it says no
 
     @property
     def body(self) -> memoryview:
@@ -129,9 +125,10 @@ class Api:
     A RequestError that leaves it becomes the reply ``on_error(call, error)``; without ``on_error``, closes the connection.
     ``inline``: ``handle`` is cheap and never blocks.
 
-    ``handle_raw(broker, request, outbox)`` answers through the outbox. ``prepare(broker, request)`` says whether that is cheap
-    and unblocking this time, and may leave in ``request.prepared`` what it worked out. TooManyEntries says that it is not, and
-    that the request takes long.
+    ``handle_raw(context, request, outbox, prepared)`` answers through the outbox. ``prepare(context, request)``, on the
+    processor, returns a ``Handover`` where that may block or take long this time, and else what it has found out, which
+    ``handle_raw`` gets as ``prepared``. TooManyEntries from it hands the request over through the bulk lane. ``handle_raw`` gets
+    None where ``prepare`` was not asked.
 
     Neither ``inline`` nor ``prepare`` is asked for a body of more than ``inline_max_bytes``. ``lane``: where requests go that are
     slow whatever their size (see ``broker.network.work``).
@@ -143,8 +140,8 @@ class Api:
     handle: Callable[[KafkaContext, Call], Fields | None] | None = None
     on_error: Callable[[Call, RequestError], Fields] | None = None
     inline: bool = False
-    handle_raw: Callable[[KafkaContext, KafkaRequest, Outbox], None] | None = None
-    prepare: Callable[[KafkaContext, KafkaRequest], bool] | None = None
+    handle_raw: Callable[[KafkaContext, KafkaRequest, Outbox, Any], None] | None = None
+    prepare: Callable[[KafkaContext, KafkaRequest], Any] | None = None
     inline_max_bytes: int = INLINE_BYTES
     lane: str | None = None
     # The size of a body says how many entries it may have. Not so where it carries records.

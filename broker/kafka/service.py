@@ -4,13 +4,14 @@
 """
 
 import struct
+from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.connection import Connection
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Handover, Outbox, Peer, Request
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.api_keys import ApiKey
@@ -23,6 +24,7 @@ _LENGTH = struct.Struct(">i").unpack_from
 # The smallest request: key, version and correlation id.
 _SMALLEST = 8
 _NOTHING = memoryview(b"")
+_BULK_HANDOVER = Handover(BULK)
 
 
 class KafkaSession:
@@ -54,7 +56,6 @@ class KafkaSession:
         request.correlation_id = correlation_id
         request.client_id = client_id
         request.body_offset = body_offset
-        request.prepared = None
         return request
 
 
@@ -69,30 +70,25 @@ class KafkaService:
     def connect(self, peer: Peer) -> KafkaSession:
         return KafkaSession(self._apis)
 
-    def inline(self, request: Request) -> bool:
+    def inline(self, request: Request) -> Any:
         assert isinstance(request, KafkaRequest)
         api = request.api
         size = len(request.frame) - request.body_offset
         if size <= api.inline_max_bytes:
-            prepare = api.prepare
-            if prepare is None:
-                if api.inline:
-                    return True
-            else:
+            if api.prepare is not None:
                 try:
-                    if prepare(self._context, request):
-                        return True
+                    return api.prepare(self._context, request)
                 except TooManyEntries:
-                    request.lane = BULK
-                    return False
-        request.lane = lane_of(size, api.lane) if api.sized_by_bytes else api.lane
-        return False
+                    return _BULK_HANDOVER
+            if api.inline:
+                return None
+        return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane)
 
-    def handle(self, request: Request, outbox: Outbox) -> None:
+    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
         try:
             if request.api.handle_raw is not None:
-                request.api.handle_raw(self._context, request, outbox)
+                request.api.handle_raw(self._context, request, outbox, prepared)
             else:
                 self._call(request, outbox)
         except ProtocolError as error:

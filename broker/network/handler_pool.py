@@ -23,8 +23,10 @@ class Handler:
         if item is None:
             return False
         service, request, _ = item
+        # Taken off the request: what was parked refers to its request, and is not to wait for the garbage collector.
+        prepared, request.prepared = request.prepared, None
         try:
-            service.handle(request, self._outbox)
+            service.handle(request, self._outbox, prepared)
         except Exception as error:  # the seam: one request's failure is one connection's, never the pool's
             log.error("request_failed", exc_info=error, peer=request.connection.peer.host)
             self._outbox.close(request)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from broker.network.connection import Connection
 from broker.network.mute import MuteEvent
-from broker.network.service import Part, Request
+from broker.network.service import Handover, Part, Request
 
 
 class ProcessorOutbox:
@@ -22,9 +22,9 @@ class ProcessorOutbox:
         processor = request.connection.processor
         processor.submit(processor.close_connection, request, None)
 
-    def hand_over(self, request: Request) -> None:
+    def hand_over(self, request: Request, handover: Handover) -> None:
         processor = request.connection.processor
-        processor.submit(processor.hand_over, request, None)
+        processor.submit(processor.hand_over, request, handover)
 
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         processor = connection.processor

@@ -25,7 +25,7 @@ from broker.network.mute import MuteEvent, MuteState, next_state
 from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
-from broker.network.service import Outbox, Part, Peer, Request, Service
+from broker.network.service import Handover, Outbox, Part, Peer, Request, Service
 from broker.network.unsent import Unsent
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK, Socket
@@ -438,11 +438,12 @@ class Processor:
         connection.close_when_sent = True
         self._mark_dirty(connection)
 
-    def hand_over(self, request: Request, _: None = None) -> None:
+    def hand_over(self, request: Request, handover: Handover) -> None:
         """A request that was parked goes to a handler."""
         connection = request.connection
         if connection.closed or connection.in_flight is not request:
             return
+        request.lane, request.prepared = handover.lane, handover.prepared
         if not self._channel.offer((connection.service, request), self._room_came):
             self._hold(connection, request)
 
@@ -636,9 +637,10 @@ class Processor:
                 if sequential:
                     connection.in_flight = request
                     connection.mute_state = next_state(connection.mute_state, _REQUEST_RECEIVED)
-                if service.inline(request):
+                prepared = service.inline(request)
+                if type(prepared) is not Handover:
                     self.stats.inline += 1
-                    service.handle(request, outbox)
+                    service.handle(request, outbox, prepared)
                     if start < end:  # only who has sent more at once can take more than his turn
                         now = self._clock.monotonic()
                         if not turn_ends:
@@ -659,6 +661,7 @@ class Processor:
                     elif shared:  # the bytes are overwritten by the next read
                         request.frame = memoryview(bytearray(frame))
                     request.done = False
+                    request.lane, request.prepared = prepared.lane, prepared.prepared
                     if not self._channel.offer((service, request), self._room_came):
                         self._hold(connection, request)
                         break

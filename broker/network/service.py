@@ -5,7 +5,7 @@ a ``Session`` says how long a frame is and what it means; a ``Service`` acts on 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -35,15 +35,23 @@ class Request:
     first, and not a moment longer: its memory is used again.
     """
 
-    __slots__ = ("connection", "done", "frame", "received_at")
+    __slots__ = ("connection", "done", "frame", "lane", "prepared", "received_at")
 
     connection: "Connection"  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
     done: bool  # of a request for the handlers only, and theirs: False until ``handle`` has returned
-    # The lane of the request channel by which it goes to a handler (see `request_channel.py`); None: no lane. A service whose
-    # requests have lanes makes this a slot of its own and sets it before a request leaves the processor.
-    lane: str | None = None
+    # Of a request for the handlers only, and set by the processor: what its `Handover` says.
+    lane: str | None
+    prepared: Any
+
+
+@attrs.frozen
+class Handover:
+    """How a request goes to a handler thread: the answer of ``Service.inline`` for one that is not handled at once."""
+
+    lane: str | None = None  # of the request channel (see ``broker.network.request_channel``); None: no lane
+    prepared: Any = None  # for ``Service.handle``; it must not refer to the request's frame, which may move
 
 
 class Session(Protocol):
@@ -77,7 +85,7 @@ class Outbox(Protocol):
     def close(self, request: Request) -> None:
         """Close the connection; what was queued before is sent first."""
 
-    def hand_over(self, request: Request) -> None:
+    def hand_over(self, request: Request, handover: Handover) -> None:
         """Have ``Service.handle`` called for it on a handler thread: again, and without its frame, for a request that was
         parked. It is still owed its answer."""
 
@@ -96,14 +104,18 @@ class Outbox(Protocol):
 class Service(Protocol):
     def connect(self, peer: Peer) -> Session: ...
 
-    def inline(self, request: Request) -> bool:
-        """True if handling this request is cheap and cannot block: the processor runs ``handle`` itself, at once.
+    def inline(self, request: Request) -> Any:
+        """May the processor handle this request itself, because that is cheap and cannot block? A ``Handover`` says no. Anything
+        else says yes, and is what ``handle`` is given as ``prepared``: what was found out on the way.
 
-        Called on the processor, once per request; may leave on the request what it found out on the way.
+        Called on the processor, once per request. It changes nothing, the request included.
         """
 
-    def handle(self, request: Request, outbox: Outbox) -> None:
-        """Act, and answer through ``outbox`` now or later, from any thread. An exception closes the connection and is logged."""
+    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        """Act, and answer through ``outbox`` now or later, from any thread. An exception closes the connection and is logged.
+
+        ``prepared``: what ``inline`` has returned, or what the ``Handover`` holds.
+        """
 
     def writable(self, connection: "Connection") -> None:
         """The outgoing queue has drained below its low-water mark after having been above the high one."""

@@ -5,6 +5,7 @@ spiller's affair. Connections are never muted for requests (``in_flight_max`` 0)
 """
 
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -114,10 +115,10 @@ class ShuffleService:
     def connect(self, peer: Peer) -> ShuffleSession:
         return ShuffleSession()
 
-    def inline(self, request: Request) -> bool:
-        return True
+    def inline(self, request: Request) -> Any:
+        return None
 
-    def handle(self, request: Request, outbox: Outbox) -> None:
+    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, ShuffleRequest)
         connection = request.connection
         state = connection.data

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from broker.network import processor as processor_module
+from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, fetch, produce, wait_for
@@ -162,10 +163,10 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     warm, begun, gone = handler._Reading.warm, threading.Event(), threading.Event()
     prepare = handler._prepare
 
-    def cold(broker: Any, request: Any) -> bool:
-        prepare(broker, request)
-        request.prepared[1].resident = False
-        return False
+    def cold(context: Any, request: Any) -> Handover:
+        parsed, reading = prepare(context, request)
+        reading.resident = False
+        return Handover(None, (parsed, reading))
 
     def slow_disk(reading: Any) -> None:
         begun.set()

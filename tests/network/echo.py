@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from broker.network.connection import Connection
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Handover, Outbox, Peer, Request
 from broker.runtime.disk import File, FileRegion
 from protocol.errors import ProtocolError
 
@@ -20,10 +20,9 @@ def frame(command: bytes, payload: bytes = b"") -> bytes:
 
 
 class EchoRequest(Request):
-    __slots__ = ("command", "copy", "lane")
+    __slots__ = ("command", "copy")
     command: bytes
     copy: bytes  # of the whole frame, for those that are answered later
-    lane: str | None
 
 
 class EchoSession:
@@ -41,7 +40,6 @@ class EchoSession:
     def receive(self, data: memoryview) -> Request:
         request = EchoRequest()
         request.command = bytes(data[4:5])
-        request.lane = "slow" if request.command == b"s" else None
         if request.command == b"!":
             raise ProtocolError("asked for")
         return request
@@ -62,17 +60,21 @@ class EchoService:
         self.connections: list[Connection] = []
         self.throttled: list[tuple[Connection, Outbox]] = []
         self.handled: list[bytes] = []
+        self.prepared: list[bytes | None] = []
         self.file: File | None = None
 
     def connect(self, peer: Peer) -> EchoSession:
         return EchoSession(self.in_flight_max)
 
-    def inline(self, request: Any) -> bool:
-        return request.command not in b"pswXCHN"
+    def inline(self, request: Any) -> Any:
+        if request.command in b"pswXCHN":
+            return Handover("slow" if request.command == b"s" else None, request.command)
+        return request.command
 
-    def handle(self, request: Any, outbox: Outbox) -> None:
+    def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
         command = request.command
         self.handled.append(command)
+        self.prepared.append(prepared)
         if request.connection not in self.connections:
             self.connections.append(request.connection)
         if command == b"w":

@@ -28,7 +28,7 @@ class Watched(EchoService):
         self.out: set[Connection] = set()
         self.violations: list[str] = []
 
-    def handle(self, request: Any, outbox: Outbox) -> None:
+    def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
         if request.connection in self.out:
             self.violations.append(f"{request.command!r} while another is out")
         payload = bytes(request.frame[5:])
@@ -38,7 +38,7 @@ class Watched(EchoService):
             self.out.add(request.connection)
         super().handle(request, outbox)
 
-    def inline(self, request: Any) -> bool:
+    def inline(self, request: Any) -> Any:
         if request.connection in self.out:
             self.violations.append(f"{request.command!r} routed while another is out")
         return super().inline(request)

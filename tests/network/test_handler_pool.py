@@ -9,7 +9,7 @@ from tests.network.harness import Stage
 
 
 class Boom:
-    def handle(self, request: Request, outbox: Any) -> None:
+    def handle(self, request: Request, outbox: Any, prepared: Any = None) -> None:
         raise RuntimeError("asked for")
 
 
@@ -17,7 +17,7 @@ class Calm:
     def __init__(self) -> None:
         self.seen: list[Request] = []
 
-    def handle(self, request: Request, outbox: Any) -> None:
+    def handle(self, request: Request, outbox: Any, prepared: Any = None) -> None:
         self.seen.append(request)
 
 
@@ -41,6 +41,7 @@ class _Connection:
 
 def request() -> Any:
     made = Request()
+    made.lane = made.prepared = None
     made.connection = _Connection()  # type: ignore[assignment]
     return made
 

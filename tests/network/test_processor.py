@@ -15,7 +15,7 @@ from broker.network import processor as processor_module
 from broker.network.connection import Connection
 from broker.network.mute import MuteState
 from broker.network.quota import ConnectionQuotas
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Handover, Outbox, Peer, Request
 from broker.runtime.disk import SystemDisk
 from broker.runtime.poller import READ, WRITE
 from tests.network.echo import EchoService, EchoSession, frame
@@ -97,7 +97,7 @@ def test_an_answer_from_another_thread_rings_a_processor_that_waits(bench: MakeB
 def test_a_request_inline_on_one_connection_may_answer_what_is_parked_on_another(bench: MakeBench) -> None:
     # A produce, inline, wakes a long poll: both connections of the same processor.
     class Waking(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             if request.command == b"e" and self.parked:
                 parked, _ = self.parked.pop()
                 outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_thei
             super().__init__()
             self.order: list[int] = []
 
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             self.order.append(request.connection.peer.port)
             super().handle(request, outbox)
 
@@ -178,7 +178,7 @@ def test_one_connection_with_a_flood_of_small_requests_lets_the_others_have_thei
 
 def test_a_turn_is_over_after_some_time_when_the_requests_are_not_cheap(bench: MakeBench) -> None:
     class Slow(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             super().handle(request, outbox)
             b.clock.now += 0.001
 
@@ -350,7 +350,7 @@ def test_a_parked_request_may_go_to_a_handler_and_waits_for_room_like_any_other(
     parts = [request.copy]
     second.send(frame(b"p"))
     b.settle(handling=False)
-    outbox.hand_over(request)  # the channel is full
+    outbox.hand_over(request, Handover())  # the channel is full
     third.send(frame(b"p"))
     b.settle(handling=False)
     assert len(b.service.parked) == 1
@@ -371,7 +371,7 @@ def test_a_parked_request_whose_connection_has_gone_goes_to_no_handler(bench: Ma
     ((request, outbox),) = b.service.parked
     client.abort()
     b.settle(handling=False)
-    outbox.hand_over(request)
+    outbox.hand_over(request, Handover())
     b.settle(handling=False)
     assert len(b.channel) == 0
 
@@ -1112,7 +1112,7 @@ def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) ->
     seen: list[bytes] = []
 
     class Reading(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             seen.append(bytes(request.frame))
             super().handle(request, outbox)
 
@@ -1133,7 +1133,7 @@ def test_a_frame_stays_what_it_was_while_a_handler_reads_it(bench: MakeBench) ->
 
 def test_a_connection_that_is_gone_is_freed_without_the_garbage_collectors_help(bench: MakeBench) -> None:
     class Forgetful(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             super().handle(request, outbox)
             self.connections.clear()
 

@@ -213,7 +213,7 @@ class Where(EchoService):
         super().__init__()
         self.buffers: list[tuple[int, int]] = []
 
-    def handle(self, request: object, outbox: object) -> None:
+    def handle(self, request: object, outbox: object, prepared: object = None) -> None:
         view: memoryview = request.frame  # type: ignore[attr-defined]
         whole = view.obj
         first = len(view) and bytes(view[:4])

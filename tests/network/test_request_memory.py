@@ -491,7 +491,7 @@ def test_whole_frames_that_lie_in_memory_are_served_even_if_no_more_memory_can_b
 def test_what_lies_in_memory_is_served_before_more_is_asked_for(bench: MakeBench) -> None:
     # A parked request is answered in the same round in which more arrives behind it, and its connection's memory is full.
     class Waking(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             if request.command == b"e" and self.parked:
                 parked, _ = self.parked.pop()
                 outbox.send(parked, [parked.copy])  # type: ignore[attr-defined]

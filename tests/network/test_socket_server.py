@@ -516,7 +516,7 @@ def test_late_answers_to_connections_of_a_server_that_has_stopped_are_dropped() 
 
 def test_a_thread_that_ends_by_an_exception_is_reported() -> None:
     class Fatal(EchoService):
-        def handle(self, request: Any, outbox: Outbox) -> None:
+        def handle(self, request: Any, outbox: Outbox, prepared: Any = None) -> None:
             raise SystemExit("no seam takes this")
 
     crashes: list[BaseException] = []

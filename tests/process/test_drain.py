@@ -13,6 +13,7 @@ import pytest
 
 from broker.client import Broker
 from broker.network.outbox import ProcessorOutbox
+from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
 
@@ -92,9 +93,8 @@ def test_a_fetch_that_begins_to_wait_while_the_broker_stops_is_answered(
     began, go_on = threading.Event(), threading.Event()
     prepare, park = handler._prepare, handler._Parked.park
 
-    def on_a_handler(*arguments: Any) -> bool:
-        prepare(*arguments)
-        return False  # as if the records had to come from the disk
+    def on_a_handler(*arguments: Any) -> Handover:
+        return Handover(None, prepare(*arguments))  # as if the records had to come from the disk
 
     def late_park(parked: Any) -> None:
         began.set()

@@ -10,7 +10,7 @@ from protocol.kafka.messages import api_versions
 _MAX_VERSION = 4
 
 
-def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     version = request.api_version
     if not 0 <= version <= _MAX_VERSION:
         # A newer client than we are: answer in the form that every client knows, so that it can try a lower version.
@@ -28,5 +28,5 @@ API = Api(
     min_version=0,
     max_version=_MAX_VERSION,
     handle_raw=_handle,
-    prepare=lambda context, request: True,
+    inline=True,
 )

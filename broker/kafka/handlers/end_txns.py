@@ -13,7 +13,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
 
 
-def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
+def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     parsed = end_txns.parse_request(request.body, REQUEST_ENTRIES_MAX)
 
     def reply(error: ErrorCode, index: int) -> None:

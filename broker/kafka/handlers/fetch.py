@@ -13,7 +13,7 @@ from typing import NamedTuple
 from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
-from broker.network.service import Outbox
+from broker.network.service import Handover, Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.timers import TimerHandle
 from broker.storage.log.log import Log
@@ -130,15 +130,19 @@ def _parse(request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
     return parsed
 
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
+_Prepared = tuple[fetch.FetchRequest, _Reading]
+
+
+def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
     parsed = _parse(request, INLINE_ENTRIES)
     reading = _Reading(context, parsed)
-    request.prepared = (parsed, reading)
-    return reading.resident
+    prepared = parsed, reading
+    return prepared if reading.resident else Handover(None, prepared)
 
 
-def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
-    prepared = request.prepared
+def _handle(
+    context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: "_Prepared | _Parked | None"
+) -> None:
     if isinstance(prepared, _Parked):
         prepared.answer()
         return
@@ -285,15 +289,12 @@ class _Parked:
     def _hand_over(self) -> None:
         # The handler lets go of the logs: that of 10,000 takes milliseconds.
         self._done = True
-        self._request.prepared = self
-        self._request.lane = BULK
-        self._outbox.hand_over(self._request)
+        self._outbox.hand_over(self._request, Handover(BULK, self))
 
     def answer(self) -> None:
         """On a handler thread."""
         self.abandon()
         self._request.connection.data = None
-        self._request.prepared = None  # they refer to each other: not left to the garbage collector
         reading = _Reading(self._context, self._parsed, self._request.work(self._context))
         if not reading.resident:
             reading.warm()

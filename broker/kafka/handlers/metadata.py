@@ -16,11 +16,11 @@ from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.kafka.metadata_cache import Key
 from broker.kafka.topic_maker import NAMES_MAX, Failures
-from broker.network.service import Outbox, Part
+from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.runtime.timers import TimerHandle
 from broker.storage.log_manager import TopicInfo
-from protocol.errors import ProtocolError, TooManyEntries
+from protocol.errors import ProtocolError
 from protocol.frames import with_correlation_id
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -46,11 +46,10 @@ def _cached(context: KafkaContext, request: KafkaRequest) -> BytesLike | None:
     return context.metadata_cache.get(_key(context, request), context.logs.generation)
 
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
+def _prepare(context: KafkaContext, request: KafkaRequest) -> BytesLike | metadata.MetadataRequest | Handover:
     cached = _cached(context, request)
     if cached is not None:
-        request.prepared = cached
-        return True
+        return cached
     parsed = metadata.parse_request(request.body, request.api_version, 0, INLINE_ENTRIES)
     found = [] if parsed.topics is None else [context.logs.topic(name) for name in once(parsed.topics)]
     if parsed.topics is None:
@@ -58,32 +57,34 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
     else:
         partitions = sum(info.partitions for info in found if info is not None)
     if partitions > _USUAL_PARTITIONS_MAX:
-        raise TooManyEntries(f"metadata of {partitions} partitions")
-    if parsed.topics is None or len(found) > _INLINE_TOPICS_MAX or None in found:
-        return False
-    return partitions <= _INLINE_PARTITIONS_MAX
+        return Handover(BULK)
+    if parsed.topics is None or len(found) > _INLINE_TOPICS_MAX or None in found or partitions > _INLINE_PARTITIONS_MAX:
+        return Handover()
+    return parsed
 
 
-def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
-    prepared = request.prepared
+def _handle(
+    context: KafkaContext,
+    request: KafkaRequest,
+    outbox: Outbox,
+    prepared: "BytesLike | metadata.MetadataRequest | _Waiting | None",
+) -> None:
     if type(prepared) is bytes:  # the usual answer
         outbox.send(request, [with_correlation_id(prepared, request.correlation_id)])
         return
-    if prepared is not None:
-        if isinstance(prepared, _Waiting):
-            prepared.answer()
-        else:
-            outbox.send(request, _parts(prepared, request))
+    if isinstance(prepared, _Waiting):
+        prepared.answer()
         return
     short = len(request.body) <= INLINE_BYTES
-    # After a change many clients ask the same at once: those that waited for a handler find what the first one was answered.
-    cached = _cached(context, request) if short else None
-    if cached is not None:
-        outbox.send(request, _parts(cached, request))
+    if prepared is None:
+        # After a change many clients ask the same at once: those that waited for a handler find what the first one was answered.
+        prepared = _cached(context, request) if short else None
+    if prepared is not None and not isinstance(prepared, metadata.MetadataRequest):
+        outbox.send(request, _parts(prepared, request))
         return
     # Read before the topics: a change in between makes the answer count as old at once.
     generation = context.logs.generation
-    parsed = metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
+    parsed = prepared or metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
     names = None if parsed.topics is None else once(parsed.topics)
     create = parsed.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
@@ -163,9 +164,7 @@ class _Waiting:
         self.abandon()
         request = self._request
         request.connection.data = None
-        request.prepared = self
-        request.lane = BULK if len(self._names) > INLINE_ENTRIES else None
-        self._outbox.hand_over(request)
+        self._outbox.hand_over(request, Handover(BULK if len(self._names) > INLINE_ENTRIES else None, self))
 
     def abandon(self) -> None:
         self._done = True
@@ -174,7 +173,6 @@ class _Waiting:
 
     def answer(self) -> None:
         """On a handler thread. What is not there yet is on its way, or its turn comes when the client asks again."""
-        self._request.prepared = None  # they refer to each other: not left to the garbage collector
         frame, _ = _answer(self._context, self._request, self._parsed, self._names, True, self._failures)
         self._outbox.send(self._request, _parts(frame, self._request))
 

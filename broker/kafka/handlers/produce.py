@@ -11,7 +11,7 @@ from broker.errors import RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
-from broker.network.service import Outbox
+from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
 from broker.storage.log.append_rules import KeylessRecords
@@ -29,23 +29,24 @@ _SLOW_FOR_S = 1.0
 _INLINE_MAX_BYTES = 2 * 1024 * 1024
 # Where in a batch the byte is that says whether it belongs to a transaction.
 _ATTRIBUTES = 22
+_HANDOVER = Handover()
 
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> bool:
+def _prepare(context: KafkaContext, request: KafkaRequest) -> produce.ProduceRequest | Handover:
     parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, INLINE_ENTRIES)
     if request.received_at < context.appends_slow_until:
-        return False
+        return _HANDOVER
     partitions = context.logs.partitions
     for topic, partition, _ in parsed.topics:
         entry = partitions.get((topic, partition))
         if entry is not None and (entry.config.compact or entry.config.compression_codec is not None):
-            return False  # the batch has to be decompressed
-    request.prepared = parsed
-    return True
+            return _HANDOVER  # the batch has to be decompressed
+    return parsed
 
 
-def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox) -> None:
-    parsed = request.prepared
+def _handle(
+    context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest | None
+) -> None:
     if parsed is None:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
