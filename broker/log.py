@@ -20,7 +20,7 @@ _backend: Any = None
 
 
 class Logger:
-    """Events of one part of the broker: ``log.info("topic created", topic="orders", partitions=3)``."""
+    """Events of one part of the broker: ``log.info("topic_created", topic="orders", partitions=3)``."""
 
     __slots__ = ("_part",)
 

@@ -118,7 +118,7 @@ class BrokerServer:
                 left = max(0.0, drained_by - clock.monotonic())
                 finished = self._sockets.drain(left)
                 if not finished:
-                    log.warning("requests_unfinished", timeout_s=left)
+                    log.warning("requests_abandoned", timeout_s=left)
         self._release(deadline)
         self._ended.set()
         return finished
@@ -316,7 +316,7 @@ class BrokerServer:
         fewer = shared.connections < config.max_connections < _INT_MAX
         if fewer or shared.open_files < config.max_open_files:
             log.warning(
-                "descriptors_short",
+                "descriptors_reduced",
                 limit=self.runtime.descriptor_limit(),
                 max_open_files=shared.open_files,
                 max_connections=shared.connections,

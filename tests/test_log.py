@@ -20,9 +20,9 @@ def _as_it_was() -> Iterator[None]:
 
 def test_an_event_is_a_line_of_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("info", "auto")
-    log.get_logger("storage").info("topic created", topic="orders", odd=b"\xff")
+    log.get_logger("storage").info("topic_created", topic="orders", odd=b"\xff")
     event = json.loads(capsys.readouterr().err)
-    assert ("topic created", "storage", "info", "orders") == tuple(
+    assert ("topic_created", "storage", "info", "orders") == tuple(
         event[k] for k in ("event", "part", "level", "topic")
     )
     assert "Z" == event["timestamp"][-1]
@@ -30,9 +30,9 @@ def test_an_event_is_a_line_of_json_where_there_is_no_terminal(capsys: pytest.Ca
 
 def test_an_event_is_text_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("info", "text")
-    log.get_logger("storage").info("topic created", topic="orders")
+    log.get_logger("storage").info("topic_created", topic="orders")
     line = capsys.readouterr().err
-    assert "topic created" in line
+    assert "topic_created" in line
     assert "topic=orders" in line
     assert 1 == line.count("\n")
 
@@ -62,7 +62,7 @@ def test_events_below_the_level_are_not_written(capsys: pytest.CaptureFixture[st
 
 def test_an_unconfigured_broker_speaks_only_when_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     logger = log.get_logger("storage")
-    logger.info("topic created")
+    logger.info("topic_created")
     logger.warning("disk nearly full")
     assert 1 == len(capsys.readouterr().err.splitlines())
 

@@ -107,7 +107,7 @@ class Call:
                 request.api.key, request.api_version, request.correlation_id, fields, RESPONSE_MAX_BYTES
             )
         except MessageTooLarge as error:
-            log.warning("response_too_large", peer=self.client_host, api=request.api.key.name, error=str(error))
+            log.warning("response_refused", peer=self.client_host, api=request.api.key.name, error=str(error))
             self._outbox.close(request)
         except Abandoned:
             self._outbox.close(request)

@@ -35,7 +35,7 @@ def ends_in_time(broker: BrokerProcess, unfinished: bool = False) -> None:
     broker.process.terminate()
     assert 0 == broker.process.wait(IN_TIME_S)
     assert [] == broker.errors
-    assert unfinished == ("requests_unfinished" in [event["event"] for event in broker.events])
+    assert unfinished == ("requests_abandoned" in [event["event"] for event in broker.events])
 
 
 def write(servers: str, topic: str, count: int) -> None:

@@ -168,7 +168,7 @@ def load_defaults(context: KafkaContext) -> None:
     Raises ConfigError where that does not go together with the configuration of this run.
     """
     if context.config.ignored_kafka_settings:
-        log.warning("settings_without_effect", settings=sorted(context.config.ignored_kafka_settings))
+        log.warning("settings_ignored", settings=sorted(context.config.ignored_kafka_settings))
     with _LOCK:
         overrides = stored_overrides(context)
         try:
