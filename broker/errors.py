@@ -5,18 +5,27 @@
 
 from protocol.errors import ProtocolError
 
-__all__ = ["BrokerError", "ConfigError", "ProtocolError", "RequestError", "StorageError", "UnknownOutcome"]
+__all__ = ["BrokerError", "ConfigError", "ProtocolError", "Refusal", "RequestError", "StorageError", "UnknownOutcome"]
 
 
 class BrokerError(Exception):
     """Base of the errors below."""
 
 
-class RequestError(BrokerError):
-    """The request is at fault: its error code goes into the reply, the connection lives on. Caught by the handler seam.
+class Refusal(BrokerError):
+    """The request is at fault: it is answered with an error code, and the connection lives on. Caught by the handler seam.
 
-    ``code`` is the protocol's own number (for Kafka an ``ErrorCode``); ``message`` is for people and may be sent.
+    Modules that know no protocol raise a subclass for each reason (``storage/refusals.py``, ``config/kafka_setting.py``); each
+    service maps them to its own codes. ``message`` is for people and may be sent.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class RequestError(Refusal):
+    """A refusal by a service itself. ``code`` is its protocol's own number (for Kafka an ``ErrorCode``)."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message or str(code))

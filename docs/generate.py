@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
+from broker.config.topic_settings import SETTINGS
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, transaction
 from broker.network.mute import TABLE
-from broker.storage.log.log_config import SETTINGS
 
 DOCS = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
@@ -50,7 +50,7 @@ def topic_settings() -> str:
         (
             f"`{setting.name}`",
             setting.kind,
-            _default(setting.parse(setting.default)),
+            _default(setting.default),
             f"`{setting.synonym.replace('.', '_')}`" if setting.synonym else "-",
             _choices(setting.doc, setting.choices),
         )

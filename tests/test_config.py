@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, Listener, load, parse_listener, setting_infos
 from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT
+from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
-from broker.storage.log.log_config import SETTINGS
 
 
 def sentence(error: ConfigError) -> str:

@@ -2,7 +2,9 @@
 
 import attrs
 
-from broker.config.setting import INT_MAX, KAFKA, NEVER, setting
+from broker.config import topic_settings
+from broker.config.kafka_setting import INT_MAX
+from broker.config.setting import KAFKA, setting, topic_default
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -25,10 +27,8 @@ class TopicSettings:
         reason="There is one node.",
     )
     delete_topic_enable: bool = setting(True, doc="Allow topics to be deleted.", reason=KAFKA)
-    message_max_bytes: int = setting(
-        1_048_588,
-        least=0,
-        most=INT_MAX,
+    message_max_bytes: int = topic_default(
+        topic_settings.MAX_MESSAGE_BYTES,
         doc="The largest record batch (`max.message.bytes` of a topic).",
         reason="Kafka's default: 1 MiB and the 12 bytes before a batch.",
     )
@@ -39,43 +39,50 @@ class TopicSettings:
         doc="The most that one fetch returns, whatever the client asks for; the first batch always comes whole.",
         reason="Kafka's default, 55 MiB.",
     )
-    min_insync_replicas: int = setting(
-        1,
+    min_insync_replicas: int = topic_default(
+        topic_settings.MIN_INSYNC_REPLICAS,
         unit="replicas",
-        least=1,
         doc="Copies that acks=all waits for. There is one, and it is fsynced.",
         reason=KAFKA,
     )
-    unclean_leader_election_enable: bool = setting(
-        False, doc="Accepted because clients set it; without replicas it changes nothing.", reason=KAFKA
+    unclean_leader_election_enable: bool = topic_default(
+        topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE,
+        doc="Accepted because clients set it; without replicas it changes nothing.",
+        reason=KAFKA,
     )
-    compression_type: str = setting(
-        "producer",
+    compression_type: str = topic_default(
+        topic_settings.COMPRESSION_TYPE,
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         doc="How batches are kept. `producer`: as they came, which costs the broker nothing.",
         reason=KAFKA,
     )
-    compression_gzip_level: int = setting(
-        -1, least=-1, most=9, doc="gzip's level where the broker compresses. -1: gzip's own.", reason=KAFKA
+    compression_gzip_level: int = topic_default(
+        topic_settings.COMPRESSION_GZIP_LEVEL,
+        doc="gzip's level where the broker compresses. -1: gzip's own.",
+        reason=KAFKA,
     )
-    compression_lz4_level: int = setting(
-        9, least=1, most=17, doc="lz4's level where the broker compresses.", reason=KAFKA
+    compression_lz4_level: int = topic_default(
+        topic_settings.COMPRESSION_LZ4_LEVEL,
+        doc="lz4's level where the broker compresses.",
+        reason=KAFKA,
     )
-    compression_zstd_level: int = setting(
-        3, least=-131072, most=22, doc="zstd's level where the broker compresses.", reason=KAFKA
+    compression_zstd_level: int = topic_default(
+        topic_settings.COMPRESSION_ZSTD_LEVEL,
+        doc="zstd's level where the broker compresses.",
+        reason=KAFKA,
     )
-    log_message_timestamp_type: str = setting(
-        "CreateTime",
-        choices=("CreateTime", "LogAppendTime"),
+    log_message_timestamp_type: str = topic_default(
+        topic_settings.MESSAGE_TIMESTAMP_TYPE,
         doc="Whether a record keeps its producer's timestamp or gets the broker's.",
         reason=KAFKA,
     )
-    log_message_timestamp_before_max_ms: int = setting(
-        NEVER, least=0, doc="How far a record's timestamp may lie in the past.", reason=KAFKA
+    log_message_timestamp_before_max_ms: int = topic_default(
+        topic_settings.MESSAGE_TIMESTAMP_BEFORE_MAX_MS,
+        doc="How far a record's timestamp may lie in the past.",
+        reason=KAFKA,
     )
-    log_message_timestamp_after_max_ms: int = setting(
-        3_600_000,
-        least=0,
+    log_message_timestamp_after_max_ms: int = topic_default(
+        topic_settings.MESSAGE_TIMESTAMP_AFTER_MAX_MS,
         doc="How far a record's timestamp may lie in the future.",
         reason="Kafka's default: an hour.",
     )
@@ -119,62 +126,68 @@ class TransactionSettings:
 class LogSettings:
     """The log: segments, retention, flushing."""
 
-    log_segment_bytes: int = setting(
-        1024 * 1024 * 1024,
-        least=14,
-        most=INT_MAX,
+    log_segment_bytes: int = topic_default(
+        topic_settings.SEGMENT_BYTES,
         doc="Begin a new segment file when one is so large.",
         reason="Kafka's default: 1 GiB.",
     )
-    log_roll_ms: int = setting(
-        604_800_000,
-        least=1,
+    log_roll_ms: int = topic_default(
+        topic_settings.SEGMENT_MS,
         doc="Begin a new segment when the first record of one is so old.",
         reason="Kafka's default: a week.",
     )
-    log_roll_jitter_ms: int = setting(
-        0,
-        least=0,
+    log_roll_jitter_ms: int = topic_default(
+        topic_settings.SEGMENT_JITTER_MS,
         doc="Begin it up to this much earlier, at random, so that not all partitions do at once.",
         reason=KAFKA,
     )
-    log_retention_ms: int = setting(
-        604_800_000,
-        least=-1,
+    log_retention_ms: int = topic_default(
+        topic_settings.RETENTION_MS,
         doc="Delete segments whose newest record is older. -1: never.",
         reason="Kafka's default: a week.",
     )
-    log_retention_bytes: int = setting(
-        -1, least=-1, doc="Delete the oldest segments of a partition that is larger. -1: never.", reason=KAFKA
+    log_retention_bytes: int = topic_default(
+        topic_settings.RETENTION_BYTES,
+        doc="Delete the oldest segments of a partition that is larger. -1: never.",
+        reason=KAFKA,
     )
     log_retention_check_interval_ms: int = setting(
         300_000, least=1, doc="How often to look for segments to delete.", reason=KAFKA
     )
-    log_cleanup_policy: str = setting(
-        "delete",
+    log_cleanup_policy: str = topic_default(
+        topic_settings.CLEANUP_POLICY,
         choices=("delete", "compact", "delete,compact", "compact,delete"),
         doc="What happens to old data: delete it, or keep the last record of each key.",
         reason=KAFKA,
     )
-    log_segment_delete_delay_ms: int = setting(
-        60_000, least=0, doc="How long the files of a deleted segment or topic stay on disk.", reason=KAFKA
+    log_segment_delete_delay_ms: int = topic_default(
+        topic_settings.FILE_DELETE_DELAY_MS,
+        doc="How long the files of a deleted segment or topic stay on disk.",
+        reason=KAFKA,
     )
-    log_index_interval_bytes: int = setting(
-        4096, least=0, most=INT_MAX, doc="About how much log one entry of an index stands for.", reason=KAFKA
+    log_index_interval_bytes: int = topic_default(
+        topic_settings.INDEX_INTERVAL_BYTES,
+        doc="About how much log one entry of an index stands for.",
+        reason=KAFKA,
     )
-    log_index_size_max_bytes: int = setting(
-        10_485_760, least=12, most=INT_MAX, doc="The largest index file.", reason=KAFKA
+    log_index_size_max_bytes: int = topic_default(
+        topic_settings.SEGMENT_INDEX_BYTES,
+        doc="The largest index file.",
+        reason=KAFKA,
     )
-    log_preallocate: bool = setting(False, doc="Reserve a segment's space on disk when it is made.", reason=KAFKA)
-    log_flush_interval_messages: int = setting(
-        NEVER,
+    log_preallocate: bool = topic_default(
+        topic_settings.PREALLOCATE,
+        doc="Reserve a segment's space on disk when it is made.",
+        reason=KAFKA,
+    )
+    log_flush_interval_messages: int = topic_default(
+        topic_settings.FLUSH_MESSAGES,
         unit="messages",
-        least=1,
         doc="fsync a partition after so many records, besides what acks=all asks for.",
         reason="Kafka's default: never; the system writes back on its own, and acks=all does not wait for it.",
     )
-    log_flush_interval_ms: int = setting(
-        NEVER,
+    log_flush_interval_ms: int = topic_default(
+        topic_settings.FLUSH_MS,
         least=1,
         doc="fsync a partition when its oldest unsynced record is so old.",
         reason="Kafka's default: never.",
@@ -219,21 +232,23 @@ class CleanerSettings:
         doc="How often to look for partitions to compact; sooner, but not below 1 s, for a shorter `max.compaction.lag.ms`.",
         reason=KAFKA,
     )
-    log_cleaner_min_cleanable_ratio: float = setting(
-        0.5, least=0, most=1, doc="Compact a partition when so much of it is not compacted yet.", reason=KAFKA
+    log_cleaner_min_cleanable_ratio: float = topic_default(
+        topic_settings.MIN_CLEANABLE_DIRTY_RATIO,
+        doc="Compact a partition when so much of it is not compacted yet.",
+        reason=KAFKA,
     )
-    log_cleaner_delete_retention_ms: int = setting(
-        86_400_000,
-        least=0,
+    log_cleaner_delete_retention_ms: int = topic_default(
+        topic_settings.DELETE_RETENTION_MS,
         doc="How long a tombstone stays after it has been compacted.",
         reason="Kafka's default: a day.",
     )
-    log_cleaner_min_compaction_lag_ms: int = setting(
-        0, least=0, doc="Leave records alone that are younger.", reason=KAFKA
+    log_cleaner_min_compaction_lag_ms: int = topic_default(
+        topic_settings.MIN_COMPACTION_LAG_MS,
+        doc="Leave records alone that are younger.",
+        reason=KAFKA,
     )
-    log_cleaner_max_compaction_lag_ms: int = setting(
-        NEVER,
-        least=1,
+    log_cleaner_max_compaction_lag_ms: int = topic_default(
+        topic_settings.MAX_COMPACTION_LAG_MS,
         doc="Compact records that are older, however little there is to gain.",
         reason="Kafka's default: never.",
     )

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from broker.config.kafka_setting import INT_MAX
 from broker.config.listener import Listener, parse_listener
-from broker.config.setting import INT_MAX, KAFKA, setting
+from broker.config.setting import KAFKA, setting
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:

@@ -9,12 +9,9 @@ from typing import Any, get_args, get_origin
 
 import attrs
 
+from broker.config.kafka_setting import INT_MAX, LONG_MAX, KafkaSetting
 from broker.errors import ConfigError
 
-# Kafka's Long.MAX_VALUE, which it uses for "never" and "no limit".
-NEVER = 2**63 - 1
-# Kafka's Integer.MAX_VALUE: the largest that a setting of Kafka's type `int` can be.
-INT_MAX = 2**31 - 1
 # The reason for a default that needs no other.
 KAFKA = "Kafka's default."
 
@@ -95,6 +92,35 @@ def setting(
     return attrs.field(default=default, metadata=metadata, validator=_check, **extra)
 
 
+def topic_default(
+    row: KafkaSetting[Any],
+    *,
+    doc: str,
+    reason: str,
+    unit: str | None = None,
+    least: float | None = None,
+    choices: Sequence[str] = (),
+) -> Any:
+    """The field of the broker's setting that is the default of a topic's. Kafka's name, the default and the bounds are those of
+    ``row``; ``least`` and ``choices`` are given where the broker's setting takes less than a topic's, or shows it in another
+    order.
+
+    A list is a text here, with commas between its words. Raises InvalidSetting for choices that a topic does not have.
+    """
+    for choice in choices:
+        row.parse(choice)
+    return setting(
+        row.default_text if row.kind == "list" else row.default,
+        doc=doc,
+        reason=reason,
+        kafka=row.synonym,
+        unit=unit,
+        least=row.minimum if least is None else least,
+        most=INT_MAX if row.kind == "int" and row.maximum is None else row.maximum,
+        choices=choices or row.choices,
+    )
+
+
 def setting_infos(settings_class: type) -> list[SettingInfo]:
     """Every setting of a class, in the order of definition; its section is the first line of its group's docstring."""
     infos = []
@@ -134,7 +160,7 @@ def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
     # bool is a kind of int to Python, and never to an operator.
     good = isinstance(value, accepted) and isinstance(value, bool) <= (info.plain_type is bool)
     if good and info.plain_type is int:
-        good = abs(value) <= NEVER  # what the wire and the files have room for
+        good = abs(value) <= LONG_MAX  # what the wire and the files have room for
     if good and info.choices:
         good = value in info.choices
     if good and info.least is not None:

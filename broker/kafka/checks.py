@@ -9,9 +9,10 @@ from datetime import timedelta
 from math import inf
 from typing import TypeVar
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Call
 from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
 from broker.network.work import Work
 from broker.storage.log.log import Log
 from protocol.kafka.errors import ErrorCode
@@ -46,7 +47,7 @@ OPERATIONS_NOT_ASKED_FOR = -(2**31)
 def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
     """The partition's log, ready to be used.
 
-    Raises RequestError (unknown_topic_or_partition) where there is no such partition, StorageError where there is one that
+    Raises a Refusal where there is no such partition (unknown_topic_or_partition), StorageError where there is one that
     cannot be served.
     """
     log = context.logs.get(topic, partition)
@@ -69,13 +70,14 @@ def check_leader_epoch(log: Log, current_leader_epoch: int) -> None:
     raise RequestError(ErrorCode.unknown_leader_epoch, f"The leader epoch is {log.leader_epoch} as yet.")
 
 
-def error_fields(error: RequestError | StorageError) -> tuple[int, str]:
+def error_fields(error: Refusal | StorageError) -> tuple[int, str]:
     """Code and message for a reply. A fault of the machine is Kafka's retriable kafka_storage_error.
 
     Messages quote what the client sent, which may be long: they are cut off, so that no reply grows with what it refuses.
     """
-    if isinstance(error, RequestError):
-        return error.code, (error.message or ErrorCode(error.code).name.replace("_", " "))[:_MESSAGE_MAX]
+    if isinstance(error, Refusal):
+        code = code_of(error)
+        return code, (error.message or ErrorCode(code).name.replace("_", " "))[:_MESSAGE_MAX]
     return ErrorCode.kafka_storage_error, str(error)[:_MESSAGE_MAX]
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
+from broker.kafka.error_codes import code_of
 from broker.log import get_logger
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 from broker.storage.log_manager import LogManager
@@ -91,9 +92,10 @@ class TopicMaker:
         if self._logs.topic(name) is not None:
             return  # somebody else was faster
         try:
-            self._logs.create_topic(name)
-        except RequestError as error:
-            failures[name] = error.code
+            info = self._logs.create_topic(name)
+            log.info("topic_auto_created", topic=name, partitions=info.partitions)
+        except Refusal as error:
+            failures[name] = code_of(error)
         except StorageError as error:
             log.error("topic_creation_failed", topic=name, error=str(error))
             failures[name] = ErrorCode.kafka_storage_error

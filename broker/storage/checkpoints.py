@@ -24,6 +24,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: log/aborted_checkpoint.py
 
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024

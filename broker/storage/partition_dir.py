@@ -12,24 +12,22 @@ from collections.abc import Iterable
 
 import attrs
 
+from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.disk import Disk
-from broker.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, partition_metadata_text
-from broker.storage.log import aborted_checkpoint
+from broker.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, TXN_INDEX_CHECKPOINT, partition_metadata_text
 from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SEGMENT_SUFFIXES, SWAP, file_name, offset_of
+from broker.storage.topic import LONGEST_NAME, MOST_PARTITIONS
 
 logger = get_logger("storage")
 
-# Partitions of one topic; beyond it, a typing error (or a directory's name) is more likely than a wish.
-MOST_PARTITIONS = 100_000
-
-_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})")
+_PARTITION = re.compile(rf"([a-zA-Z0-9._-]{{1,{LONGEST_NAME}}})-([0-9]{{1,10}})")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
-_LONGEST_NAME = 255  # of a file, in most file systems
+_LONGEST_FILE_NAME = 255  # in most file systems
 # What this broker or Kafka makes in a partition's directory: offset and suffix, perhaps on their way in or out, and some others.
 _OF_SEGMENTS = "|".join(re.escape(suffix) for suffix in SEGMENT_SUFFIXES)
 _STATES = "|".join(re.escape(state) for state in (DELETED, CLEANED, SWAP))
-_SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, aborted_checkpoint.NAME))
+_SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT))
 _OWN = re.compile(rf"[0-9]{{20}}(?:{_OF_SEGMENTS})(?:{_STATES})?|(?:{_SMALL_FILES})(?:\.tmp)?")
 _KEPT = "-kept"
 
@@ -56,7 +54,7 @@ def directory_name(topic: str, partition: int) -> str:
 
 def deleted_name(topic: str, partition: int, unique: uuid.UUID) -> str:
     suffix = f".{unique.hex}-delete"
-    return directory_name(topic, partition)[: _LONGEST_NAME - len(suffix)] + suffix
+    return directory_name(topic, partition)[: _LONGEST_FILE_NAME - len(suffix)] + suffix
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
@@ -135,6 +133,33 @@ def write_metadata(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: 
     disk.rename(f"{path}.tmp", path)
 
 
+def make_way(disk: Disk, directory: str) -> None:
+    """Remove what an earlier attempt to make this partition has left. Raises StorageError if there is anything else, OSError."""
+    if disk.is_link(directory):
+        raise StorageError(f"{directory} is there and is a link: move it away")
+    if not disk.exists(directory):
+        return
+    contents = look(disk, directory)
+    if not contents.is_empty and not is_unfinished(disk, directory, contents):
+        raise StorageError(f"{directory} is there and is not empty: move it away")
+    remove(disk, directory)
+
+
+def rename_deleted(disk: Disk, directory: str, topic: str, partition: int, unique: uuid.UUID) -> str | None:
+    """Give the directory of a deleted partition a name that frees its own. Returns its new path, or None where there is no such
+    directory, or one that is not a partition's. Raises OSError."""
+    if not disk.exists(directory):
+        return None
+    if not look(disk, directory).is_partition:
+        logger.warning(
+            "directory left alone", path=directory, reason="it is in a partition's place and not a partition's"
+        )
+        return None
+    path = f"{directory.rpartition('/')[0]}/{deleted_name(topic, partition, unique)}"
+    disk.rename(directory, path)
+    return path
+
+
 def _write(disk: Disk, path: str, text: str) -> None:
     file = disk.open(path, create=True)
     try:
@@ -148,7 +173,7 @@ def keep(disk: Disk, directory: str, unique: uuid.UUID) -> None:
     """Move a directory that is in the way aside, with all that is in it. Raises OSError."""
     path, _, name = directory.rpartition("/")
     suffix = f".{unique.hex}{_KEPT}"
-    disk.rename(directory, f"{path}/{name[: _LONGEST_NAME - len(suffix)]}{suffix}")
+    disk.rename(directory, f"{path}/{name[: _LONGEST_FILE_NAME - len(suffix)]}{suffix}")
 
 
 def remove(disk: Disk, directory: str) -> bool:

@@ -165,7 +165,7 @@ class Storage:
     def kill(self) -> None:
         """As kill -9: the page cache stays, nothing else is done."""
         self.manager.files.close_all()
-        self.manager._let_go()
+        self.manager._release_directory()
         self.manager._opened = False
         self.catalogue.close()
 

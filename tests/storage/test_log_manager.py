@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import RequestError, StorageError
+from broker.config.kafka_setting import InvalidSetting
+from broker.errors import Refusal, StorageError
 from broker.metadata.catalogue import TopicRow
-from protocol.kafka.errors import ErrorCode
+from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic
 from tests.storage.helpers import Storage, append, append_many, offsets, read_records, values
 
 
-def code_of(call: object, *arguments: object, **options: object) -> int:
-    with pytest.raises(RequestError) as error:
+def refused(call: object, *arguments: object, **options: object) -> type[Refusal]:
+    with pytest.raises(Refusal) as error:
         call(*arguments, **options)  # type: ignore[operator]
-    return error.value.code
+    return type(error.value)
 
 
 def test_a_topic_is_there_with_all_its_partitions(storage: Storage) -> None:
@@ -53,7 +54,7 @@ def test_without_a_number_a_topic_has_the_broker_s_default(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "a\0", "ä", "x" * 250, "a\n"])
 def test_names_that_kafka_refuses(storage: Storage, name: str) -> None:
-    assert code_of(storage.manager.create_topic, name, 1) == ErrorCode.invalid_topic_exception
+    assert refused(storage.manager.create_topic, name, 1) == InvalidTopicName
 
 
 def test_the_longest_name_works(storage: Storage) -> None:
@@ -68,24 +69,24 @@ def test_the_longest_name_works(storage: Storage) -> None:
 
 def test_a_topic_that_is_there_cannot_be_made_again(storage: Storage) -> None:
     storage.create()
-    assert code_of(storage.manager.create_topic, "t", 1) == ErrorCode.topic_already_exists
+    assert refused(storage.manager.create_topic, "t", 1) == TopicExists
 
 
 def test_names_that_differ_only_in_dots_and_underscores_collide(storage: Storage) -> None:
     storage.create("a.b")
-    assert code_of(storage.manager.create_topic, "a_b", 1) == ErrorCode.invalid_topic_exception
+    assert refused(storage.manager.create_topic, "a_b", 1) == InvalidTopicName
     storage.manager.delete_topic("a.b")
     storage.create("a_b")
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
 def test_numbers_of_partitions_that_cannot_be(storage: Storage, count: int) -> None:
-    assert code_of(storage.manager.create_topic, "t", count) == ErrorCode.invalid_partitions
+    assert refused(storage.manager.create_topic, "t", count) == InvalidPartitionCount
 
 
 def test_settings_are_checked_before_anything_is_made(storage: Storage) -> None:
-    assert code_of(storage.manager.create_topic, "t", 1, {"no.such": "1"}) == ErrorCode.invalid_config
-    assert code_of(storage.manager.create_topic, "t", 1, {"retention.ms": "x"}) == ErrorCode.invalid_config
+    assert refused(storage.manager.create_topic, "t", 1, {"no.such": "1"}) == InvalidSetting
+    assert refused(storage.manager.create_topic, "t", 1, {"retention.ms": "x"}) == InvalidSetting
     assert not storage.path().exists()
 
 
@@ -124,7 +125,7 @@ def test_a_deleted_topic_is_gone_and_its_name_free_at_once(storage: Storage) -> 
     assert deleted == ["t"]
     assert (manager.topic("t"), manager.get("t", 0)) == (None, None)
     for use in (lambda: log.read(0, 100), lambda: append(log, b"x")):
-        assert code_of(use) == ErrorCode.unknown_topic_or_partition
+        assert refused(use) == UnknownTopic
     log = storage.create()
     assert log.topic_id != first_id
     append(log, b"new")
@@ -170,11 +171,11 @@ def test_what_was_to_be_removed_at_a_stop_is_removed_at_the_next_start(storage: 
 
 def test_an_unknown_topic_cannot_be_deleted_or_changed(storage: Storage) -> None:
     manager = storage.manager
-    unknown = ErrorCode.unknown_topic_or_partition
-    assert code_of(manager.delete_topic, "t") == unknown
-    assert code_of(manager.add_partitions, "t", 5) == unknown
-    assert code_of(manager.alter_topic_configs, "t", {}) == unknown
-    assert code_of(manager.topic_config, "t") == unknown
+    unknown = UnknownTopic
+    assert refused(manager.delete_topic, "t") == unknown
+    assert refused(manager.add_partitions, "t", 5) == unknown
+    assert refused(manager.alter_topic_configs, "t", {}) == unknown
+    assert refused(manager.topic_config, "t") == unknown
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync_dir"])
@@ -206,7 +207,7 @@ def test_partitions_are_added_behind_those_that_are_there(storage: Storage) -> N
 @pytest.mark.parametrize("total", [2, 1, 0, -1, 100_001])
 def test_partitions_do_not_become_fewer(storage: Storage, total: int) -> None:
     storage.manager.create_topic("t", 2)
-    assert code_of(storage.manager.add_partitions, "t", total) == ErrorCode.invalid_partitions
+    assert refused(storage.manager.add_partitions, "t", total) == InvalidPartitionCount
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------
@@ -230,10 +231,7 @@ def test_settings_are_set_and_taken_back(storage: Storage) -> None:
 )
 def test_settings_that_are_wrong_change_nothing(storage: Storage, changes: dict[str, str | None]) -> None:
     log = storage.create(retention_ms=5)
-    assert (
-        code_of(storage.manager.alter_topic_configs, "t", {"retention.bytes": "7", **changes})
-        == ErrorCode.invalid_config
-    )
+    assert refused(storage.manager.alter_topic_configs, "t", {"retention.bytes": "7", **changes}) == InvalidSetting
     assert (log.config.retention_ms, log.config.retention_bytes) == (5, -1)
 
 

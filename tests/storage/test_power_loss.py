@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.storage.config import StorageConfig
 from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
@@ -83,7 +83,7 @@ class Life:
             self.topics.setdefault(name, {})
             self.gone.add(name)  # until it is there for certain, it may be or not
             configs = {"cleanup.policy": "compact"} if name[-1] in "258" else {}
-            with contextlib.suppress(RequestError):
+            with contextlib.suppress(Refusal):
                 manager.create_topic(name, 1, configs)
                 self.topics[name], self.promised[name], self.starts[name] = {}, 0, 0
                 self.gone.discard(name)

@@ -14,7 +14,8 @@ from typing import Any
 import attrs
 
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
-from broker.errors import ConfigError, RequestError, StorageError
+from broker.config.topic_settings import BY_NAME
+from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import (
@@ -29,7 +30,7 @@ from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.work import Work
 from broker.runtime.threads import Lock
-from broker.storage.log.log_config import BY_NAME, LogConfig
+from broker.storage.log.log_config import LogConfig
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
@@ -62,7 +63,7 @@ def alter(
             if repeated(config.name for config in resource.configs):
                 raise RequestError(ErrorCode.invalid_request, "Name each setting only once for a resource.")
             _alter_one(context, resource, validate_only, plan(resource))
-        except (RequestError, StorageError) as error:
+        except (Refusal, StorageError) as error:
             code, message = error_fields(error)
         results.append(
             {
@@ -131,7 +132,7 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
             raise RequestError(ErrorCode.invalid_request, "Take some settings back: so many are not remembered.")
         try:
             defaults = _defaults(context, overrides)
-        except RequestError as error:
+        except Refusal as error:
             # Kafka's answer for a broker's setting; invalid_config is for a topic's (KAFKA-13609).
             raise RequestError(ErrorCode.invalid_request, error.message) from error
         if not validate_only:
@@ -173,7 +174,7 @@ def load_defaults(context: KafkaContext) -> None:
         overrides = stored_overrides(context)
         try:
             defaults = _defaults(context, overrides)
-        except RequestError as error:
+        except Refusal as error:
             changed = ", ".join(sorted({name for settings in overrides.values() for name in settings}))
             raise ConfigError(
                 f"Set what agrees with the settings that were changed while the broker was running ({changed}): {error}"

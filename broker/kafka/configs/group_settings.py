@@ -5,10 +5,11 @@ they change nothing here. Kept in the catalogue beside the broker's, under the g
 """
 
 from collections.abc import Mapping
+from typing import Any
 
+from broker.config.kafka_setting import KafkaSetting
 from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
-from broker.storage.log.log_config import Setting
 from protocol.kafka.errors import ErrorCode
 
 # From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's own min and max settings. The broker has each of them
@@ -16,11 +17,11 @@ from protocol.kafka.errors import ErrorCode
 BROKER_PREFIX = "group."
 
 
-def _ms(name: str, default: int, least: int, most: int, doc: str) -> Setting:
-    return Setting(name, "int", str(default), BROKER_PREFIX + name, doc, minimum=least, maximum=most)
+def _ms(name: str, default: int, least: int, most: int, doc: str) -> KafkaSetting[int]:
+    return KafkaSetting(name, "int", default, BROKER_PREFIX + name, doc, minimum=least, maximum=most)
 
 
-SETTINGS: tuple[Setting, ...] = (
+SETTINGS: tuple[KafkaSetting[Any], ...] = (
     _ms(
         "consumer.heartbeat.interval.ms",
         5_000,
@@ -29,7 +30,7 @@ SETTINGS: tuple[Setting, ...] = (
         "How often members of the consumer protocol are to say that they live.",
     ),
     _ms("consumer.session.timeout.ms", 45_000, 45_000, 60_000, "How long such a member may be silent."),
-    Setting(
+    KafkaSetting(
         "share.auto.offset.reset",
         "string",
         "latest",
@@ -75,7 +76,7 @@ def in_force(name: str) -> str:
     """What a group has that does not set it itself. Raises RequestError with invalid_config."""
     if name not in BY_NAME:
         raise RequestError(ErrorCode.invalid_config, f"There is no group setting {name!r}.")
-    return BY_NAME[name].default
+    return BY_NAME[name].default_text
 
 
 def check(changes: Mapping[str, str | None]) -> dict[str, str | None]:

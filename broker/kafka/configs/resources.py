@@ -14,12 +14,13 @@ from typing import Any, get_origin
 
 from broker.config import BrokerConfig, SettingInfo, setting_infos
 from broker.config.kafka_names import is_secret, is_without_effect
+from broker.config.kafka_setting import KafkaSetting
+from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.errors import RequestError
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.context import KafkaContext
 from broker.kafka.listener_names import listeners_text
-from broker.storage.log.log_config import BY_NAME, SETTINGS, Setting
-from broker.storage.log_manager import TopicInfo
+from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
 Entry = dict[str, Any]
@@ -56,7 +57,7 @@ _LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 BROKER_SETTINGS: dict[str, SettingInfo] = {
     info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
 }
-TOPIC_DEFAULTS: dict[str, Setting] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
+TOPIC_DEFAULTS: dict[str, KafkaSetting[Any]] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
 _DEFAULTS = BrokerConfig()
 # Settings that have no default in Kafka, because one in another unit has: that is what it names as the default.
 _COARSER = {
@@ -68,7 +69,7 @@ _COARSER = {
 
 
 def require_topic(context: KafkaContext, name: str) -> TopicInfo:
-    """Raises RequestError with unknown_topic_or_partition, or with invalid_topic_exception for what can't be a topic's name."""
+    """Raises RequestError (unknown_topic_or_partition), or InvalidTopicName for a name that no topic can have."""
     info = context.logs.topic(name)
     if info is None:
         context.logs.check_name(name)
@@ -139,11 +140,11 @@ class Settings:
             for name, value in self._of_all.items()
         ]
 
-    def _topic_entry(self, setting: Setting, own: str | None) -> Entry:
+    def _topic_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
         synonyms = self._synonyms(setting.synonym) if setting.synonym else []
         if own is not None:
             synonyms.insert(0, _synonym(setting.name, setting.text(setting.parse(own)), Source.TOPIC))
-        default = self._default(setting.synonym) if setting.synonym else setting.default
+        default = self._default(setting.synonym) if setting.synonym else setting.default_text
         return {
             "name": setting.name,
             "value": synonyms[0]["value"] if synonyms else default,
@@ -199,8 +200,8 @@ class Settings:
         return _text(name, default)
 
 
-def _group_entry(setting: Setting, own: str | None) -> Entry:
-    synonyms = [_synonym(setting.synonym or setting.name, setting.default, Source.DEFAULT)]
+def _group_entry(setting: KafkaSetting[Any], own: str | None) -> Entry:
+    synonyms = [_synonym(setting.synonym or setting.name, setting.default_text, Source.DEFAULT)]
     if own is not None:
         synonyms.insert(0, _synonym(setting.name, own, Source.GROUP))
     return {

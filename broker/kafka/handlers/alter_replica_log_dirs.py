@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import online_log
 from broker.kafka.context import KafkaContext
@@ -27,7 +27,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 def _move(context: KafkaContext, topic: str, partition: int) -> ErrorCode:
     try:
         online_log(context, topic, partition)
-    except RequestError:
+    except Refusal:
         return ErrorCode.replica_not_available  # as Kafka calls it here
     except StorageError:
         return ErrorCode.kafka_storage_error

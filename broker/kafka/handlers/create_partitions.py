@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -37,7 +37,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             if not request.validate_only:
                 context.logs.add_partitions(topic.name, topic.count)
             results.append(_result(topic.name))
-        except (RequestError, StorageError) as error:
+        except (Refusal, StorageError) as error:
             results.append(_result(topic.name, error))
     return {"results": results}
 
@@ -72,7 +72,7 @@ def _check(context: KafkaContext, topic: Any, room: int) -> int:
     return added
 
 
-def _result(name: str, error: RequestError | StorageError | None = None) -> dict[str, Any]:
+def _result(name: str, error: Refusal | StorageError | None = None) -> dict[str, Any]:
     code, message = error_fields(error) if error else (ErrorCode.none, None)
     return {"name": name, "error_code": code, "error_message": message}
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.config.topic_settings import SETTINGS
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
@@ -16,7 +17,6 @@ from broker.kafka.checks import (
 from broker.kafka.configs.resources import Settings
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
-from broker.storage.log.log_config import SETTINGS
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import Counted
@@ -48,7 +48,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                 )
             results.append(_create(context, settings, topic, partitions, request.validate_only))
             room -= partitions
-        except (RequestError, StorageError) as error:
+        except (Refusal, StorageError) as error:
             results.append(_failed(topic.name, error))
     return {"topics": results}
 
@@ -109,7 +109,7 @@ def _assigned(context: KafkaContext, topic: Any) -> int:
     return len(numbers)
 
 
-def _failed(name: str, error: RequestError | StorageError) -> dict[str, Any]:
+def _failed(name: str, error: Refusal | StorageError) -> dict[str, Any]:
     code, message = error_fields(error)
     return {"name": name, "topic_id": None, "error_code": code, "error_message": message, "configs": None}
 

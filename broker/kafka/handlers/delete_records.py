@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
@@ -37,7 +37,7 @@ def _delete(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
         # -1 is the high watermark, here as in the request.
         low = log.delete_records(wanted.offset)
         return {"partition_index": partition, "low_watermark": low, "error_code": ErrorCode.none}
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         return {"partition_index": partition, "low_watermark": -1, "error_code": error_fields(error)[0]}
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
-from broker.storage.log_manager import TopicInfo
+from broker.storage.topic import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -66,14 +66,12 @@ def _find(
 def _delete(context: KafkaContext, info: TopicInfo) -> dict[str, Any]:
     try:
         context.logs.delete_topic(info.name)
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         return _result(info.name, info.topic_id, error)
     return _result(info.name, info.topic_id)
 
 
-def _result(
-    name: str | None, topic_id: UUID | None, error: RequestError | StorageError | None = None
-) -> dict[str, Any]:
+def _result(name: str | None, topic_id: UUID | None, error: Refusal | StorageError | None = None) -> dict[str, Any]:
     code, message = error_fields(error) if error else (ErrorCode.none, None)
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
 

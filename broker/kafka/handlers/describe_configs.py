@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
 from broker.kafka.configs import group_settings as group_configs
@@ -41,7 +41,7 @@ def _describe(context: KafkaContext, call: Call, settings: Settings, resource: R
     code, message, entries = int(ErrorCode.none), None, list[Entry]()
     try:
         entries = _entries(context, settings, *resource)
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         code, message = error_fields(error)
     if keys is not None:
         entries = [entry for entry in entries if entry["name"] in keys]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
@@ -28,7 +28,7 @@ def _partition(context: KafkaContext, call: Call, topic: str, index: int) -> dic
     call.work.checkpoint()  # a partition may have many producers
     try:
         producers = online_log(context, topic, index).describe_producers()
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         code, message = error_fields(error)
         return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}
     return {

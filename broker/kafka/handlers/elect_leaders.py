@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
@@ -38,7 +38,7 @@ def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     try:
         online_log(context, topic, partition)
         code, message = int(ErrorCode.election_not_needed), f"{topic}-{partition} has its preferred leader."
-    except RequestError as error:
+    except Refusal as error:
         code, message = error_fields(error)
     except StorageError as error:
         # No election can help: the only replica is the one that cannot be read.

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
 from broker.network.service import Handover, Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.timers import TimerHandle
@@ -82,9 +83,9 @@ class _Reading:
             else:
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)
                 stable = read.high_watermark if target.first_unstable is None else target.last_stable_offset
-        except RequestError as error:
+        except Refusal as error:
             self.failed = True
-            return _error(wanted.partition, error.code, target.high_watermark, target.log_start_offset)
+            return _error(wanted.partition, code_of(error), target.high_watermark, target.log_start_offset)
         except StorageError as error:
             self.failed = True
             context.complain("read_failed", wanted.topic, wanted.partition, error)
@@ -262,7 +263,7 @@ class _Parked:
                 at_least_one=True,
                 up_to=log.last_stable_offset if self._committed else None,
             )
-        except (RequestError, StorageError):
+        except (Refusal, StorageError):
             return False
         self._logs[number] = _new(_Seen, (log, wanted, read.high_watermark, read.size))
         self._size += read.size - before

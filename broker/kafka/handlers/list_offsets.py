@@ -6,7 +6,7 @@ Not inline: a look-up by time may read an old segment from the disk.
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log, repeated
 from broker.kafka.context import KafkaContext
@@ -69,7 +69,7 @@ def _answer(
             "timestamp": timestamp,
             "leader_epoch": log.leader_epoch if offset >= 0 else UNKNOWN,
         }
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         answer |= {
             "error_code": error_fields(error)[0],
             "offset": UNKNOWN,

@@ -10,16 +10,18 @@ from types import MappingProxyType
 
 import attrs
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
 from broker.kafka.metadata_cache import Key
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.runtime.timers import TimerHandle
-from broker.storage.log_manager import TopicInfo
+from broker.storage.refusals import TopicExists
+from broker.storage.topic import TopicInfo
 from protocol.errors import ProtocolError
 from protocol.frames import with_correlation_id
 from protocol.kafka.api_keys import ApiKey
@@ -110,8 +112,10 @@ def _refusal(context: KafkaContext, name: str) -> int | None:
     """Why no topic of that name can be made, which is not there."""
     try:
         context.logs.check_name(name)
-    except RequestError as error:
-        return error.code if error.code != ErrorCode.topic_already_exists else None  # made just now
+    except TopicExists:  # made just now
+        return None
+    except Refusal as error:
+        return code_of(error)
     return None
 
 

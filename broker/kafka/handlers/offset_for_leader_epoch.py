@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log
 from broker.kafka.context import KafkaContext
@@ -28,7 +28,7 @@ def _answer(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
         check_leader_epoch(log, wanted.current_leader_epoch)
         epoch, end_offset = log.end_offset_for_epoch(wanted.leader_epoch)
         code = int(ErrorCode.none)
-    except (RequestError, StorageError) as error:
+    except (Refusal, StorageError) as error:
         code, epoch, end_offset = error_fields(error)[0], UNDEFINED, UNDEFINED
     return {"partition": wanted.partition, "error_code": code, "leader_epoch": epoch, "end_offset": end_offset}
 

@@ -7,15 +7,16 @@ without holding a thread. Batches are not opened: see ``broker.storage.log.log``
 from collections.abc import Sequence
 from functools import partial
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
+from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
-from broker.storage.log.append_rules import KeylessRecords
 from broker.storage.log.log import Log
+from broker.storage.refusals import InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -84,9 +85,9 @@ def _append(
             return produce.PartitionResult(topic, partition, refused), None
     try:
         info = target.append(records, now_ms=context.clock.time_ms())
-    except RequestError as error:
-        code = error.code
-        if code == ErrorCode.invalid_txn_state and transactional_id is not None:
+    except Refusal as error:
+        code = code_of(error)
+        if isinstance(error, InvalidTransactionState) and transactional_id is not None:
             header = read_header(
                 records
             )  # the log knows no more than that the producer may not; the coordinator knows why
@@ -107,7 +108,7 @@ def _append(
     )
 
 
-def _record_errors(target: Log, error: RequestError) -> Sequence[tuple[int, str]]:
+def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
     """Which records of the batch were at fault (KIP-467), with Kafka's sentence for it."""
     if not isinstance(error, KeylessRecords):
         return ()

@@ -9,7 +9,7 @@ from functools import partial
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.transactions.transaction import Partition
 from broker.log import get_logger
 from broker.runtime.clock import Clock
@@ -78,7 +78,7 @@ class MarkerWriter:
                     if_open=markers.if_open,
                 )
                 written.append((target, end))
-            except RequestError:  # deleted just now
+            except Refusal:  # deleted just now
                 continue
             except StorageError as error:
                 log.error("marker_not_written", topic=topic, partition=partition, error=str(error))

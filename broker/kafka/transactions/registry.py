@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from broker.config import BrokerConfig
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.coordinator_memory import OFFSET_BYTES, PARTICIPANT_BYTES, TRANSACTION_BYTES
 from broker.kafka.groups.offsets import Offsets, rows_of
@@ -249,7 +249,7 @@ class Registry:
             if target is not None:
                 try:
                     target.allow_transaction(state.producer_id, state.epoch)
-                except (RequestError, StorageError) as error:  # its appends will say so, too
+                except (Refusal, StorageError) as error:  # its appends will say so, too
                     log.warning("transaction_not_allowed", topic=topic, partition=partition, error=str(error))
 
     def _make_unstable(self, entry: Entry, group: str, keys: Iterable[Partition]) -> None:

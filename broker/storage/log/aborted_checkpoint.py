@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.log import get_logger
 from broker.runtime.disk import Disk
-from broker.storage.checkpoints import CorruptCheckpoint, lines_of, replace_text, text_of
+from broker.storage.checkpoints import TXN_INDEX_CHECKPOINT, CorruptCheckpoint, lines_of, replace_text, text_of
 from broker.storage.segments.segment import Segment
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = get_logger("storage")
 
-NAME = "txnindex-checkpoint"
+NAME = TXN_INDEX_CHECKPOINT
 
 # Base offset of the segment -> number of entries, CRC-32C of them.
 Sums = dict[int, tuple[int, int]]

@@ -6,12 +6,10 @@ what the batch's bytes could hold (docs/decisions/0007-what-is-validated.md). Th
 another codec than the batch has, or is compacted, so that every record needs a key.
 """
 
-from collections.abc import Sequence
-
-from broker.errors import RequestError
 from broker.runtime.threads import Lock
 from broker.storage.log import inspection
 from broker.storage.log.log_config import LogConfig
+from broker.storage.refusals import BatchTooLarge, CorruptBatch, InvalidBatch, InvalidTimestamp, KeylessRecords
 from broker.storage.segments.segment import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -27,7 +25,6 @@ from broker.storage.segments.segment import (
 )
 from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
-from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -54,19 +51,11 @@ SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON
 MOST_NAMED = 1000
 
 
-class KeylessRecords(RequestError):
-    """``numbers`` are those, within their batch, of the first records without a key."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        super().__init__(ErrorCode.invalid_record, "A compacted topic does not accept records without a key.")
-        self.numbers = numbers
-
-
 def examine(
     view: memoryview, config: LogConfig, now_ms: int, large: Lock
 ) -> tuple[memoryview, list[tuple[int, Header]]]:
     """The batches of a request as they are to be kept, with position and header of each. ``large`` is held while a batch
-    is open that is large inside. Raises RequestError."""
+    is open that is large inside. Raises Refusal."""
     found = split(view)
     for _, header in found:
         check(header, config, now_ms)
@@ -76,7 +65,7 @@ def examine(
 def split(view: memoryview) -> list[tuple[int, Header]]:
     """Position and header of each batch of a request, checksums verified.
 
-    Raises RequestError (corrupt_message, invalid_record).
+    Raises CorruptBatch, InvalidBatch.
     """
     found: list[tuple[int, Header]] = []
     position = 0
@@ -85,45 +74,43 @@ def split(view: memoryview) -> list[tuple[int, Header]]:
             header = read_header(view, position)
             end = position + LOG_OVERHEAD + header[LENGTH]
             if crc32c(view[position + CRC_START : end]) != header[CRC]:
-                raise RequestError(ErrorCode.corrupt_message, "A record batch does not match its checksum.")
+                raise CorruptBatch("A record batch does not match its checksum.")
             found.append((position, header))
             position = end
     except UnsupportedMagic as error:
-        raise RequestError(ErrorCode.invalid_record, str(error)) from error
+        raise InvalidBatch(str(error)) from error
     except ProtocolError as error:
-        raise RequestError(ErrorCode.corrupt_message, str(error)) from error
+        raise CorruptBatch(str(error)) from error
     if not found:
-        raise RequestError(ErrorCode.invalid_record, "There is no record batch.")
+        raise InvalidBatch("There is no record batch.")
     if len(found) > 1 and any(header[PRODUCER_ID] >= 0 for _, header in found):
         # Kafka allows one batch a partition and request; with sequence numbers more could be half a duplicate.
-        raise RequestError(ErrorCode.invalid_record, "An idempotent producer must send one record batch at a time.")
+        raise InvalidBatch("An idempotent producer must send one record batch at a time.")
     return found
 
 
 def check(header: Header, config: LogConfig, now_ms: int) -> None:
-    """Raises RequestError if the batch must not be appended."""
+    """Raises Refusal if the batch must not be appended."""
     size = LOG_OVERHEAD + header[LENGTH]
     attributes, count = header[ATTRIBUTES], header[RECORD_COUNT]
     if size > config.max_message_bytes:
-        raise RequestError(
-            ErrorCode.message_too_large,
+        raise BatchTooLarge(
             f"A record batch of {size} bytes is larger than max.message.bytes, {config.max_message_bytes}.",
         )
     if count <= 0 or header[LAST_DELTA] != count - 1:
-        raise RequestError(
-            ErrorCode.invalid_record,
+        raise InvalidBatch(
             f"A record batch says that it has {count} records and {header[LAST_DELTA] + 1} offsets.",
         )
     if count > most_records(attributes & COMPRESSION_MASK, size - HEADER_SIZE):
-        raise RequestError(ErrorCode.invalid_record, f"A record batch of {size} bytes cannot hold {count} records.")
+        raise InvalidBatch(f"A record batch of {size} bytes cannot hold {count} records.")
     if attributes & (CONTROL | DELETE_HORIZON):
-        raise RequestError(ErrorCode.invalid_record, "Clients are not allowed to write control batches.")
+        raise InvalidBatch("Clients are not allowed to write control batches.")
     if attributes & TRANSACTIONAL and header[PRODUCER_ID] < 0:
-        raise RequestError(ErrorCode.invalid_record, "A batch of a transaction needs a producer id.")
+        raise InvalidBatch("A batch of a transaction needs a producer id.")
     if header[PRODUCER_ID] >= 0 and (header[BASE_SEQUENCE] < 0 or header[PRODUCER_EPOCH] < 0):
-        raise RequestError(ErrorCode.invalid_record, "A producer id needs an epoch and a sequence number.")
+        raise InvalidBatch("A producer id needs an epoch and a sequence number.")
     if attributes & LOG_APPEND_TIME:
-        raise RequestError(ErrorCode.invalid_timestamp, "A producer must not set the timestamp type to LogAppendTime.")
+        raise InvalidTimestamp("A producer must not set the timestamp type to LogAppendTime.")
     if not config.log_append_time:
         for timestamp in (header[BASE_TIMESTAMP], header[MAX_TIMESTAMP]):
             if timestamp == NO_TIMESTAMP:
@@ -133,8 +120,7 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
                 <= timestamp - now_ms
                 <= config.message_timestamp_after_max_ms
             ):
-                raise RequestError(
-                    ErrorCode.invalid_timestamp,
+                raise InvalidTimestamp(
                     f"Timestamp {timestamp} is out of range: the broker's clock says {now_ms} and the topic allows "
                     f"{config.message_timestamp_before_max_ms} ms before and {config.message_timestamp_after_max_ms} ms after.",
                 )
@@ -153,7 +139,7 @@ def prepare(
 ) -> tuple[memoryview, list[tuple[int, Header]]]:
     """The batches as this topic keeps them: another codec, LogAppendTime. Offsets are not in them yet.
 
-    Raises RequestError (invalid_record) for a record without a key in a compacted topic, and for records that cannot be read.
+    Raises InvalidBatch for a record without a key in a compacted topic, and for records that cannot be read.
     """
     codec = config.compression_codec
     recode = codec is not None and any(header[ATTRIBUTES] & COMPRESSION_MASK != codec for _, header in found)
@@ -166,9 +152,7 @@ def prepare(
         found = split(view)
         for _, header in found:
             if LOG_OVERHEAD + header[LENGTH] > config.max_message_bytes:
-                raise RequestError(
-                    ErrorCode.message_too_large, "A record batch is larger than max.message.bytes as it is kept."
-                )
+                raise BatchTooLarge("A record batch is larger than max.message.bytes as it is kept.")
     if config.log_append_time:
         for position, _ in found:
             set_log_append_time(view, position, read_header(view, position), now_ms)
@@ -193,7 +177,7 @@ def _look_inside(batch: memoryview, config: LogConfig, codec: int | None, large:
     try:
         keyless, kept = inspection.inspect(batch, header, config, large, look)
     except ProtocolError as error:
-        raise RequestError(ErrorCode.invalid_record, f"The records of a batch cannot be read: {error}") from error
+        raise InvalidBatch(f"The records of a batch cannot be read: {error}") from error
     if keyless:
         raise KeylessRecords(keyless)
     return kept

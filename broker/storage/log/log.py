@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
@@ -29,6 +29,7 @@ from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.recovery.recovery import LoadedLog, new_segment
+from broker.storage.refusals import BatchesTooLarge, UnknownTopic
 from broker.storage.segments.file_names import OpenFiles
 from broker.storage.segments.segment import (
     LAST_DELTA,
@@ -40,7 +41,6 @@ from broker.storage.segments.segment import (
     Segment,
 )
 from protocol.checksum import crc32c
-from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
 
@@ -238,7 +238,7 @@ class Log:
     def append(self, records: memoryview, *, now_ms: int) -> AppendInfo:
         """Store the record batches in ``records`` (writable: offsets are written into it); they are then in the page cache.
 
-        Raises RequestError with Kafka's code for what is wrong with them, StorageError where they could not be written: then
+        Raises Refusal with Kafka's code for what is wrong with them, StorageError where they could not be written: then
         nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: ``duplicate``
         is set and the offsets are the ones it has.
         """
@@ -359,8 +359,7 @@ class Log:
     def _make_room(self, size: int, last_delta: int, now_ms: int) -> Segment:
         """The segment to which ``size`` bytes go, a new one; ``lock`` is held."""
         if size > self._segment_bytes or last_delta > MAX_RELATIVE:
-            raise RequestError(
-                ErrorCode.record_list_too_large,
+            raise BatchesTooLarge(
                 f"{size} bytes of records do not fit a segment of {self._segment_bytes}.",
             )
         return self.roll(now_ms)
@@ -426,10 +425,10 @@ class Log:
             self.around.wake_soon(self)  # not here: the lock may be held
         return StorageError(message)
 
-    def gone(self) -> RequestError | StorageError:
+    def gone(self) -> Refusal | StorageError:
         """Why the log cannot be used."""
         if self.deleted:
-            return RequestError(ErrorCode.unknown_topic_or_partition, f"{self.topic}-{self.partition} was deleted.")
+            return UnknownTopic(f"{self.topic}-{self.partition} was deleted.")
         assert self.offline is not None
         return StorageError(str(self.offline))
 

@@ -21,9 +21,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from broker.errors import RequestError
+from broker.storage.refusals import OldProducerEpoch, OutOfOrderSequence
 from protocol.checksum import crc32c
-from protocol.kafka.errors import ErrorCode
 
 WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer
 
@@ -142,29 +141,26 @@ class ProducerState:
     def check(self, producer_id: int, epoch: int, sequence: int, offset_delta: int) -> SeenBatch | None:
         """May this batch be appended? None: yes. A SeenBatch: it was, and this is where.
 
-        Raises RequestError: invalid_producer_epoch, out_of_order_sequence_number.
+        Raises OldProducerEpoch, OutOfOrderSequence.
         """
         producer = self._producers.get(producer_id)
         if producer is None or (producer.next_sequence == sequence and producer.epoch == epoch):
             return None
         if epoch < producer.epoch:
-            raise RequestError(
-                ErrorCode.invalid_producer_epoch,
+            raise OldProducerEpoch(
                 f"Epoch {epoch} of producer {producer_id} is over; the last one seen is {producer.epoch}.",
             )
         if epoch > producer.epoch:
             if sequence == 0:
                 return None
-            raise RequestError(
-                ErrorCode.out_of_order_sequence_number,
+            raise OutOfOrderSequence(
                 f"Producer {producer_id} begins epoch {epoch} with sequence number {sequence}.",
             )
         last_sequence = (sequence + offset_delta) % _SEQUENCES
         for batch in producer.batches:
             if batch.last_sequence == last_sequence and batch.offset_delta == offset_delta:
                 return batch
-        raise RequestError(
-            ErrorCode.out_of_order_sequence_number,
+        raise OutOfOrderSequence(
             f"Producer {producer_id} sent sequence number {sequence} where {producer.next_sequence} was next.",
         )
 

@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from broker.runtime.disk import FileRegion
+from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.index_file import CorruptIndex
 from broker.storage.segments.segment import CorruptSegment, Segment
-from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from broker.storage.log.log import Log, View
@@ -56,7 +56,7 @@ def read(log: "Log", offset: int, max_bytes: int, *, at_least_one: bool = True, 
     """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first one even if it does not.
 
     Never beyond the high watermark, or ``up_to`` if that is less. At the high watermark there is nothing: an empty result.
-    Raises RequestError (offset_out_of_range), StorageError.
+    Raises OffsetOutOfRange, StorageError.
     """
     if log.offline is not None:
         raise log.gone()
@@ -82,9 +82,8 @@ def read(log: "Log", offset: int, max_bytes: int, *, at_least_one: bool = True, 
     return search(log, lambda: _read(log, offset, max_bytes, at_least_one, up_to))
 
 
-def _out_of_range(log: "Log", offset: int) -> RequestError:
-    return RequestError(
-        ErrorCode.offset_out_of_range,
+def _out_of_range(log: "Log", offset: int) -> Refusal:
+    return OffsetOutOfRange(
         f"Offset {offset} is not in the log, which has {log.log_start_offset} to {log.high_watermark}.",
     )
 

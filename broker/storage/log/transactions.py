@@ -8,11 +8,10 @@ segment's index of aborted transactions first and counts afterwards, so that who
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.errors import RequestError
 from broker.storage.log.producer_state import Producer
+from broker.storage.refusals import InvalidTransactionState
 from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP
 from broker.storage.segments.txn_index import AbortedTransaction
-from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import LOG_OVERHEAD, read_header, stamp
 from protocol.kafka.records.markers import build_marker
 
@@ -33,7 +32,7 @@ class ProducerDescription(NamedTuple):
 
 
 def allow(log: "Log", producer_id: int, epoch: int) -> None:
-    """From now on this producer may append to its transaction, until the marker. Raises StorageError, RequestError."""
+    """From now on this producer may append to its transaction, until the marker. Raises StorageError, Refusal."""
     with log.lock:
         if log.offline is not None:
             raise log.gone()
@@ -41,17 +40,14 @@ def allow(log: "Log", producer_id: int, epoch: int) -> None:
 
 
 def check(log: "Log", producer_id: int, epoch: int, transactional: bool) -> None:
-    """``lock`` is held. Raises RequestError (invalid_txn_state)."""
+    """``lock`` is held. Raises InvalidTransactionState."""
     if transactional:
         if log.writers.get(producer_id) != epoch:
-            raise RequestError(
-                ErrorCode.invalid_txn_state,
+            raise InvalidTransactionState(
                 f"{log.topic}-{log.partition} is in no open transaction of producer {producer_id} with epoch {epoch}.",
             )
     elif producer_id in log.producers.open:
-        raise RequestError(
-            ErrorCode.invalid_txn_state, f"Producer {producer_id} has an open transaction and writes outside of it."
-        )
+        raise InvalidTransactionState(f"Producer {producer_id} has an open transaction and writes outside of it.")
 
 
 def append_marker(
@@ -67,7 +63,7 @@ def append_marker(
     """End a producer's transaction in this partition. Returns the offset up to which the log must be durable for it to be so.
 
     ``if_open``: only where the log has an open transaction of that producer; who does not know whether the marker was written
-    before a crash asks so. Raises StorageError, and RequestError where the topic was deleted.
+    before a crash asks so. Raises StorageError, and Refusal where the topic was deleted.
     """
     batch = build_marker(producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms)
     size = len(batch)
@@ -150,7 +146,7 @@ def _end_of(log: "Log", read: "ReadResult", most: int) -> int:
 
 
 def describe_producers(log: "Log") -> list[ProducerDescription]:
-    """Raises StorageError, RequestError."""
+    """Raises StorageError, Refusal."""
     with log.lock:
         if log.offline is not None:
             raise log.gone()

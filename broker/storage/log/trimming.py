@@ -6,12 +6,11 @@ while files of closed segments change their names; it may wait for the disk, so 
 
 from typing import TYPE_CHECKING
 
-from broker.errors import RequestError
 from broker.log import get_logger
+from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.file_names import DELETED, SNAPSHOT
 from broker.storage.segments.index_file import CorruptIndex
 from broker.storage.segments.segment import CorruptSegment
-from protocol.kafka.errors import ErrorCode
 
 if TYPE_CHECKING:
     from broker.storage.log.log import Log
@@ -22,14 +21,12 @@ logger = get_logger("storage")
 def delete_records(log: "Log", before: int) -> int:
     """Serve nothing before ``before`` any more (-1: before the high watermark). Returns the new log start offset, durable.
 
-    Raises RequestError (offset_out_of_range), StorageError.
+    Raises OffsetOutOfRange, StorageError.
     """
     if before == -1:
         before = log.high_watermark
     if not 0 <= before <= log.high_watermark:
-        raise RequestError(
-            ErrorCode.offset_out_of_range, f"{before} is not in the log, which ends at {log.high_watermark}."
-        )
+        raise OffsetOutOfRange(f"{before} is not in the log, which ends at {log.high_watermark}.")
     # A log must not begin behind its durable end.
     log.flush_to(before)
     log.advance_start(before)

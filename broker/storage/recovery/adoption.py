@@ -5,24 +5,26 @@ Runs on the thread that opens the broker. Directories that are not a partition's
 """
 
 import json
-from typing import TYPE_CHECKING
+import uuid
+from collections.abc import Callable, Mapping
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
-from broker.metadata.catalogue import TopicRow
+from broker.metadata.catalogue import Catalogue, TopicRow
+from broker.runtime.disk import Disk
 from broker.storage import partition_dir
 from broker.storage.checkpoints import PARTITION_METADATA, PartitionMetadata, read_partition_metadata
-
-if TYPE_CHECKING:
-    from broker.storage.log_manager import LogManager
+from broker.storage.log.log import Log
+from broker.storage.topic import MOST_PARTITIONS
 
 logger = get_logger("storage")
 
-# In the catalogue, since it was first brought in step with the directories. Without it the catalogue is a new one.
+# Keys in the catalogue. The first is there since the catalogue was first brought in step with the directories; without it the
+# catalogue is a new one. The second has the topics that were adopted and of which the checkpoint files do not say everything yet
+# (JSON).
 TAKEN_IN = "directories_taken_in"
-# In the catalogue: the topics that were taken in and of which the checkpoint files do not say everything yet (JSON).
 UNSETTLED = "topics_not_settled"
 
 
@@ -38,158 +40,183 @@ class _Orphan:
     is_unfinished: bool  # or made and never written to: the two look alike
 
 
-def take_in(manager: "LogManager", names: list[str], rows: dict[str, TopicRow]) -> set[str]:
-    """The directories without a row in the catalogue: what is left of a deletion or an unfinished creation goes, and topics that
-    were put there by hand, or whose catalogue was lost, get a row. Returns the names of those, and of those that an earlier start
-    has taken in and not settled (``settle``).
+@attrs.frozen
+class Adoption:
+    """``directory`` is the data directory. ``new_id`` draws a random id; ``delete_later`` removes paths after so many ms."""
 
-    A partition that was made and never written to looks like what a creation that was interrupted has left. It stays where the
-    catalogue is new, or where another partition of its topic was written to.
-    """
-    disk, directory, catalogue = manager.disk, manager.data_dir, manager.catalogue
-    deleted_ids = catalogue.deleted_topic_ids()
-    is_new = catalogue.meta(TAKEN_IN) is None and catalogue.meta("cluster_id") is None
-    found: dict[str, list[_Orphan]] = {}
-    changed = False
-    for name in names:
-        topic, orphan = _orphan(manager, name)
-        if orphan is None:
-            continue
-        topic_id = orphan.metadata.topic_id
-        if topic_id is not None and topic_id in deleted_ids:
-            gone = f"{directory}/{partition_dir.deleted_name(topic, orphan.number, manager.entropy.uuid())}"
-            disk.rename(orphan.path, gone)
-            manager.housekeeper.delete_later([gone], 0)
-            changed = True
-        else:
-            found.setdefault(topic, []).append(orphan)
-    adopted = _unsettled(manager) & rows.keys()
-    homeless: dict[str, list[_Orphan]] = {}
-    for topic, orphans in found.items():
-        row = rows.get(topic)
-        if row is None and not is_new:
-            changed = _keep_illegible(manager, orphans) or changed
-        if orphans and row is None and (is_new or not all(orphan.is_unfinished for orphan in orphans)):
-            homeless[topic] = orphans
-            continue
+    disk: Disk
+    directory: str
+    catalogue: Catalogue
+    new_id: Callable[[], uuid.UUID]
+    delete_later: Callable[[list[str], int], None]
+
+    def take_in(self, names: list[str], rows: dict[str, TopicRow]) -> set[str]:
+        """Decide what becomes of the directories ``names``, which have no row in the catalogue.
+
+        What a deletion or an unfinished creation has left is removed. Topics that were put there by hand, or whose catalogue was
+        lost, get a row, in the catalogue and in ``rows``. Returns the names of those, and of those that an earlier start has
+        taken in and not settled (``settle``). Raises OSError, StorageError.
+
+        A partition that was made and never written to looks like what a creation that was interrupted has left. It stays if the
+        catalogue is new, or if another partition of its topic was written to.
+        """
+        catalogue = self.catalogue
+        deleted_ids = catalogue.deleted_topic_ids()
+        is_new = catalogue.meta(TAKEN_IN) is None and catalogue.meta("cluster_id") is None
+        by_topic, changed = self._orphans(names, deleted_ids)
+        adopted = _unsettled(catalogue) & rows.keys()
+        without_row: dict[str, list[_Orphan]] = {}
+        for topic, orphans in by_topic.items():
+            row = rows.get(topic)
+            if row is None and not is_new:
+                changed = self._keep_illegible(orphans) or changed
+            if orphans and row is None and (is_new or not all(orphan.is_unfinished for orphan in orphans)):
+                without_row[topic] = orphans
+            else:
+                changed = self._remove_unfinished(topic, orphans, row) or changed
+        if without_row:
+            adopted.update(without_row)
+            # Before the rows: if this start is interrupted, the next one finds the rows and must not believe the checkpoints.
+            catalogue.set_meta(UNSETTLED, json.dumps(sorted(adopted)))
+        for topic, orphans in without_row.items():
+            rows[topic] = self._adopt(topic, orphans)
+        if changed or without_row:
+            self.disk.sync_dir(self.directory)
+        try:
+            if deleted_ids:
+                catalogue.forget_deleted_topics(deleted_ids)
+            if catalogue.meta(TAKEN_IN) is None:
+                catalogue.set_meta(TAKEN_IN, "1")
+        except StorageError as error:  # a full disk: the next start does it again
+            logger.warning("catalogue not brought up to date", error=str(error))
+        return adopted
+
+    def _orphans(self, names: list[str], deleted_ids: set[uuid.UUID]) -> tuple[dict[str, list[_Orphan]], bool]:
+        """The directories of partitions by topic, without those of deleted topics, which are renamed and removed later; and
+        whether there were such."""
+        by_topic: dict[str, list[_Orphan]] = {}
+        renamed = False
+        for name in names:
+            topic, orphan = self._orphan(name)
+            if orphan is None:
+                continue
+            topic_id = orphan.metadata.topic_id
+            if topic_id is not None and topic_id in deleted_ids:
+                path = f"{self.directory}/{partition_dir.deleted_name(topic, orphan.number, self.new_id())}"
+                self.disk.rename(orphan.path, path)
+                self.delete_later([path], 0)
+                renamed = True
+            else:
+                by_topic.setdefault(topic, []).append(orphan)
+        return by_topic, renamed
+
+    def _orphan(self, name: str) -> tuple[str, _Orphan | None]:
+        """The topic and what is there; None if a directory is not a partition's, or must not be touched."""
+        disk, path = self.disk, f"{self.directory}/{name}"
+        parsed = partition_dir.parse_name(name)
+        if parsed is None or not disk.is_dir(path):
+            return "", None
+        topic, number = parsed
+        if disk.is_link(path):
+            logger.warning(
+                "directory ignored", path=path, reason="it is a link, and the catalogue has no such partition"
+            )
+            return topic, None
+        contents = partition_dir.look(disk, path)
+        unfinished = partition_dir.is_unfinished(disk, path, contents)
+        if not contents.is_partition and not unfinished:
+            logger.warning("directory ignored", path=path, reason="it has no files of a partition")
+            return topic, None
+        metadata = read_partition_metadata(disk, path)
+        has_metadata = PARTITION_METADATA in contents.own
+        has_records = partition_dir.has_records(disk, path, contents)
+        return topic, _Orphan(number, path, metadata, has_metadata, has_records, unfinished)
+
+    def _keep_illegible(self, orphans: list[_Orphan]) -> bool:
+        """Move those aside that have records, and a partition.metadata that cannot be read. True if there were some.
+
+        The catalogue is not new and does not know their topic. Most likely the topic was deleted, and the power failed before
+        both the text and the directory's new name were on the disk. A deleted topic must not come back by itself.
+        """
+        illegible = [o for o in orphans if o.has_records and o.has_metadata and o.metadata.topic_id is None]
+        for orphan in illegible:
+            logger.warning("directory moved aside", path=orphan.path, reason="its partition.metadata is illegible")
+            partition_dir.keep(self.disk, orphan.path, self.new_id())
+            orphans.remove(orphan)
+        return bool(illegible)
+
+    def _remove_unfinished(self, topic: str, orphans: list[_Orphan], row: TopicRow | None) -> bool:
+        """Remove what a creation has left that was interrupted; partitions that the topic of ``row`` does not have stay. True if
+        there were some."""
+        removed = False
         for orphan in orphans:
             if orphan.is_unfinished and (row is None or orphan.metadata.topic_id in (None, row.topic_id)):
-                partition_dir.remove(disk, orphan.path)
-                changed = True
+                partition_dir.remove(self.disk, orphan.path)
+                removed = True
             elif row is not None:
                 reason = f"topic {topic} has {row.partitions} partitions"
                 logger.warning("directory ignored", path=orphan.path, reason=reason)
-    if homeless:
-        adopted.update(homeless)
-        # Before the rows: if this start is interrupted, the next one finds the rows and must not believe the checkpoints.
-        catalogue.set_meta(UNSETTLED, json.dumps(sorted(adopted)))
-    for topic, orphans in homeless.items():
-        rows[topic] = _adopt(manager, topic, orphans)
-    if changed or homeless:
-        disk.sync_dir(directory)
-    try:
-        if deleted_ids:
-            catalogue.forget_deleted_topics(deleted_ids)
-        if catalogue.meta(TAKEN_IN) is None:
-            catalogue.set_meta(TAKEN_IN, "1")
-    except StorageError as error:  # a full disk: the next start does it again
-        logger.warning("catalogue not brought up to date", error=str(error))
-    return adopted
+        return removed
+
+    def _adopt(self, topic: str, orphans: list[_Orphan]) -> TopicRow:
+        """Give a topic a row. It has as many partitions as its directories say: CreatePartitions writes the new number into new
+        directories before it is valid and into the old ones afterwards, so the largest number is the right one."""
+        disk = self.disk
+        if any(orphan.metadata.topic_id is not None for orphan in orphans):
+            # A directory that was not even finished counts for nothing beside those that were.
+            for torn in [o for o in orphans if o.is_unfinished and o.metadata.topic_id is None]:
+                partition_dir.remove(disk, torn.path)
+                orphans.remove(torn)
+        # An id beside records is worth more than one without.
+        ids = [
+            o.metadata.topic_id
+            for o in sorted(orphans, key=lambda o: not o.has_records)
+            if o.metadata.topic_id is not None
+        ]
+        topic_id = ids[0] if ids else self.new_id()
+        said = [o.metadata.partitions or 0 for o in orphans if o.metadata.topic_id == topic_id]
+        total = max([o.number + 1 for o in orphans] + [number for number in said if number <= MOST_PARTITIONS])
+        row = TopicRow(topic, topic_id, total)
+        present = {orphan.number for orphan in orphans}
+        for number in range(total):
+            path = f"{self.directory}/{partition_dir.directory_name(topic, number)}"
+            if number in present or disk.is_link(path) or disk.exists(path):
+                continue
+            reason = "other directories of its topic say that it was there"
+            logger.warning("partition made again, empty", path=path, reason=reason)
+            partition_dir.make(disk, path, row.topic_id, total)
+        self.catalogue.put_topic(row)
+        logger.warning("topic taken in", topic=topic, partitions=total, reason="it was not in the catalogue")
+        return row
 
 
-def _unsettled(manager: "LogManager") -> set[str]:
-    return set(json.loads(manager.catalogue.meta(UNSETTLED) or "[]"))
-
-
-def settle(manager: "LogManager") -> None:
+def settle(
+    catalogue: Catalogue, partitions: Mapping[tuple[str, int], Log], save_recovery_points: Callable[[], None]
+) -> None:
     """Move the recovery points of the topics that were taken in to their ends, and save them: behind its recovery point a log
     must not have gaps, and there they may be anywhere. From then on the checkpoints are believed.
 
     Called when all logs are open and the other checkpoints are saved. A topic with a partition that is offline waits for a later
     start. Raises StorageError.
     """
-    unsettled = _unsettled(manager)
+    unsettled = _unsettled(catalogue)
     if not unsettled:
         return
     left = set()
-    for (topic, number), log in list(manager.partitions.items()):
+    for (topic, number), log in list(partitions.items()):
         if topic not in unsettled:
             continue
         try:
             if log.offline is None and log.recovery_point < log.log_end_offset:
                 log.checkpoint()
-        except (StorageError, RequestError) as error:
+        except (StorageError, Refusal) as error:
             logger.error("checkpoint failed", topic=topic, partition=number, error=str(error))
         if log.offline is not None or log.recovery_point < log.log_end_offset:
             left.add(topic)
-    manager.save_recovery_points()
+    save_recovery_points()
     if left != unsettled:
-        manager.catalogue.set_meta(UNSETTLED, json.dumps(sorted(left)))
+        catalogue.set_meta(UNSETTLED, json.dumps(sorted(left)))
 
 
-def _orphan(manager: "LogManager", name: str) -> tuple[str, _Orphan | None]:
-    """The topic and what is there; None where a directory is not a partition's, or is not to be touched."""
-    disk, path = manager.disk, f"{manager.data_dir}/{name}"
-    parsed = partition_dir.parse_name(name)
-    if parsed is None or not disk.is_dir(path):
-        return "", None
-    topic, number = parsed
-    if disk.is_link(path):
-        logger.warning("directory ignored", path=path, reason="it is a link, and the catalogue has no such partition")
-        return topic, None
-    contents = partition_dir.look(disk, path)
-    unfinished = partition_dir.is_unfinished(disk, path, contents)
-    if not contents.is_partition and not unfinished:
-        logger.warning("directory ignored", path=path, reason="it has no files of a partition")
-        return topic, None
-    metadata = read_partition_metadata(disk, path)
-    has_metadata = PARTITION_METADATA in contents.own
-    has_records = partition_dir.has_records(disk, path, contents)
-    return topic, _Orphan(number, path, metadata, has_metadata, has_records, unfinished)
-
-
-def _keep_illegible(manager: "LogManager", orphans: list[_Orphan]) -> bool:
-    """Move those aside that have records, and a partition.metadata that cannot be read. True if there were some.
-
-    The catalogue, which is not new, knows nothing of their topic: most likely it was deleted, and the power went before both the
-    text and the directory's new name were on the disk. A deleted topic must not come back by itself.
-    """
-    illegible = [o for o in orphans if o.has_records and o.has_metadata and o.metadata.topic_id is None]
-    for orphan in illegible:
-        logger.warning("directory moved aside", path=orphan.path, reason="its partition.metadata is illegible")
-        partition_dir.keep(manager.disk, orphan.path, manager.entropy.uuid())
-        orphans.remove(orphan)
-    return bool(illegible)
-
-
-def _adopt(manager: "LogManager", topic: str, orphans: list[_Orphan]) -> TopicRow:
-    """Give a topic that was found a row. It has as many partitions as its directories say: CreatePartitions writes the new number
-    into new directories before it is valid and into the old ones afterwards, so the largest is the one."""
-    disk, directory = manager.disk, manager.data_dir
-    if any(orphan.metadata.topic_id is not None for orphan in orphans):
-        # A directory that was not even finished counts for nothing beside those that were.
-        for torn in [o for o in orphans if o.is_unfinished and o.metadata.topic_id is None]:
-            partition_dir.remove(disk, torn.path)
-            orphans.remove(torn)
-    # An id beside records is worth more than one beside none.
-    ids = [
-        o.metadata.topic_id for o in sorted(orphans, key=lambda o: not o.has_records) if o.metadata.topic_id is not None
-    ]
-    topic_id = ids[0] if ids else manager.entropy.uuid()
-    said = [o.metadata.partitions or 0 for o in orphans if o.metadata.topic_id == topic_id]
-    total = max(
-        [o.number + 1 for o in orphans] + [number for number in said if number <= partition_dir.MOST_PARTITIONS]
-    )
-    row = TopicRow(topic, topic_id, total)
-    there = {orphan.number for orphan in orphans}
-    for number in range(total):
-        path = f"{directory}/{partition_dir.directory_name(topic, number)}"
-        if number in there or disk.is_link(path) or disk.exists(path):
-            continue
-        logger.warning(
-            "partition made again, empty", path=path, reason="other directories of its topic say that it was there"
-        )
-        partition_dir.make(disk, path, row.topic_id, total)
-    manager.catalogue.put_topic(row)
-    logger.warning("topic taken in", topic=topic, partitions=total, reason="it was not in the catalogue")
-    return row
+def _unsettled(catalogue: Catalogue) -> set[str]:
+    return set(json.loads(catalogue.meta(UNSETTLED) or "[]"))

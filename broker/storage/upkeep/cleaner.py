@@ -26,12 +26,12 @@ from typing import TypeVar
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.config.kafka_setting import LONG_MAX
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.threads import Lock
 from broker.storage.log import aborted_checkpoint, inspection
 from broker.storage.log.log import Log
-from broker.storage.log.log_config import LONG_MAX
 from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
 from broker.storage.segments.segment import MAX_RELATIVE, CorruptSegment, Segment
 from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
@@ -463,5 +463,5 @@ def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:
         for _ in Cleaning(plan, key_bytes, now_ms).run():
             yield False
         yield True
-    except (StorageError, RequestError) as error:
+    except (StorageError, Refusal) as error:
         logger.error("compaction failed", topic=log.topic, partition=log.partition, error=str(error))

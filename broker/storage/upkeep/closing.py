@@ -9,7 +9,7 @@ nobody waits for that.
 from collections import deque
 from collections.abc import Iterable
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Event, Threads
@@ -40,7 +40,7 @@ class Closing:
         try:
             if not self._given_up:
                 log.checkpoint(closing=True)
-        except (StorageError, RequestError, OSError) as error:
+        except (StorageError, Refusal, OSError) as error:
             logger.error("partition not closed", topic=log.topic, partition=log.partition, error=str(error))
         finally:
             self._left.pop()

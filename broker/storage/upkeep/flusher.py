@@ -6,7 +6,7 @@ after the other on this one thread, callbacks run on it. Appends that ask for no
 
 from collections.abc import Callable
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.threads import QueueEmpty, SimpleQueue
@@ -78,7 +78,7 @@ class Flusher:
             log.flush_to(max(offset for offset, _ in waiters))
         except StorageError as failed:
             error = failed
-        except RequestError as deleted:  # the topic is gone
+        except Refusal as deleted:  # the topic is gone
             error = StorageError(str(deleted))
         for offset, callback in waiters:
             if callback is not None:

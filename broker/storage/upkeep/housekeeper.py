@@ -6,21 +6,21 @@ An error of one log is that log's affair: it is reported and the others go on.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.log import get_logger
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk
 from broker.runtime.threads import Event, Lock
+from broker.storage.config import StorageConfig
 from broker.storage.log.log import Log
+from broker.storage.log_checkpoints import LogCheckpoints
 from broker.storage.partition_dir import dispose
 from broker.storage.upkeep import cleaner, retention
 from broker.storage.upkeep.scrub import Scrub
-
-if TYPE_CHECKING:
-    from broker.storage.log_manager import LogManager
 
 logger = get_logger("storage")
 
@@ -42,22 +42,33 @@ class Duty:
 class Housekeeper:
     """``Body`` of the background thread. Only ``delete_later``, ``hurry`` and ``wakeup`` are for other threads."""
 
-    def __init__(self, manager: "LogManager") -> None:
-        self._manager = manager
-        self._clock = manager.clock
+    def __init__(
+        self,
+        clock: Clock,
+        disk: Disk,
+        config: StorageConfig,
+        partitions: Mapping[tuple[str, int], Log],
+        checkpoints: LogCheckpoints,
+        close_idle_files: Callable[[], None],
+    ) -> None:
+        """``partitions`` is the log manager's own, which changes it while this reads."""
+        self._clock = clock
+        self._disk = disk
+        self._config = config
+        self._partitions = partitions
+        self._checkpoints = checkpoints
         self._event = Event()
         self._mutex = Lock()
         self._deletions: list[tuple[float, str]] = []
         self._cleaning: Iterator[bool] | None = None
         self._cleaned = False
         self._running: dict[str, Iterator[None]] = {}
-        self.scrub = Scrub(manager.clock)
-        config = manager.config
+        self.scrub = Scrub(clock)
         self._duties: list[Duty] = []
         self._add(config.log_retention_check_interval_ms / 1000, self.apply_retention)
         self._add(config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
         self._add(config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
-        self._add(IDLE_FILES_S, manager.files.close_idle)
+        self._add(IDLE_FILES_S, close_idle_files)
         self._clean_duty: Duty | None = None
         if config.log_cleaner_enable:
             self._clean_duty = self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
@@ -84,7 +95,7 @@ class Housekeeper:
             done = next(self._cleaning, None)
             if done is None:
                 self._cleaning = None
-                self._guarded(self._manager.save_cleaner_offsets)
+                self._guarded(self._checkpoints.save_cleaner_offsets)
                 if self._cleaned:
                     self._choose_cleaning()  # the next one at once; after a failure not before the usual time
             else:
@@ -138,11 +149,11 @@ class Housekeeper:
     def _guarded(self, run: Callable[[], object]) -> None:
         try:
             run()
-        except (OSError, StorageError, RequestError) as error:
+        except (OSError, StorageError, Refusal) as error:
             logger.error("housekeeping failed", duty=getattr(run, "__name__", ""), error=str(error))
 
     def _each(self, run: Callable[[Log], object]) -> None:
-        for log in list(self._manager.partitions.values()):
+        for log in list(self._partitions.values()):
             if log.offline is None:
                 self._guarded(lambda: run(log))  # noqa: B023 (called here)
 
@@ -154,7 +165,7 @@ class Housekeeper:
                 if not self._deletions or self._deletions[0][0] > now:
                     return number > 0
                 _, path = heapq.heappop(self._deletions)
-            self._guarded(lambda: dispose(self._manager.disk, path))  # noqa: B023 (called here)
+            self._guarded(lambda: dispose(self._disk, path))  # noqa: B023 (called here)
         return True
 
     def apply_retention(self) -> Iterator[None]:
@@ -162,9 +173,9 @@ class Housekeeper:
         now_ms = self._clock.time_ms()
         self._each(lambda log: retention.advance_start(log, now_ms))
         # Whether or not one has moved now: where an earlier attempt could not save it, its files must not go before it is saved.
-        self._manager.save_log_starts()
+        self._checkpoints.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it came to the files.
-        for log in list(self._manager.partitions.values()):
+        for log in list(self._partitions.values()):
             dropped: list[int] = []
             if log.offline is None:
                 self._guarded(lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
@@ -172,10 +183,10 @@ class Housekeeper:
                 yield
 
     def checkpoint(self) -> Iterator[None]:
-        return self._manager.checkpoint_each()
+        return self._checkpoints.move_up_each()
 
     def expire_producers(self) -> None:
-        now_ms, age_ms = self._clock.time_ms(), self._manager.config.producer_id_expiration_ms
+        now_ms, age_ms = self._clock.time_ms(), self._config.producer_id_expiration_ms
 
         def expire(log: Log) -> None:
             with log.lock:
@@ -184,24 +195,24 @@ class Housekeeper:
         self._each(expire)
 
     def scrub_some(self) -> None:
-        damaged = self.scrub.step(self._manager.partitions, self._manager.config.scrub_bytes_per_second)
+        damaged = self.scrub.step(self._partitions, self._config.scrub_bytes_per_second)
         if damaged:
-            self._manager.save_recovery_points()
+            self._checkpoints.save_recovery_points()
 
     def _choose_cleaning(self) -> None:
         if self._cleaning is not None or self._clean_duty is None:
             return
         now_ms = self._clock.time_ms()
-        logs = list(self._manager.partitions.values())
+        logs = list(self._partitions.values())
         waiting = cleaner.waiting(logs, now_ms)
         for log in waiting:
             self._guarded(log.checkpoint)
         if waiting:
-            self._guarded(self._manager.save_recovery_points)
+            self._guarded(self._checkpoints.save_recovery_points)
         plan = cleaner.choose(logs, now_ms)
         if plan is not None:
             self._cleaned = False
-            self._cleaning = cleaner.clean(plan, self._manager.config.log_cleaner_dedupe_buffer_size, now_ms)
+            self._cleaning = cleaner.clean(plan, self._config.log_cleaner_dedupe_buffer_size, now_ms)
         # Where a topic wants to be compacted sooner than every log.cleaner.backoff.ms, that is looked at more often.
         lags = [log.config.max_compaction_lag_ms / 1000 for log in logs if log.config.compact]
         soonest = max(SHORTEST_CLEAN_S, min(lags, default=self._clean_duty.interval_s))

@@ -5,6 +5,8 @@ ones. A partition whose files are damaged goes offline, and its recovery point g
 start finds it as well.
 """
 
+from collections.abc import Mapping
+
 from broker.errors import StorageError
 from broker.log import get_logger
 from broker.runtime.clock import Clock
@@ -18,7 +20,7 @@ logger = get_logger("storage")
 # A round over little data is soon over, and need not be followed by the next at once.
 SHORTEST_ROUND_S = 3600.0
 
-Partitions = dict[tuple[str, int], Log]
+Partitions = Mapping[tuple[str, int], Log]
 
 
 class Scrub:

@@ -7,8 +7,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Phase
+from broker.storage.refusals import OldProducerEpoch
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.house import Answer, Died, House, X
 
@@ -81,12 +82,12 @@ def test_offsets_are_committed_while_partitions_are_being_added(house: House) ->
 
 def test_a_partition_is_open_to_the_producer_only_from_add_to_end(house: House) -> None:
     me = house.init()
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         house.write(me, T0, b"before")
     house.add(me, T0)
     house.write(me, T0, b"in")
     house.end(me, True)
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         house.write(me, T0, b"after")
     assert house.everything() == [b"in"]
 
@@ -116,9 +117,9 @@ def test_a_new_producer_aborts_what_the_old_one_left_and_fences_it(house: House)
     assert (house.seen(), house.committed_offset(), house.is_unstable()) == ([], None, False)
     assert house.add(old, T0) == ErrorCode.producer_fenced
     assert house.end(old, True) == ErrorCode.producer_fenced
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         house.write(old, T0, b"zombie")
-    assert error.value.code == ErrorCode.invalid_producer_epoch
+    assert type(error.value) is OldProducerEpoch
 
 
 def test_a_producer_goes_on_after_the_last_epoch_also_when_its_answer_was_lost(house: House) -> None:
@@ -142,7 +143,7 @@ def test_a_zombie_cannot_write_where_its_successor_has_written_nothing_yet(house
     house.end(old, True)
     new = house.init()
     for claim in (old, new):
-        with pytest.raises(RequestError):
+        with pytest.raises(Refusal):
             house.write(claim, T0, b"zombie")
     assert house.transactions.why_refused(X, old) == ErrorCode.invalid_producer_epoch
     assert house.transactions.why_refused(X, new) == ErrorCode.invalid_txn_state
@@ -498,7 +499,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
             log = house.log(*key)
             assert log.last_stable_offset == log.high_watermark
             assert not log.writers
-        with pytest.raises(RequestError):
+        with pytest.raises(Refusal):
             house.write(me, T0, b"zombie")
         new = house.init()
         house.add(new, T0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from broker.kafka.transactions.transaction import Claim, Phase
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.house import Answer, Died, House
@@ -195,7 +195,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
             log = house.log(*key)
             assert log.last_stable_offset == log.high_watermark
             assert not log.writers
-        with pytest.raises(RequestError):
+        with pytest.raises(Refusal):
             house.write(claims["a"], T0, b"zombie")
         house.close()
         if finished:

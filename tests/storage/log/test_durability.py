@@ -140,7 +140,7 @@ def test_the_newest_snapshot_stays_when_the_segment_with_its_offset_goes(storage
     with log.lock:
         log.roll(0)
     log.checkpoint()
-    storage.manager.save_recovery_points()
+    storage.manager.checkpoints.save_recovery_points()
     end = log.log_end_offset
     while len(log.view.segments) < 5:
         append(log, b"y" * 60)

@@ -8,21 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.storage.log import append_rules
 from broker.storage.log.log import AppendInfo
-from protocol.kafka.errors import ErrorCode
+from broker.storage.refusals import (
+    BatchesTooLarge,
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidBatch,
+    InvalidTimestamp,
+    KeylessRecords,
+    OldProducerEpoch,
+    OutOfOrderSequence,
+)
 from protocol.kafka.records.batch import batches, read_header
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
 
 
-def refused(storage: Storage, view: memoryview, **configs: object) -> int:
+def refused(storage: Storage, view: memoryview, **configs: object) -> type[Refusal]:
     log = storage.log() if storage.manager.get("t", 0) else storage.create(**configs)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         log.append(view, now_ms=NOW_MS)
     assert log.log_end_offset == 0
     assert log.size_bytes() == 0
-    return error.value.code
+    return type(error.value)
 
 
 def test_offsets_are_dense_and_batches_are_whole(storage: Storage) -> None:
@@ -62,48 +71,47 @@ def test_compressed_batches_stay_as_they_are(storage: Storage, codec: int) -> No
 def test_a_flipped_bit_is_found_by_the_checksum(storage: Storage, position: int) -> None:
     view = batch(b"abc")
     view[position] ^= 1
-    assert refused(storage, view) == ErrorCode.corrupt_message
+    assert refused(storage, view) == CorruptBatch
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 60, 61, 70])
 def test_a_batch_that_is_cut_short_is_refused(storage: Storage, size: int) -> None:
-    code = refused(storage, batch(b"abc")[:size])
-    assert code == (ErrorCode.corrupt_message if size else ErrorCode.invalid_record)
+    assert refused(storage, batch(b"abc")[:size]) == (CorruptBatch if size else InvalidBatch)
 
 
 def test_bytes_behind_a_batch_are_refused(storage: Storage) -> None:
-    assert refused(storage, memoryview(bytearray(bytes(batch(b"abc")) + b"x"))) == ErrorCode.corrupt_message
+    assert refused(storage, memoryview(bytearray(bytes(batch(b"abc")) + b"x"))) == CorruptBatch
 
 
 def test_the_old_message_formats_are_refused(storage: Storage) -> None:
     view = batch(b"abc")
     view[16] = 1
-    assert refused(storage, view) == ErrorCode.invalid_record
+    assert refused(storage, view) == InvalidBatch
 
 
 def test_a_batch_larger_than_max_message_bytes_is_refused(storage: Storage) -> None:
     log = storage.create(max_message_bytes=100)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"x" * 100)
-    assert error.value.code == ErrorCode.message_too_large
+    assert type(error.value) is BatchTooLarge
     append(log, b"x" * 20)
 
 
 def test_records_larger_than_a_segment_are_refused(storage: Storage) -> None:
     log = storage.create(segment_bytes=200)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"x" * 200)
-    assert error.value.code == ErrorCode.record_list_too_large
+    assert type(error.value) is BatchesTooLarge
 
 
 @pytest.mark.parametrize("count", [0, 2, 100])
 def test_a_number_of_records_that_does_not_fit_the_offsets_is_refused(storage: Storage, count: int) -> None:
-    assert refused(storage, with_header(batch(b"a"), record_count=count)) == ErrorCode.invalid_record
+    assert refused(storage, with_header(batch(b"a"), record_count=count)) == InvalidBatch
 
 
 def test_a_small_batch_that_claims_a_million_records_is_refused(storage: Storage) -> None:
     view = with_header(batch(b"a"), record_count=1_000_000, last_offset_delta=999_999)
-    assert refused(storage, view) == ErrorCode.invalid_record
+    assert refused(storage, view) == InvalidBatch
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -111,7 +119,7 @@ def test_a_batch_of_81_bytes_does_not_move_the_offset_by_2_31(storage: Storage, 
     view = batch(b"a" * (13 if codec == 0 else 1), compression=codec)
     for count in (2**31 - 1, 1_000_001):
         lie = with_header(memoryview(bytearray(view)), record_count=count, last_offset_delta=count - 1)
-        assert refused(storage, lie, max_message_bytes=100_000_000) == ErrorCode.invalid_record
+        assert refused(storage, lie, max_message_bytes=100_000_000) == InvalidBatch
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -124,17 +132,17 @@ def test_records_that_compress_well_are_accepted(storage: Storage, codec: int, c
 
 
 @pytest.mark.parametrize(
-    ("attributes", "code"),
+    ("attributes", "refusal"),
     [
-        (0x05, ErrorCode.invalid_record),  # a codec that does not exist
-        (0x08, ErrorCode.invalid_timestamp),  # LogAppendTime is the broker's to set
-        (0x10, ErrorCode.invalid_record),  # a transaction needs a producer
-        (0x20, ErrorCode.invalid_record),  # control batches are the broker's
-        (0x40, ErrorCode.invalid_record),  # so is the delete horizon
+        (0x05, InvalidBatch),  # a codec that does not exist
+        (0x08, InvalidTimestamp),  # LogAppendTime is the broker's to set
+        (0x10, InvalidBatch),  # a transaction needs a producer
+        (0x20, InvalidBatch),  # control batches are the broker's
+        (0x40, InvalidBatch),  # so is the delete horizon
     ],
 )
-def test_attributes_that_a_producer_must_not_set(storage: Storage, attributes: int, code: ErrorCode) -> None:
-    assert refused(storage, with_header(batch(b"a"), attributes=attributes)) == code
+def test_attributes_that_a_producer_must_not_set(storage: Storage, attributes: int, refusal: type[Refusal]) -> None:
+    assert refused(storage, with_header(batch(b"a"), attributes=attributes)) == refusal
 
 
 def with_header(view: memoryview, **fields: int) -> memoryview:
@@ -158,16 +166,16 @@ def test_timestamps_may_be_an_hour_ahead_and_any_time_behind(storage: Storage, t
     if ok:
         append(storage.create(), b"a", timestamp=timestamp)
     else:
-        assert refused(storage, batch(b"a", timestamp=timestamp)) == ErrorCode.invalid_timestamp
+        assert refused(storage, batch(b"a", timestamp=timestamp)) == InvalidTimestamp
 
 
 def test_the_oldest_timestamp_allowed_is_a_setting(storage: Storage) -> None:
     log = storage.create(message_timestamp_before_max_ms=1000)
     append(log, b"a", timestamp=NOW_MS - 1000)
     append(log, b"a", timestamp=-1)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"a", b"b", timestamps=[NOW_MS - 1001, NOW_MS])
-    assert error.value.code == ErrorCode.invalid_timestamp
+    assert type(error.value) is InvalidTimestamp
 
 
 def test_log_append_time_replaces_the_timestamps(storage: Storage) -> None:
@@ -197,16 +205,16 @@ def test_a_topic_may_keep_another_codec_than_the_producer_has(storage: Storage, 
 
 def test_records_that_cannot_be_read_are_refused_where_the_broker_must_read_them(storage: Storage) -> None:
     view = with_header(memoryview(bytearray(bytes(batch(b"a" * 30)))), attributes=4)  # says zstd, and is not
-    assert refused(storage, view, compression_type="gzip") == ErrorCode.invalid_record
+    assert refused(storage, view, compression_type="gzip") == InvalidBatch
 
 
 def test_a_compacted_topic_refuses_records_without_a_key(storage: Storage) -> None:
     log = storage.create(cleanup_policy="compact")
     append(log, b"a", keys=[b"k"])
     for codec in (0, 1):
-        with pytest.raises(RequestError) as error:
+        with pytest.raises(Refusal) as error:
             append(log, b"a", b"b", keys=[b"k", None], compression=codec)
-        assert error.value.code == ErrorCode.invalid_record
+        assert type(error.value) is KeylessRecords
     assert offsets(read_records(log)) == [0]
 
 
@@ -214,7 +222,7 @@ def test_settings_that_change_are_in_force_for_the_next_append(storage: Storage)
     log = storage.create()
     append(log, b"x" * 1000)
     storage.manager.alter_topic_configs("t", {"max.message.bytes": "100"})
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         append(log, b"x" * 1000)
     storage.manager.alter_topic_configs("t", {"max.message.bytes": None})
     append(log, b"x" * 1000)
@@ -307,44 +315,44 @@ def test_the_last_five_batches_of_a_producer_may_come_again(storage: Storage) ->
         append(log, b"%d" % sequence, producer=(7, 0, sequence))
     for sequence in range(2, 7):
         assert append(log, b"%d" % sequence, producer=(7, 0, sequence)) == AppendInfo(sequence, sequence, -1, 0, True)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"1", producer=(7, 0, 1))
-    assert error.value.code == ErrorCode.out_of_order_sequence_number
+    assert type(error.value) is OutOfOrderSequence
 
 
 def test_a_gap_in_the_sequence_is_refused(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", producer=(7, 0, 0))
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"b", producer=(7, 0, 2))
-    assert error.value.code == ErrorCode.out_of_order_sequence_number
+    assert type(error.value) is OutOfOrderSequence
     append(log, b"b", producer=(7, 0, 1))
 
 
 def test_an_old_epoch_is_fenced(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", producer=(7, 1, 0))
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"b", producer=(7, 0, 1))
-    assert error.value.code == ErrorCode.invalid_producer_epoch
+    assert type(error.value) is OldProducerEpoch
 
 
 def test_a_new_epoch_begins_with_sequence_number_zero(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a", producer=(7, 0, 0))
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"b", producer=(7, 1, 1))
-    assert error.value.code == ErrorCode.out_of_order_sequence_number
+    assert type(error.value) is OutOfOrderSequence
     append(log, b"b", producer=(7, 1, 0))
 
 
 def test_a_producer_id_without_a_sequence_number_is_refused(storage: Storage) -> None:
-    assert refused(storage, batch(b"a", producer=(7, 0, -1))) == ErrorCode.invalid_record
+    assert refused(storage, batch(b"a", producer=(7, 0, -1))) == InvalidBatch
 
 
 def test_an_idempotent_producer_sends_one_batch_at_a_time(storage: Storage) -> None:
     view = memoryview(bytearray(bytes(batch(b"a", producer=(7, 0, 0))) + bytes(batch(b"b", producer=(7, 0, 1)))))
-    assert refused(storage, view) == ErrorCode.invalid_record
+    assert refused(storage, view) == InvalidBatch
 
 
 # -- failures --------------------------------------------------------------------------------------------------------------
@@ -497,5 +505,5 @@ def test_many_threads_append_and_read_without_getting_in_each_others_way(storage
 
 @given(data=st.binary(max_size=200))
 def test_random_bytes_only_ever_raise_request_errors(data: bytes) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         append_rules.split(memoryview(bytearray(data)))

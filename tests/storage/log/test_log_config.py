@@ -3,10 +3,11 @@
 import attrs
 import pytest
 
-from broker.errors import RequestError
+from broker.config.kafka_setting import InvalidSetting
+from broker.config.settings import BrokerConfig
+from broker.config.topic_settings import BY_NAME, SETTINGS
 from broker.storage.config import StorageConfig
-from broker.storage.log.log_config import BY_NAME, SETTINGS, LogConfig
-from protocol.kafka.errors import ErrorCode
+from broker.storage.log.log_config import LogConfig
 
 
 def test_every_setting_of_the_table_is_a_field_and_the_other_way_round() -> None:
@@ -16,7 +17,9 @@ def test_every_setting_of_the_table_is_a_field_and_the_other_way_round() -> None
 
 def test_the_defaults_are_kafka_s() -> None:
     config = LogConfig()
-    assert {setting.name: config.text(setting.name) for setting in SETTINGS} == {s.name: s.default for s in SETTINGS}
+    assert {setting.name: config.text(setting.name) for setting in SETTINGS} == {
+        s.name: s.default_text for s in SETTINGS
+    }
     assert (config.retention_ms, config.segment_bytes, config.max_message_bytes) == (604_800_000, 1 << 30, 1_048_588)
     assert (config.compact, config.delete, config.log_append_time, config.compression_codec) == (
         False,
@@ -29,8 +32,7 @@ def test_the_defaults_are_kafka_s() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_the_text_of_a_value_means_the_value(setting: object) -> None:
     for found in SETTINGS:
-        value = found.parse(found.default)
-        assert found.parse(found.text(value)) == value
+        assert found.parse(found.default_text) == found.default
 
 
 @pytest.mark.parametrize(
@@ -70,29 +72,27 @@ def test_values_are_read_as_kafka_reads_them(name: str, text: str, value: object
     ],
 )
 def test_what_kafka_refuses_is_refused_and_named(name: str, text: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(InvalidSetting) as error:
         LogConfig.from_overrides(LogConfig(), {name: text})
-    assert error.value.code == ErrorCode.invalid_config
     assert name in error.value.message
 
 
 def test_lags_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(RequestError, match=r"min\.compaction\.lag\.ms"):
+    with pytest.raises(InvalidSetting, match=r"min\.compaction\.lag\.ms"):
         LogConfig.from_overrides(LogConfig(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
 
 
 def test_defaults_come_from_the_broker_s_settings() -> None:
-    class Broker:
-        data_dir = "/data"
-        log_retention_ms = 5
-        log_cleanup_policy = "compact,delete"
-        compression_type = "lz4"
-        log_preallocate = True
-        log_cleaner_min_cleanable_ratio = 0.1
-        producer_id_expiration_ms = 7
-        something_else = object()
-
-    config = StorageConfig.from_broker(Broker())
+    broker = BrokerConfig(
+        data_dir="/data",
+        log_retention_ms=5,
+        log_cleanup_policy="compact,delete",
+        compression_type="lz4",
+        log_preallocate=True,
+        log_cleaner_min_cleanable_ratio=0.1,
+        producer_id_expiration_ms=7,
+    )
+    config = StorageConfig.from_broker(broker)
     assert (config.data_dir, config.producer_id_expiration_ms) == ("/data", 7)
     defaults = config.defaults
     assert (defaults.retention_ms, defaults.cleanup_policy, defaults.compression_codec) == (5, ("compact", "delete"), 3)
@@ -101,10 +101,35 @@ def test_defaults_come_from_the_broker_s_settings() -> None:
 
 
 def test_the_broker_s_settings_have_the_names_and_defaults_that_the_table_says() -> None:
-    from broker.config.settings import BrokerConfig
-
     broker = BrokerConfig()
     for setting in SETTINGS:
         if setting.synonym is not None:
             assert hasattr(broker, setting.synonym.replace(".", "_")), setting.synonym
     assert LogConfig.from_broker(broker) == LogConfig()
+
+
+def test_every_setting_of_the_broker_that_is_a_topic_s_default_arrives_in_the_topic() -> None:
+    """One after the other, each with a value that no other default has."""
+    other = {"boolean": True, "int": 17, "long": 23, "double": 0.25, "list": "compact"}
+    choices = {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime", "compression.gzip.level": 7}
+    for setting in SETTINGS:
+        if setting.synonym is None:
+            continue
+        value = choices.get(setting.name, other.get(setting.kind))
+        config = LogConfig.from_broker(BrokerConfig(**{setting.synonym.replace(".", "_"): value}))
+        changed = {s.name for s in SETTINGS if getattr(config, s.field) != s.default}
+        assert changed == {setting.name}
+
+
+def test_a_setting_that_the_broker_does_not_have_never_becomes_a_default_in_silence() -> None:
+    """A misspelt name, here or there, ended as Kafka's default until the settings were read by name without a fallback."""
+
+    class Misspelt(BrokerConfig):
+        @property
+        def log_retention_ms(self) -> int:  # type: ignore[override]
+            raise AttributeError("log_retention_ms")
+
+    with pytest.raises(AttributeError, match="log_retention_ms"):
+        LogConfig.from_broker(Misspelt())
+    with pytest.raises(AttributeError, match="log_retention_ms"):
+        StorageConfig.from_broker(Misspelt())

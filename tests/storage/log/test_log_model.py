@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from tests.storage.helpers import NOW_MS, Storage, append, offsets, read_bytes, read_records, records_in
 
 HOUR_MS = 3_600_000
@@ -283,7 +283,7 @@ class LogMachine(RuleBasedStateMachine):
         ]
         assert [(r.offset, r.value) for r in read_records(self.storage.log(), max_bytes)] == expected
         for outside in (self.start - 1, self.end + 1):
-            with pytest.raises(RequestError):
+            with pytest.raises(Refusal):
                 self.storage.log().read(outside, 100)
 
 

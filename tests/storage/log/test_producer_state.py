@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import RequestError
+from broker.errors import Refusal
 from broker.storage.log.producer_state import CorruptSnapshot, Producer, ProducerState, SeenBatch
 from protocol.checksum import crc32c
 
@@ -42,14 +42,14 @@ def test_only_exactly_the_same_batch_is_a_duplicate() -> None:
     state = state_of((7, 0, 0, 3), (7, 0, 3, 3))
     assert state.check(7, 0, 0, 2) == SeenBatch(2, 2, 2, 53)
     for sequence, delta in ((0, 1), (1, 1), (1, 2), (3, 1), (4, 2)):
-        with pytest.raises(RequestError):
+        with pytest.raises(Refusal):
             state.check(7, 0, sequence, delta)
 
 
 def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
     state = state_of((7, 0, 0, 1), (7, 1, 0, 1))
     assert state.check(7, 1, 0, 0) == SeenBatch(0, 1, 0, 52)
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         state.check(7, 0, 0, 0)
 
 
@@ -178,5 +178,5 @@ def test_a_snapshot_that_kafka_wrote_has_the_last_batch_of_each_producer() -> No
     assert state.check(7, 2, 9, 0) is None
     assert state.check(7, 2, 7, 1) == SeenBatch(8, 3, 1, 1004)
     assert state.check(9, 0, 0, 0) is None
-    with pytest.raises(RequestError):
+    with pytest.raises(Refusal):
         state.check(9, 0, 1, 0)

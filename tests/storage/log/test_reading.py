@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import RequestError
-from protocol.kafka.errors import ErrorCode
+from broker.errors import Refusal
+from broker.storage.refusals import OffsetOutOfRange
 from protocol.kafka.records.batch import batches
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, offsets, read_bytes, read_records, records_in
 
@@ -24,9 +24,9 @@ def test_the_high_watermark_gives_nothing_and_beyond_it_is_out_of_range(storage:
     append(log, b"a", b"b")
     assert log.read(2, 1000).size == 0
     for offset in (3, -1, 2**62):
-        with pytest.raises(RequestError) as error:
+        with pytest.raises(Refusal) as error:
             log.read(offset, 1000)
-        assert error.value.code == ErrorCode.offset_out_of_range
+        assert type(error.value) is OffsetOutOfRange
 
 
 def test_the_batch_that_has_the_offset_comes_whole(storage: Storage) -> None:
@@ -77,9 +77,9 @@ def test_what_was_deleted_is_out_of_range(storage: Storage) -> None:
     append_many(log, 5)
     assert log.delete_records(3) == 3
     assert log.read(3, 1000).log_start_offset == 3
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         log.read(2, 1000)
-    assert error.value.code == ErrorCode.offset_out_of_range
+    assert type(error.value) is OffsetOutOfRange
 
 
 def test_a_reader_that_goes_on_at_the_end_needs_no_look_up(storage: Storage) -> None:

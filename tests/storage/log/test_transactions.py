@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import RequestError, StorageError
+from broker.errors import Refusal, StorageError
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
+from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence
 from broker.storage.upkeep import cleaner
-from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL
 from protocol.kafka.records.records import Record, batches
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_bytes, records_in, values
@@ -85,10 +85,10 @@ def committed_records(log: Log) -> list[Record]:
     return found
 
 
-def refused(log: Log, *args: object, **options: object) -> int:
-    with pytest.raises(RequestError) as error:
+def refused(log: Log, *args: object, **options: object) -> type[Refusal]:
+    with pytest.raises(Refusal) as error:
         write(log, *args, **options)  # type: ignore[arg-type]
-    return error.value.code
+    return type(error.value)
 
 
 # Who may write -------------------------------------------------------------------------------------------------------
@@ -96,18 +96,18 @@ def refused(log: Log, *args: object, **options: object) -> int:
 
 def test_only_who_was_allowed_may_write_to_a_transaction(storage: Storage) -> None:
     log = storage.create()
-    assert refused(log, 7, b"a") == ErrorCode.invalid_txn_state
+    assert refused(log, 7, b"a") == InvalidTransactionState
     log.allow_transaction(7, 1)
-    assert refused(log, 7, b"a", epoch=0) == ErrorCode.invalid_txn_state
+    assert refused(log, 7, b"a", epoch=0) == InvalidTransactionState
     assert write(log, 7, b"a", epoch=1) == 0
-    assert refused(log, 8, b"a") == ErrorCode.invalid_txn_state
+    assert refused(log, 8, b"a") == InvalidTransactionState
 
 
 def test_nobody_writes_to_a_transaction_that_has_ended(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, True)
-    assert refused(log, 7, b"b") == ErrorCode.invalid_txn_state
+    assert refused(log, 7, b"b") == InvalidTransactionState
 
 
 def test_a_batch_that_is_sent_again_after_the_end_is_a_duplicate(storage: Storage) -> None:
@@ -122,16 +122,16 @@ def test_a_marker_with_a_higher_epoch_fences_the_lower_one(storage: Storage) -> 
     log = storage.create()
     transact(log, 7, b"a")
     end(log, 7, False, epoch=1)
-    assert refused(log, 7, b"b") == ErrorCode.invalid_producer_epoch
+    assert refused(log, 7, b"b") == OldProducerEpoch
     assert transact(log, 7, b"c", epoch=2) == 2
 
 
 def test_a_producer_with_an_open_transaction_may_not_write_outside_of_it(storage: Storage) -> None:
     log = storage.create()
     transact(log, 7, b"a")
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"b", producer=(7, 0, 1))
-    assert error.value.code == ErrorCode.invalid_txn_state
+    assert type(error.value) is InvalidTransactionState
     append(log, b"b", producer=(8, 0, 0))
     end(log, 7, True)
     append(log, b"b", producer=(7, 0, 1))
@@ -139,9 +139,9 @@ def test_a_producer_with_an_open_transaction_may_not_write_outside_of_it(storage
 
 def test_a_batch_of_a_transaction_needs_a_producer(storage: Storage) -> None:
     log = storage.create()
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         append(log, b"a", attributes=TRANSACTIONAL)
-    assert error.value.code == ErrorCode.invalid_record
+    assert type(error.value) is InvalidBatch
 
 
 def test_sequence_numbers_go_on_in_the_next_transaction(storage: Storage) -> None:
@@ -149,7 +149,7 @@ def test_sequence_numbers_go_on_in_the_next_transaction(storage: Storage) -> Non
     transact(log, 7, b"a", b"b")
     end(log, 7, True)
     log.allow_transaction(7, 0)
-    assert refused(log, 7, b"c", sequence=3) == ErrorCode.out_of_order_sequence_number
+    assert refused(log, 7, b"c", sequence=3) == OutOfOrderSequence
     assert write(log, 7, b"c", sequence=2) == 3
 
 
@@ -320,7 +320,7 @@ def test_recovery_finds_open_and_aborted_transactions(storage: Storage, restart:
     log = storage.log()
     assert log.last_stable_offset == 1
     assert dict(log.producers.open) == {8: 1}
-    assert refused(log, 8, b"d") == ErrorCode.invalid_txn_state  # until the coordinator says that it may
+    assert refused(log, 8, b"d") == InvalidTransactionState  # until the coordinator says that it may
     transact(log, 8, b"d")
     end(log, 8, True)
     assert log.last_stable_offset == log.high_watermark
@@ -512,7 +512,7 @@ def test_a_marker_that_fences_stays_as_long_as_its_producer_is_known(storage: St
     storage.open()
     log = storage.log()
     log.allow_transaction(7, 0)
-    assert refused(log, 7, b"zombie", keys=[b"k"], sequence=1) == ErrorCode.invalid_producer_epoch
+    assert refused(log, 7, b"zombie", keys=[b"k"], sequence=1) == OldProducerEpoch
     assert log.producers.expire(NOW_MS + 1_000_000, 1) > 0
     for _ in range(5):
         again(storage, 1)

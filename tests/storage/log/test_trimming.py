@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from broker.errors import RequestError, StorageError
-from protocol.kafka.errors import ErrorCode
+from broker.errors import Refusal, StorageError
+from broker.storage.refusals import OffsetOutOfRange
 from tests.storage.helpers import Storage, append_many, offsets, read_records
 
 
@@ -33,9 +33,9 @@ def test_minus_one_is_everything(storage: Storage) -> None:
 def test_offsets_outside_the_log_are_refused(storage: Storage, before: int) -> None:
     log = storage.create()
     append_many(log, 10)
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(Refusal) as error:
         log.delete_records(before)
-    assert error.value.code == ErrorCode.offset_out_of_range
+    assert type(error.value) is OffsetOutOfRange
 
 
 def test_a_start_that_could_not_be_made_durable_is_not_answered(storage: Storage) -> None:
@@ -61,7 +61,7 @@ def test_readers_go_on_while_segments_are_taken_away(storage: Storage) -> None:
             while log.log_start_offset < 190:
                 try:
                     found = offsets(read_records(log, 500))
-                except RequestError:
+                except Refusal:
                     continue  # deleted under the reader
                 assert found == list(range(found[0], 200))
         except BaseException as error:

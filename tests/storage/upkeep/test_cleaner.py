@@ -86,7 +86,7 @@ def test_only_what_a_crash_would_leave_below_the_recovery_point_is_compacted(sto
     assert cleanable(log, NOW_MS) is None
     log.checkpoint()  # in memory only
     assert cleanable(log, NOW_MS) is None
-    storage.manager.save_recovery_points()
+    storage.manager.checkpoints.save_recovery_points()
     assert cleanable(log, NOW_MS) is not None
 
 

@@ -106,7 +106,7 @@ def test_a_disk_that_hangs_holds_the_close_up_until_the_deadline_and_keeps_the_l
     for thread in threading.enumerate():
         if thread.name.startswith("closing-"):
             thread.join(60)
-    manager._let_go()
+    manager._release_directory()
     storage.open()
     assert_all_there(storage)
 

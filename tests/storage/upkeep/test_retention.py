@@ -131,7 +131,7 @@ def old_segments(storage: Storage) -> Log:
     log = storage.create(segment_bytes=1000)
     append_many(log, 50)
     assert log.advance_start(log.view.bases[3])
-    storage.manager.save_log_starts()
+    storage.manager.checkpoints.save_log_starts()
     storage.disk.synced.clear()
     return log
 

@@ -1,0 +1,42 @@
+"""The table of the topics' settings, and that everything which stands for one of its rows agrees with it."""
+
+import attrs
+
+from broker.config import BrokerConfig, setting_infos, topic_settings
+from broker.config.kafka_setting import INT_MAX, KafkaSetting
+from broker.config.topic_settings import BY_NAME, SETTINGS
+from broker.storage.log.log_config import COMPRESSION_CODECS, LogConfig
+
+
+def test_the_table_has_every_row_once_and_a_row_is_called_as_its_setting() -> None:
+    rows = {name: row for name, row in vars(topic_settings).items() if isinstance(row, KafkaSetting)}
+    assert {row.field.upper() for row in SETTINGS} == rows.keys()
+    assert all(rows[row.field.upper()] is row for row in SETTINGS)
+    assert list(BY_NAME.values()) == list(SETTINGS)
+    assert list(BY_NAME) == sorted(BY_NAME)
+
+
+def test_each_field_of_a_topic_s_settings_has_the_default_of_its_own_row() -> None:
+    assert {row.field: row.default for row in SETTINGS} == {f.name: f.default for f in attrs.fields(LogConfig)}
+
+
+def test_each_default_of_the_broker_s_is_that_of_its_own_row() -> None:
+    infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
+    for row in SETTINGS:
+        if row.synonym is not None:
+            info = infos[row.synonym]
+            assert info.name == row.synonym.replace(".", "_")
+            assert row.parse(str(info.default).lower() if row.kind == "boolean" else str(info.default)) == row.default
+            assert info.most == (INT_MAX if row.kind == "int" and row.maximum is None else row.maximum)
+
+
+def test_the_broker_offers_every_choice_that_a_topic_has() -> None:
+    infos = {info.kafka: info for info in setting_infos(BrokerConfig)}
+    for row in SETTINGS:
+        if row.choices:
+            offered = {word for choice in infos[row.synonym].choices for word in choice.split(",")}
+            assert offered == set(row.choices)
+
+
+def test_every_codec_that_a_topic_may_ask_for_is_known() -> None:
+    assert set(topic_settings.COMPRESSION_TYPE.choices) - {"producer"} <= COMPRESSION_CODECS.keys()
