@@ -1,4 +1,7 @@
-"""Settings of topics, the log, compaction and consumer groups."""
+"""Settings of topics, the log, compaction and consumer groups.
+
+Tests: tests/config/test_setting.py, tests/config/test_topic_settings.py.
+"""
 
 import attrs
 

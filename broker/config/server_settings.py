@@ -1,4 +1,7 @@
-"""Settings of the broker itself, its listeners, connections and threads."""
+"""Settings of the broker itself, its listeners, connections and threads.
+
+Tests: tests/config/test_setting.py, tests/config/test_settings.py, tests/config/test_load.py.
+"""
 
 from collections.abc import Iterable, Mapping
 

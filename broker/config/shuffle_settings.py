@@ -1,4 +1,7 @@
-"""Settings of the shuffle service. Kafka has none of these; where Flink has one, the reason names it."""
+"""Settings of the shuffle service. Kafka has none of these; where Flink has one, the reason names it.
+
+Tests: tests/config/test_setting.py, tests/config/test_settings.py.
+"""
 
 import attrs
 

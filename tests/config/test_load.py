@@ -1,25 +1,12 @@
-"""Settings: how they are read, what wins, and that a wrong one is answered with a sentence that says what to change."""
+"""How settings are read, which one wins, and that a wrong one is answered with a sentence that says what to change."""
 
-import re
-import string
-from pathlib import Path
-
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig, Listener, load, parse_listener, setting_infos
-from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT
-from broker.config.topic_settings import SETTINGS
+from broker.config import BrokerConfig, load, setting_infos
 from broker.errors import ConfigError
-
-
-def sentence(error: ConfigError) -> str:
-    text = str(error)
-    assert text.endswith("."), text
-    assert "\n" not in text
-    return text
+from tests.config.sentences import sentence
 
 
 def test_nothing_set_gives_the_defaults() -> None:
@@ -111,12 +98,6 @@ def test_kafkas_settings_that_mean_nothing_here_are_kept_by_name() -> None:
     assert "geheim" not in repr(config)
 
 
-def test_no_setting_is_both_known_and_without_effect() -> None:
-    known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys() | REFUSED.keys()
-    assert not known & WITHOUT_EFFECT
-    assert all(name == name.strip().lower() and "." in name for name in WITHOUT_EFFECT)
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -171,145 +152,9 @@ def test_a_wrong_file_is_refused_with_its_name_and_what_to_change(toml: str, wor
     assert [] == [word for word in words if word not in text], text
 
 
-def test_a_value_given_in_python_is_checked_too() -> None:
-    with pytest.raises(ConfigError, match=r"Set network_threads to a whole number from 1 to 1024: it is '3'\."):
-        BrokerConfig(network_threads="3")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="did you mean 'io_threads'"):
-        load(io_thread=3)
-    assert "9310" in str(BrokerConfig(listeners=["kafka://localhost:9310"]).listeners[0])  # type: ignore[arg-type]
-
-
-def test_a_listener_url_says_where_and_what_to_advertise() -> None:
-    listener = parse_listener("kafka://0.0.0.0:19092?name=docker&advertised=broker:29092")
-    assert ("docker", "kafka", "0.0.0.0", 19092, 19092) == (
-        listener.name,
-        listener.scheme,
-        listener.host,
-        listener.port,
-        listener.port_max,
-    )
-    assert ("broker", 29092) == listener.advertised
-    config = BrokerConfig(listeners=(listener,))
-    assert ("broker", 29092) == config.advertised_address("docker")
-    # The setting wins: it can be changed without touching the URL.
-    assert ("other", 1) == attrs.evolve(config, advertised_listeners={"docker": "other:1"}).advertised_address("docker")
-
-
-@pytest.mark.parametrize(
-    ("url", "host", "ports"),
-    [
-        ("kafka://127.0.0.1:9092", "127.0.0.1", [9092]),
-        ("kafka://localhost", "localhost", [9092]),
-        ("kafka://localhost:0", "localhost", [0]),
-        ("kafka://:9092", "0.0.0.0", [9092]),
-        ("kafka://[::1]:9310-9312", "::1", [9310, 9311, 9312]),
-        ("kafka://[fe80::1%eth0]:9092/", "fe80::1%eth0", [9092]),
-        ("shuffle://some-host.example:9310", "some-host.example", [9310]),
-    ],
-)
-def test_hosts_and_ports_of_listener_urls(url: str, host: str, ports: list[int]) -> None:
-    listener = parse_listener(url)
-    assert (host, ports) == (listener.host, list(listener.ports))
-    assert listener.scheme == listener.name
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("localhost:9092", ["scheme://host:port"]),
-        ("kafka://::1:9092", ["in brackets"]),
-        ("kafka://localhost:port", ["scheme://host:port"]),
-        ("kafka://localhost:70000", ["65535"]),
-        ("kafka://localhost:9319-9310", ["from low to high"]),
-        ("kafka://localhost:0-10", ["from 1 on"]),
-        ("shuffle://localhost", ["which port"]),
-        ("kafka://localhost:1?nam=x", ["'nam'", "did you mean 'name'"]),
-        ("kafka://localhost:1?tls=yes", ["'tls'", "name, advertised"]),
-        ("kafka://localhost:1?name=", ["'name'", "a value"]),
-        ("kafka://localhost:1?name=a&name=b", ["only once"]),
-        ("kafka://localhost:1?name=a:b", ["letters, digits"]),
-        ("kafka://localhost:1?advertised=broker", ["host:port"]),
-        ("kafka://user@localhost:1", ["scheme://host:port"]),
-    ],
-)
-def test_a_listener_url_that_cannot_be_meant_is_refused(url: str, words: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_listener(url)
-    text = sentence(caught.value)
-    assert [] == [word for word in words if word not in text], text
-
-
-hosts = st.sampled_from(["localhost", "127.0.0.1", "::1", "broker-1.example", "0.0.0.0"])
-names = st.text(string.ascii_letters + string.digits + "._-", min_size=1)
-
-
-@given(hosts, st.integers(0, 65535), st.integers(0, 100), names, st.booleans())
-def test_a_listener_written_as_a_url_reads_back_the_same(
-    host: str, port: int, more: int, name: str, advertised: bool
-) -> None:
-    port_max = port if port == 0 else min(port + more, 65535)
-    options = {"advertised": "broker:9092"} if advertised else {}
-    listener = Listener(name, "kafka", host, port, port_max, options)
-    assert listener == parse_listener(str(listener))
-
-
-@given(st.text(max_size=40))
-def test_no_text_makes_the_parser_fail_otherwise_than_with_a_config_error(text: str) -> None:
-    try:
-        assert parse_listener(text) == parse_listener(str(parse_listener(text)))
-    except ConfigError as error:
-        sentence(error)
-
-
 @given(st.sampled_from(setting_infos(BrokerConfig)), st.text(max_size=20))
 def test_no_value_makes_any_setting_fail_otherwise_than_with_a_config_error(info: object, text: str) -> None:
     try:
         load(overrides=[f"{info.name}={text}"])  # type: ignore[attr-defined]
     except ConfigError as error:
         sentence(error)
-
-
-def test_every_setting_says_what_it_does_and_why_it_is_what_it_is() -> None:
-    for info in setting_infos(BrokerConfig):
-        assert info.doc.endswith("."), info.name
-        assert info.reason.endswith("."), info.name
-        assert info.section, info.name
-
-
-def test_units_come_last_in_names() -> None:
-    for info in setting_infos(BrokerConfig):
-        if info.unit == "ms":
-            assert info.name.endswith("_ms"), info.name
-
-
-def test_every_setting_does_something() -> None:
-    root = Path(__file__).parent.parent / "broker"
-    sources = [path.read_text("utf-8") for path in root.rglob("*.py") if path.parent.name != "config"]
-    topic_defaults = {setting.synonym.replace(".", "_") for setting in SETTINGS if setting.synonym}
-    # Read through BrokerConfig.advertised_address; and one whose only possible value says that there is one node.
-    elsewhere = {"advertised_listeners", "default_replication_factor"}
-    used = topic_defaults | elsewhere
-    idle = [
-        info.name
-        for info in setting_infos(BrokerConfig)
-        if info.name not in used and not any(re.search(rf"\b{info.name}\b", source) for source in sources)
-    ]
-    assert [] == idle
-
-
-def test_the_brokers_bounds_are_not_wider_than_a_topics() -> None:
-    broker = {info.name: info for info in setting_infos(BrokerConfig)}
-    for setting in SETTINGS:
-        if setting.synonym is not None and setting.minimum is not None:
-            least = broker[setting.synonym.replace(".", "_")].least
-            assert least is not None, setting.synonym
-            assert least >= setting.minimum, setting.synonym
-
-
-def test_every_default_is_within_its_own_bounds_and_can_be_written_on_the_command_line() -> None:
-    for info in setting_infos(BrokerConfig):
-        if info.plain_type in (int, float, str, bool) and info.default is not None:
-            config = load(
-                overrides=[f"{info.name}={str(info.default).lower() if info.plain_type is bool else info.default}"]
-            )
-            assert info.default == getattr(config, info.name)

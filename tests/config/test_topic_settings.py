@@ -40,3 +40,12 @@ def test_the_broker_offers_every_choice_that_a_topic_has() -> None:
 
 def test_every_codec_that_a_topic_may_ask_for_is_known() -> None:
     assert set(topic_settings.COMPRESSION_TYPE.choices) - {"producer"} <= COMPRESSION_CODECS.keys()
+
+
+def test_the_brokers_bounds_are_not_wider_than_a_topics() -> None:
+    broker = {info.name: info for info in setting_infos(BrokerConfig)}
+    for setting in SETTINGS:
+        if setting.synonym is not None and setting.minimum is not None:
+            least = broker[setting.synonym.replace(".", "_")].least
+            assert least is not None, setting.synonym
+            assert least >= setting.minimum, setting.synonym

@@ -1,0 +1,26 @@
+"""The names of Kafka's settings that have no effect here."""
+
+from broker.config import BrokerConfig, setting_infos
+from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT, is_secret, is_without_effect
+
+
+def test_no_setting_is_both_known_and_without_effect() -> None:
+    known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys() | REFUSED.keys()
+    assert not known & WITHOUT_EFFECT
+    assert all(name == name.strip().lower() and "." in name for name in WITHOUT_EFFECT)
+
+
+def test_settings_of_one_listener_are_recognised() -> None:
+    assert is_without_effect("listener.name.external.ssl.client.auth")
+    assert not is_without_effect("listener.name.external")
+
+
+def test_secrets_are_known_by_their_names() -> None:
+    secret = [name for name in WITHOUT_EFFECT if is_secret(name)]
+    assert {"ssl.keystore.password", "sasl.jaas.config", "delegation.token.secret.key"} <= set(secret)
+    assert not is_secret("ssl.client.auth")
+
+
+def test_what_is_converted_is_converted_into_a_setting_that_there_is() -> None:
+    names = {info.name for info in setting_infos(BrokerConfig)}
+    assert {name for name, _, _ in COARSER.values()} <= names

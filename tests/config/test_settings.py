@@ -1,0 +1,49 @@
+"""All settings of a broker together."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.config import BrokerConfig, setting_infos
+from broker.config.topic_settings import SETTINGS
+from broker.errors import ConfigError
+
+
+def test_every_setting_does_something() -> None:
+    root = Path(__file__).parents[2] / "broker"
+    sources = [path.read_text("utf-8") for path in root.rglob("*.py") if path.parent.name != "config"]
+    topic_defaults = {setting.synonym.replace(".", "_") for setting in SETTINGS if setting.synonym}
+    # Read through BrokerConfig.advertised_address; and one whose only possible value says that there is one node.
+    elsewhere = {"advertised_listeners", "default_replication_factor"}
+    used = topic_defaults | elsewhere
+    idle = [
+        info.name
+        for info in setting_infos(BrokerConfig)
+        if info.name not in used and not any(re.search(rf"\b{info.name}\b", source) for source in sources)
+    ]
+    assert [] == idle
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"listeners": ()}, "Set listeners to at least one URL"),
+        ({"outgoing_low_water_bytes": 9, "outgoing_high_water_bytes": 8}, "Set outgoing_low_water_bytes"),
+        ({"log_cleaner_min_compaction_lag_ms": 9, "log_cleaner_max_compaction_lag_ms": 8}, "Set log_cleaner_min"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig(**settings)
+
+
+def test_no_two_groups_have_a_setting_of_the_same_name() -> None:
+    names = [field.name for group in BrokerConfig.__mro__ if attrs.has(group) for field in own_fields(group)]
+    assert sorted(set(names)) == sorted(names)
+
+
+def own_fields(group: type) -> list[Any]:
+    return [field for field in attrs.fields(group) if not field.inherited]
