@@ -20,37 +20,25 @@ A new segment takes the place of the old ones in durable steps (``_swap``), each
 Everything here is a generator, so that the background thread can stop between two pieces of about a MiB.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import attrs
 
 from broker.config.kafka_setting import LONG_MAX
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
-from broker.runtime.threads import Lock
-from broker.storage.log import aborted_checkpoint, inspection
+from broker.storage.log import aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
 from broker.storage.segments.segment import MAX_RELATIVE, CorruptSegment, Segment
 from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
+from broker.storage.upkeep.kept_records import KeptRecords
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import DELETE_HORIZON, LOG_OVERHEAD, BatchHeader, check_crc, read_header
-from protocol.kafka.records.record_scan import check_records
-from protocol.kafka.records.records import Record, build_batch, read_records
+from protocol.kafka.records.batch import LOG_OVERHEAD, BatchHeader, check_crc, read_header
 
 logger = get_logger("storage")
 
-T = TypeVar("T")
-
 PIECE_BYTES = 1024 * 1024
-# What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
-KEY_OVERHEAD_BYTES = 150
-# Longer keys are kept as a digest of this size: no two of them are alike.
-DIGEST_BYTES = 32
-
-_BITS_KEPT = ~0x07  # all attributes but the codec
 
 
 @attrs.frozen
@@ -138,39 +126,33 @@ class Cleaning:
         self.log = plan.log
         self._plan = plan
         self._key_bytes = key_bytes
-        self._now_ms = now_ms
         self._config = plan.log.config
-        self._latest: dict[bytes, int] = {}
-        self._last_of_producers: set[int] = set()
-        self._last_epochs: dict[int, int] = {}
-        self._transactions = CleanedTransactions([])
-        self._unread: set[int] = set()  # base offsets of batches that cannot be read
-        self._large = Lock()  # of its own: there is one cleaning at a time, and no request is to wait for it
+        self._kept = KeptRecords(plan.log.config, now_ms)
 
     def run(self) -> Iterator[None]:
         """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
-        log = self.log
+        log, kept = self.log, self._kept
         try:
             aborted = [entry for segment in log.view.segments for entry in segment.aborted.entries()]
-            self._transactions = CleanedTransactions(aborted)
+            kept.transactions = CleanedTransactions(aborted)
             yield from self._read_keys()
-            segments = [segment for segment in self._plan.segments if segment.base_offset < self._end_offset]
+            segments = [segment for segment in self._plan.segments if segment.base_offset < kept.end_offset]
             # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
-            log.dense_from = max(log.dense_from, self._end_offset)
+            log.dense_from = max(log.dense_from, kept.end_offset)
             log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
                 with log.lock:
                     producers = log.producers.freeze()
-                self._last_of_producers = set(producers.last_offsets().values())
-                self._last_epochs = producers.epochs_of_markers()
+                kept.last_of_producers = set(producers.last_offsets().values())
+                kept.last_epochs = producers.epochs_of_markers()
                 yield from self._clean(group)
-            if self._unread:
+            if kept.unread:
                 logger.warning(
                     "batches that cannot be read are kept",
                     topic=log.topic,
                     partition=log.partition,
-                    batches=len(self._unread),
-                    first_offset=min(self._unread),
+                    batches=len(kept.unread),
+                    first_offset=min(kept.unread),
                 )
         except CorruptSegment as error:
             raise log.go_offline(str(error)) from error
@@ -178,114 +160,23 @@ class Cleaning:
             if log.deleted:
                 return
             raise log.failed("compaction could not read or write", error) from error
-        log.first_dirty_offset = self._end_offset
-
-    # -- which records stay --------------------------------------------------------------------------------------------
+        log.first_dirty_offset = kept.end_offset
 
     def _read_keys(self) -> Iterator[None]:
-        """Key -> offset of its last record, over the part that was not cleaned yet, as far as the memory goes."""
-        room = self._key_bytes
-        self._end_offset = self.log.first_dirty_offset
+        """Learn the keys of the part that was not cleaned yet, as many as the memory allows."""
+        kept, room = self._kept, self._key_bytes
+        kept.end_offset = self.log.first_dirty_offset
         for segment in self._plan.segments[self._plan.dirty :]:
             for batch, header in self._batches(segment):
                 if batch is None:
                     yield
                     continue
-                aborted = self._transactions.is_aborted(header)
-                if header.last_offset >= self._end_offset and not header.is_control and not aborted:
-                    room -= self._inspect(batch, header, lambda data: self._add_keys(header, data), 0)  # noqa: B023 (called here)
-                self._end_offset = max(self._end_offset, header.next_offset)
+                room -= kept.learn(batch, header)
                 if room <= 0:
                     return
-        following = [base for base in self.log.view.bases if base >= self._end_offset]
+        following = [base for base in self.log.view.bases if base >= kept.end_offset]
         if following:  # over the gap that an earlier cleaning left
-            self._end_offset = following[0]
-
-    def _add_keys(self, header: BatchHeader, data: bytes) -> int:
-        """How much memory the keys take that are new."""
-        latest, taken = self._latest, 0
-        for record in read_records(header, data):
-            if record.key is not None and record.offset >= self._end_offset:
-                key = _digest(record.key)
-                if key not in latest:
-                    taken += len(key) + KEY_OVERHEAD_BYTES
-                latest[key] = record.offset
-        return taken
-
-    def _stays(self, record: Record, horizon_passed: bool) -> bool:
-        if record.offset >= self._end_offset:
-            return True
-        if record.key is None:
-            return False
-        if self._latest.get(_digest(record.key), -1) > record.offset:
-            return False
-        return record.value is not None or not horizon_passed
-
-    def _filter(self, segment: Segment, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
-        """What stays of a batch; None for nothing."""
-        self._transactions.saw(header)
-        if header.base_offset >= self._end_offset:
-            return batch
-        if header.is_control and not self._is_over(header):
-            return batch
-        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
-        passed = horizon is not None and horizon <= self._now_ms
-        if self._transactions.is_aborted(header) or (header.is_control and passed):
-            return self._rewritten(header, b"", [], horizon if header.is_control else None)
-
-        def look(data: bytes) -> memoryview | bytearray | None:
-            kept: list[int] = []
-            has_tombstone = False
-            for record in read_records(header, data):
-                if header.is_control or self._stays(record, passed):
-                    kept.append(record.offset)
-                    has_tombstone = has_tombstone or record.value is None
-            timed = header.is_control or has_tombstone
-            until = horizon
-            if until is None and timed:
-                until = self._now_ms + self._config.delete_retention_ms
-            elif len(kept) == header.record_count:
-                return batch
-            return self._rewritten(header, data, kept, until if timed else None)
-
-        unread: memoryview | bytearray | None = batch
-        return self._inspect(batch, header, look, unread)
-
-    def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
-        """The batch with only the records of these offsets; with ``horizon``, when it may go. None for nothing."""
-        if not kept and header.last_offset not in self._last_of_producers:
-            return None
-        attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
-        base_timestamp = None if kept else -1
-        if horizon is not None:
-            attributes |= DELETE_HORIZON
-            base_timestamp = horizon
-        stays = set(kept)
-        return build_batch(
-            (
-                (record.key, record.value, record.headers, record.timestamp)
-                for record in (read_records(header, data) if kept else ())
-                if record.offset in stays
-            ),
-            base_offset=header.base_offset,
-            compression=header.compression if kept else 0,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            attributes=attributes,
-            offsets=kept,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=base_timestamp,
-            max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
-            partition_leader_epoch=header.partition_leader_epoch,
-        )
-
-    def _is_over(self, marker: BatchHeader) -> bool:
-        """May the marker go, in its time?"""
-        needed = self._last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
-        return not needed and self._transactions.is_over(marker.base_offset)
-
-    # -- reading and writing -------------------------------------------------------------------------------------------
+            kept.end_offset = following[0]
 
     def _batches(self, segment: Segment) -> Iterator[tuple[memoryview | None, BatchHeader]]:
         """Each batch with its header, verified. (None, the last header) after each piece: time for something else."""
@@ -314,20 +205,6 @@ class Cleaning:
                 yield None, header
             elif want == PIECE_BYTES:
                 raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: it ends within a batch")
-
-    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
-        """What ``look`` returns for the bytes of its records, which are well formed; ``otherwise`` for a batch that cannot be
-        read."""
-
-        def check_and_look(data: bytes) -> T:
-            check_records(data, header.record_count, dense=False)
-            return look(data)
-
-        try:
-            return inspection.inspect(batch, header, self._config, self._large, check_and_look)
-        except ProtocolError:
-            self._unread.add(header.base_offset)
-            return otherwise
 
     def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
         """Segments in a row that become one: together not larger than one may be."""
@@ -364,9 +241,9 @@ class Cleaning:
                         pending, written = [], cleaned.size
                         yield
                         continue
-                    kept = self._filter(segment, batch, header)
-                    if kept is not None:
-                        new = read_header(kept)
+                    left = self._kept.what_stays(batch, header)
+                    if left is not None:
+                        new = read_header(left)
                         cleaned.appended(
                             cleaned.size,
                             new.size,
@@ -374,11 +251,11 @@ class Cleaning:
                             new.max_timestamp,
                             self._config.index_interval_bytes,
                         )
-                        pending.append(kept)
+                        pending.append(left)
                 if pending:
                     file.pwrite(pending, written)
                 for entry in segment.aborted.entries():
-                    if entry.last_offset >= self._end_offset or not self._transactions.is_over(entry.last_offset):
+                    if self._kept.has_entry(entry):
                         cleaned.aborted.add(entry)
             cleaned.finish_indexes()
             file.sync()
@@ -447,10 +324,6 @@ class Cleaning:
             known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
             known[cleaned] = len(cleaned.aborted)
             aborted_checkpoint.save(log, {segment: count for segment, count in known.items() if count})
-
-
-def _digest(key: bytes) -> bytes:
-    return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
 def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.storage.log.aborted_checkpoint import NAME
 from broker.storage.log.log import Log
-from broker.storage.upkeep import cleaner
+from broker.storage.upkeep import cleaner, kept_records
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, values
 from tests.storage.log.test_transactions import Dies, aborted, again, committed, compacted, end, transact, write
 
@@ -235,7 +235,7 @@ def test_what_compaction_has_made_of_them_is_made_again(storage: Storage, harm: 
     storage.manager.checkpoint()
     plan = cleaner.cleanable(log, NOW_MS)
     assert plan is not None
-    list(cleaner.clean(plan, 2 * cleaner.KEY_OVERHEAD_BYTES, NOW_MS))
+    list(cleaner.clean(plan, 2 * kept_records.KEY_OVERHEAD_BYTES, NOW_MS))
     assert values(log).count(b"old") == 3
     storage.kill()
     (name,) = contents(storage)

@@ -14,7 +14,7 @@ from broker.storage.log import aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence
-from broker.storage.upkeep import cleaner
+from broker.storage.upkeep import cleaner, kept_records
 from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL
 from protocol.kafka.records.records import Record, batches
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_bytes, records_in, values
@@ -545,7 +545,7 @@ def test_a_crash_at_any_moment_of_a_compaction_keeps_what_was_aborted(storage: S
             raise Dies
 
     storage.disk.before = die
-    key_bytes = 2 * cleaner.KEY_OVERHEAD_BYTES  # k0 and k1
+    key_bytes = 2 * kept_records.KEY_OVERHEAD_BYTES  # k0 and k1
     try:
         for _ in cleaner.clean(plan, key_bytes, NOW_MS):
             pass

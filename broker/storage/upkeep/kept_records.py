@@ -1,0 +1,163 @@
+"""Which records of a log one cleaning keeps: of each key the last one, and what transactions and producers still need.
+
+Pure, but for the memory that it takes for keys. Background thread. The rules are in ``cleaner.py``; what is known of transactions
+is in ``cleaned_transactions.py``.
+
+Tests: tests/storage/upkeep/test_cleaner.py, tests/storage/log/test_transactions.py.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from broker.runtime.threads import Lock
+from broker.storage.log import inspection
+from broker.storage.log.log_config import LogConfig
+from broker.storage.segments.txn_index import AbortedTransaction
+from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import DELETE_HORIZON, BatchHeader
+from protocol.kafka.records.record_scan import check_records
+from protocol.kafka.records.records import Record, build_batch, read_records
+
+T = TypeVar("T")
+
+# What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
+KEY_OVERHEAD_BYTES = 150
+# Longer keys are kept as a digest of this size: no two of them are alike.
+DIGEST_BYTES = 32
+
+_BITS_KEPT = ~0x07  # all attributes but the codec
+
+
+class KeptRecords:
+    """Of one cleaning. ``learn`` gets the batches of the part that was not cleaned yet; then ``what_stays`` gets those of the log
+    from its start. Records from ``end_offset`` on are not cleaned. ``unread`` has the base offsets of batches that cannot be
+    read.
+    """
+
+    def __init__(self, config: LogConfig, now_ms: int) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self._latest: dict[bytes, int] = {}  # key -> offset of its last record
+        self._large = Lock()  # of its own: there is one cleaning at a time, and no request waits for it
+        self.end_offset = 0
+        self.transactions = CleanedTransactions([])
+        self.last_of_producers: set[int] = set()  # last offsets of batches that a producer's sequence number is in
+        self.last_epochs: dict[int, int] = {}  # producer id -> epoch, where only a marker has it
+        self.unread: set[int] = set()
+
+    def learn(self, batch: memoryview, header: BatchHeader) -> int:
+        """Remember the keys of a batch. Returns how much memory that takes."""
+        taken = 0
+        aborted = self.transactions.is_aborted(header)
+        if header.last_offset >= self.end_offset and not header.is_control and not aborted:
+            taken = self._inspect(batch, header, lambda data: self._add_keys(header, data), 0)
+        self.end_offset = max(self.end_offset, header.next_offset)
+        return taken
+
+    def _add_keys(self, header: BatchHeader, data: bytes) -> int:
+        """Returns how much memory the new ones among the keys take."""
+        latest, taken = self._latest, 0
+        for record in read_records(header, data):
+            if record.key is not None and record.offset >= self.end_offset:
+                key = _digest(record.key)
+                if key not in latest:
+                    taken += len(key) + KEY_OVERHEAD_BYTES
+                latest[key] = record.offset
+        return taken
+
+    def what_stays(self, batch: memoryview, header: BatchHeader) -> memoryview | bytearray | None:
+        """The next batch of the log as it is kept; None where nothing of it is."""
+        self.transactions.saw(header)
+        if header.base_offset >= self.end_offset:
+            return batch
+        if header.is_control and not self._is_over(header):
+            return batch
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        passed = horizon is not None and horizon <= self._now_ms
+        if self.transactions.is_aborted(header) or (header.is_control and passed):
+            return self._rewritten(header, b"", [], horizon if header.is_control else None)
+
+        def look(data: bytes) -> memoryview | bytearray | None:
+            kept: list[int] = []
+            has_tombstone = False
+            for record in read_records(header, data):
+                if header.is_control or self._stays(record, passed):
+                    kept.append(record.offset)
+                    has_tombstone = has_tombstone or record.value is None
+            timed = header.is_control or has_tombstone
+            until = horizon
+            if until is None and timed:
+                until = self._now_ms + self._config.delete_retention_ms
+            elif len(kept) == header.record_count:
+                return batch
+            return self._rewritten(header, data, kept, until if timed else None)
+
+        unread: memoryview | bytearray | None = batch
+        return self._inspect(batch, header, look, unread)
+
+    def _stays(self, record: Record, horizon_passed: bool) -> bool:
+        if record.offset >= self.end_offset:
+            return True
+        if record.key is None:
+            return False
+        if self._latest.get(_digest(record.key), -1) > record.offset:
+            return False
+        return record.value is not None or not horizon_passed
+
+    def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
+        """The batch with only the records of these offsets; with ``horizon``, when it may go. None for nothing."""
+        if not kept and header.last_offset not in self.last_of_producers:
+            return None
+        attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
+        base_timestamp = None if kept else -1
+        if horizon is not None:
+            attributes |= DELETE_HORIZON
+            base_timestamp = horizon
+        stays = set(kept)
+        return build_batch(
+            (
+                (record.key, record.value, record.headers, record.timestamp)
+                for record in (read_records(header, data) if kept else ())
+                if record.offset in stays
+            ),
+            base_offset=header.base_offset,
+            compression=header.compression if kept else 0,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            attributes=attributes,
+            offsets=kept,
+            last_offset_delta=header.last_offset_delta,
+            base_timestamp=base_timestamp,
+            max_timestamp=header.max_timestamp if header.is_log_append_time or not kept else None,
+            partition_leader_epoch=header.partition_leader_epoch,
+        )
+
+    def _is_over(self, marker: BatchHeader) -> bool:
+        """May the marker go, in its time?"""
+        needed = self.last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
+        return not needed and self.transactions.is_over(marker.base_offset)
+
+    def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
+        """What ``look`` returns for the bytes of its records, which are well formed; ``otherwise`` for a batch that cannot be
+        read."""
+
+        def check_and_look(data: bytes) -> T:
+            check_records(data, header.record_count, dense=False)
+            return look(data)
+
+        try:
+            return inspection.inspect(batch, header, self._config, self._large, check_and_look)
+        except ProtocolError:
+            self.unread.add(header.base_offset)
+            return otherwise
+
+    def has_entry(self, entry: AbortedTransaction) -> bool:
+        """Does the index of aborted transactions keep this entry?"""
+        return entry.last_offset >= self.end_offset or not self.transactions.is_over(entry.last_offset)
+
+
+def _digest(key: bytes) -> bytes:
+    return key if len(key) < DIGEST_BYTES else hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
