@@ -10,8 +10,7 @@ from broker.errors import RequestError
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.log import get_logger
-from broker.network.connection import Connection
-from broker.network.service import Handover, Outbox, Peer, Request
+from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.api_keys import ApiKey

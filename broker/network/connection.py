@@ -6,18 +6,16 @@ and may read ``writable``, ``finished`` and ``closed`` (plain flags, advice only
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+from broker.network.mailbox import Mailbox
 from broker.network.mute import MuteState
 from broker.network.receive_buffer import ReceiveBuffer
 from broker.network.service import Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Socket
-
-if TYPE_CHECKING:
-    from broker.network.processor import Processor
 
 # Bytes of files one connection may send before the others of its processor get their turn. Memory parts are bounded by the
 # high-water mark.
@@ -25,12 +23,12 @@ _TURN_BYTES = 4 * 1024 * 1024
 
 
 @attrs.define(eq=False)
-class Connection:
+class ProcessorConnection:
     socket: Socket
     peer: Peer
     service: Service
     session: Session
-    processor: "Processor"
+    processor: Mailbox
     frame_max: int  # bytes; the listener's largest request
     last_active: float  # Clock.monotonic() s
     # -- incoming ---------------------------------------------------------------------------------------------------

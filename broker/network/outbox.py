@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from broker.network.connection import Connection
 from broker.network.mute import MuteEvent
-from broker.network.service import Handover, Part, Request
+from broker.network.service import Connection, Handover, Part, Request
 
 
 class ProcessorOutbox:

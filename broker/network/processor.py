@@ -19,7 +19,8 @@ from typing import Any
 import attrs
 
 from broker.log import get_logger
-from broker.network.connection import Connection
+from broker.network.connection import ProcessorConnection
+from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import MuteEvent, MuteState, next_state
 from broker.network.quota import ConnectionQuotas
@@ -99,28 +100,28 @@ class ProcessorStats:
     idle_closed: int = 0
 
 
-def _last_active(connection: Connection) -> float:
+def _last_active(connection: ProcessorConnection) -> float:
     return connection.last_active
 
 
-def _has_left(connection: Connection, quiet: float) -> bool:
+def _has_left(connection: ProcessorConnection, quiet: float) -> bool:
     """Its peer is gone, as far as that can be told of one that the poller does not watch."""
     if connection.finished and quiet > _LINGER_S and not connection.outgoing:
         return True
     return not connection.interest and connection.socket.broken()
 
 
-def _unsent(connection: Connection) -> int:
+def _unsent(connection: ProcessorConnection) -> int:
     """Bytes of answers in memory. What is pushed is not counted: its service has a bound for it, and knows when to stop."""
     return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
 
 
-def _first(pair: tuple[float, Connection]) -> float:
+def _first(pair: tuple[float, ProcessorConnection]) -> float:
     return pair[0]
 
 
 # What other threads may ask for: a method of this processor and its two arguments.
-_Work = tuple[Callable[[Any, Any], None], Any, Any]
+_Work = tuple[Verb, Any, Any]
 
 
 class Processor:
@@ -145,7 +146,7 @@ class Processor:
         self.number = number
         self.stats = ProcessorStats()
         # A dict for its order: a set's depends on addresses, and a simulation must run the same way twice.
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[ProcessorConnection, None] = {}
         self._settings = settings
         self._poller = poller
         self._clock = clock
@@ -162,25 +163,27 @@ class Processor:
         self._refusing = False
         self._turned_away = False
         self._inbox: deque[_Work] = deque()
-        self._dirty: list[Connection] = []  # have something to send
-        self._runnable: deque[Connection] = (
+        self._dirty: list[ProcessorConnection] = []  # have something to send
+        self._runnable: deque[ProcessorConnection] = (
             deque()
         )  # have bytes that may hold a whole frame, and are not muted any more
         # By lane: where one lane is full, there may be room for what is in another one or in none.
-        self._channel_waiters: dict[str | None, deque[Connection]] = {}
-        self._memory_waiters: deque[Connection] = deque()
+        self._channel_waiters: dict[str | None, deque[ProcessorConnection]] = {}
+        self._memory_waiters: deque[ProcessorConnection] = deque()
         self._room = False  # set from other threads: the channel or the pool has room again
-        self._progress: dict[Connection, tuple[int, float]] = {}  # of peers that hold memory: bytes, and since when
+        self._progress: dict[
+            ProcessorConnection, tuple[int, float]
+        ] = {}  # of peers that hold memory: bytes, and since when
         self._high_water = settings.high_water_bytes
         self._turn = _WHOLE_TURN
         # Frames of connections that are gone, and of streams, which handlers are still reading: counted until they are done.
         self._lent: dict[Request, bytearray] = {}
-        self._disconnected: list[Connection] = []
+        self._disconnected: list[ProcessorConnection] = []
         self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
         self._next_sweep = 0.0
         self._draining = False
         self._now = clock.monotonic()
-        self._dispatching: Connection | None = None
+        self._dispatching: ProcessorConnection | None = None
 
     # -- called from other threads ------------------------------------------------------------------------------------
 
@@ -197,12 +200,12 @@ class Processor:
     def wakeup(self) -> None:
         self._poller.wakeup()
 
-    def submit(self, work: Callable[[Any, Any], None], target: Any, argument: Any) -> None:
-        """Run ``work(target, argument)`` on this processor's thread: now if this is it, else soon."""
+    def submit(self, verb: Verb, target: Any, argument: Any) -> None:
+        """Run ``verb(target, argument)`` on this processor's thread: now if this is it, else soon."""
         if self._get_ident() == self._ident:
-            work(target, argument)
+            verb(target, argument)
         else:
-            self._inbox.append((work, target, argument))
+            self._inbox.append((verb, target, argument))
             self._poller.wakeup()
 
     def drain(self) -> None:
@@ -255,7 +258,7 @@ class Processor:
             try:
                 session = new.service.connect(new.peer)
                 assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
-                connection = Connection(
+                connection = ProcessorConnection(
                     socket=new.socket,
                     peer=new.peer,
                     service=new.service,
@@ -282,12 +285,12 @@ class Processor:
         inbox = self._inbox
         if inbox:
             for _ in range(len(inbox)):
-                work, target, argument = inbox.popleft()
+                verb, target, argument = inbox.popleft()
                 try:
-                    work(target, argument)
+                    verb(target, argument)
                 except Exception as error:  # the seam: a service's bug costs the connection it was about
                     log.error("answer_failed", exc_info=error)
-                    self._disconnect(target if isinstance(target, Connection) else target.connection)
+                    self._disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
         if self._dirty:
             self._flush_dirty()
         if self._room:
@@ -406,10 +409,11 @@ class Processor:
         self._poller.close()
 
     # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
+    # A service sees a request's connection as a `Connection`. Here it is the one that `_dispatch` put into the request.
 
     def send(self, request: Request, parts: Sequence[Part]) -> None:
         """A response: queue it and, once it is certain to leave, unmute."""
-        connection = request.connection
+        connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if connection.closed:
             return
         connection.enqueue(parts)
@@ -426,13 +430,13 @@ class Processor:
 
     def no_op(self, request: Request, _: None = None) -> None:
         """No response is due: unmute."""
-        connection = request.connection
+        connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if not connection.closed and connection.in_flight is request:
             self._answered(connection)
 
     def close_connection(self, request: Request, _: None = None) -> None:
         """Close once what was queued before has been sent."""
-        connection = request.connection
+        connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if connection.closed:
             return
         connection.close_when_sent = True
@@ -440,21 +444,21 @@ class Processor:
 
     def hand_over(self, request: Request, handover: Handover) -> None:
         """A request that was parked goes to a handler."""
-        connection = request.connection
+        connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if connection.closed or connection.in_flight is not request:
             return
         request.lane, request.prepared = handover.lane, handover.prepared
         if not self._channel.offer((connection.service, request), self._room_came):
             self._hold(connection, request)
 
-    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
+    def push(self, connection: ProcessorConnection, parts: Sequence[Part]) -> None:
         """Bytes that answer nothing."""
         if connection.closed:
             return
         connection.enqueue(parts)
         self._mark_dirty(connection)
 
-    def call(self, connection: Connection, work: Callable[[], None]) -> None:
+    def call(self, connection: ProcessorConnection, work: Callable[[], None]) -> None:
         """A service's own work on this connection."""
         if not connection.closed:
             work()
@@ -465,38 +469,38 @@ class Processor:
         if buffer is not None:
             self._memory.forget(buffer)  # not for others to use: an answer that is still to come may refer to it
 
-    def throttle(self, connection: Connection, event: MuteEvent) -> None:
+    def throttle(self, connection: ProcessorConnection, event: MuteEvent) -> None:
         """A quota's mute begins or ends."""
         if not connection.closed:
             connection.mute_state = next_state(connection.mute_state, event)
             self._maybe_unmute(connection)
 
-    def _mark_dirty(self, connection: Connection) -> None:
+    def _mark_dirty(self, connection: ProcessorConnection) -> None:
         if not connection.dirty:
             connection.dirty = True
             self._dirty.append(connection)
 
     # -- muting -------------------------------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection) -> None:
+    def _answered(self, connection: ProcessorConnection) -> None:
         connection.in_flight = None
         connection.response_unsent = False
         connection.mute_state = next_state(connection.mute_state, _RESPONSE_SENT)
         self._maybe_unmute(connection)
 
-    def _maybe_unmute(self, connection: Connection) -> None:
+    def _maybe_unmute(self, connection: ProcessorConnection) -> None:
         if connection.mute_state is not _MUTED:
             return
         connection.mute_state = _NOT_MUTED
         if connection is not self._dispatching and (connection.received.held or not connection.interest & READ):
             self._run_later(connection)
 
-    def _run_later(self, connection: Connection) -> None:
+    def _run_later(self, connection: ProcessorConnection) -> None:
         if not connection.runnable:
             connection.runnable = True
             self._runnable.append(connection)
 
-    def _receptive(self, connection: Connection) -> bool:
+    def _receptive(self, connection: ProcessorConnection) -> bool:
         return (
             not connection.closed
             and connection.mute_state is _NOT_MUTED
@@ -507,7 +511,7 @@ class Processor:
             and not self._draining
         )
 
-    def _resume(self, connection: Connection) -> None:
+    def _resume(self, connection: ProcessorConnection) -> None:
         """Unmuted, writable again, given memory or its turn: go on where it stopped."""
         if not self._receptive(connection):
             return
@@ -520,7 +524,7 @@ class Processor:
         elif not connection.runnable:
             self._finish(connection)  # all that had come whole is answered
 
-    def _set_interest(self, connection: Connection, events: int) -> None:
+    def _set_interest(self, connection: ProcessorConnection, events: int) -> None:
         if events == connection.interest:
             return
         if not events:
@@ -533,7 +537,7 @@ class Processor:
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: ProcessorConnection) -> None:
         if not self._receptive(connection):
             # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
             try:
@@ -584,7 +588,7 @@ class Processor:
             except MemoryError as error:
                 self._refuse_memory(connection, error)
 
-    def _dispatch_own(self, connection: Connection) -> None:
+    def _dispatch_own(self, connection: ProcessorConnection) -> None:
         own = connection.received
         if not own.pending:
             own.settle()  # the frame that a handler was reading when the rest had been dealt with
@@ -600,7 +604,7 @@ class Processor:
         else:
             own.start = start  # a handler reads what lies before: keep it as it is until the answer comes
 
-    def _dispatch(self, connection: Connection, view: memoryview, start: int, end: int, shared: bool) -> int:
+    def _dispatch(self, connection: ProcessorConnection, view: memoryview, start: int, end: int, shared: bool) -> int:
         """Take whole frames out of ``view[start:end]`` until one is out with a handler or the turn is over. Returns where."""
         session, service, outbox = connection.session, connection.service, self._outbox
         sequential = session.in_flight_max == 1
@@ -695,12 +699,12 @@ class Processor:
         request.frame = memoryview(buffer)[:size]
         request.frame[:] = frame
 
-    def _refuse_memory(self, connection: Connection, error: MemoryError) -> None:
+    def _refuse_memory(self, connection: ProcessorConnection, error: MemoryError) -> None:
         """What cannot be kept costs the connection it came on, and nothing else."""
         log.warning("out_of_memory", peer=connection.peer.host, error=str(error))
         self._disconnect(connection)
 
-    def _peer_finished(self, connection: Connection) -> None:
+    def _peer_finished(self, connection: ProcessorConnection) -> None:
         """Its peer sends nothing more. It may read on: what came whole is answered, in order, before we close."""
         self._set_interest(connection, connection.interest & ~READ)
         if not connection.session.in_flight_max or connection.close_when_sent:
@@ -717,7 +721,7 @@ class Processor:
             log.error("stopping_failed", exc_info=error, peer=connection.peer.host)
             self._disconnect(connection)
 
-    def _finish(self, connection: Connection) -> None:
+    def _finish(self, connection: ProcessorConnection) -> None:
         """Close as soon as what is queued has been sent."""
         if connection.outgoing:
             connection.close_when_sent = True
@@ -726,12 +730,12 @@ class Processor:
         else:
             self._disconnect(connection)
 
-    def _hold(self, connection: Connection, request: Request) -> None:
+    def _hold(self, connection: ProcessorConnection, request: Request) -> None:
         """The channel has no room for the request now."""
         connection.held = request
         self._channel_waiters.setdefault(request.lane, deque()).append(connection)
 
-    def _wait_for_memory(self, connection: Connection) -> None:
+    def _wait_for_memory(self, connection: ProcessorConnection) -> None:
         connection.waits_for_memory = True
         self._memory_waiters.append(connection)
         self._set_interest(connection, connection.interest & ~READ)
@@ -785,7 +789,7 @@ class Processor:
         ``unread``: what is short is memory for answers.
         """
         before, self._progress = self._progress, {}
-        slow: list[tuple[float, Connection]] = []
+        slow: list[tuple[float, ProcessorConnection]] = []
         for connection in self.connections:
             holds = connection.received.size if self._keeps_us_waiting(connection) else 0
             if unread:
@@ -814,7 +818,7 @@ class Processor:
             if unread:
                 self._measure_unsent()
 
-    def _keeps_us_waiting(self, connection: Connection) -> bool:
+    def _keeps_us_waiting(self, connection: ProcessorConnection) -> bool:
         """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
         if not connection.received.held or connection.waits_for_memory:
             return False
@@ -832,7 +836,7 @@ class Processor:
             if not connection.closed:
                 self._flush(connection)
 
-    def _flush(self, connection: Connection) -> None:
+    def _flush(self, connection: ProcessorConnection) -> None:
         before = connection.outgoing_bytes
         try:
             done = connection.flush()
@@ -872,7 +876,7 @@ class Processor:
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
-    def _disconnect(self, connection: Connection) -> None:
+    def _disconnect(self, connection: ProcessorConnection) -> None:
         if connection.closed:
             return
         connection.closed = True

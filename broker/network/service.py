@@ -5,14 +5,12 @@ a ``Session`` says how long a frame is and what it means; a ``Service`` acts on 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 
+from broker.network.mailbox import Mailbox
 from broker.runtime.disk import Buffer, FileRegion
-
-if TYPE_CHECKING:
-    from broker.network.connection import Connection
 
 Part = Buffer | FileRegion
 
@@ -27,6 +25,46 @@ class Peer:
     local: tuple[str, int]  # the address of ours that was connected to
 
 
+class Connection(Protocol):
+    """A connection as services see it.
+
+    The flags may be read from any thread, where they are advice: they may change the moment after. The rest is read and
+    written on the thread of the connection's processor only.
+    """
+
+    data: Any  # the service's own
+    keep: bool  # the service's: do not close the connection for being idle
+    # False while more than the high-water mark is queued. A service that has more to send than it may queue sets it to False
+    # itself, on the processor's thread, and is called back (`Service.writable`) when the queue has drained.
+    writable: bool
+
+    @property
+    def peer(self) -> Peer: ...
+
+    @property
+    def session(self) -> "Session": ...
+
+    @property
+    def finished(self) -> bool:
+        """The peer sends nothing more. What came whole is answered."""
+
+    @property
+    def closed(self) -> bool:
+        """Answers are dropped."""
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes that are queued and not sent."""
+
+    @property
+    def last_active(self) -> float:
+        """When bytes last came or left: Clock.monotonic() s."""
+
+    @property
+    def processor(self) -> Mailbox:
+        """For the outbox and the handlers."""
+
+
 class Request:
     """One frame on its way through the broker. Subclassed by each protocol with what it parsed.
 
@@ -37,7 +75,7 @@ class Request:
 
     __slots__ = ("connection", "done", "frame", "lane", "prepared", "received_at")
 
-    connection: "Connection"  # set by the processor
+    connection: Connection  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
     done: bool  # of a request for the handlers only, and theirs: False until ``handle`` has returned
@@ -89,16 +127,16 @@ class Outbox(Protocol):
         """Have ``Service.handle`` called for it on a handler thread: again, and without its frame, for a request that was
         parked. It is still owed its answer."""
 
-    def push(self, connection: "Connection", parts: Sequence[Part]) -> None:
+    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
         """Bytes that answer no request (streams). Look at ``connection.writable`` first: it is advice, not a bound."""
 
-    def call(self, connection: "Connection", work: Callable[[], None]) -> None:
+    def call(self, connection: Connection, work: Callable[[], None]) -> None:
         """Run ``work`` on the connection's own processor; it must not block. Dropped if the connection is gone."""
 
-    def start_throttling(self, connection: "Connection") -> None:
+    def start_throttling(self, connection: Connection) -> None:
         """Mute for a quota until ``end_throttling``."""
 
-    def end_throttling(self, connection: "Connection") -> None: ...
+    def end_throttling(self, connection: Connection) -> None: ...
 
 
 class Service(Protocol):
@@ -117,14 +155,14 @@ class Service(Protocol):
         ``prepared``: what ``inline`` has returned, or what the ``Handover`` holds.
         """
 
-    def writable(self, connection: "Connection") -> None:
+    def writable(self, connection: Connection) -> None:
         """The outgoing queue has drained below its low-water mark after having been above the high one."""
 
-    def stopping(self, connection: "Connection") -> None:
+    def stopping(self, connection: Connection) -> None:
         """The broker stops, or the peer sends nothing more: answer now what waits for something to happen.
 
         On the connection's processor. What begins to wait later must look at ``connection.finished`` for itself.
         """
 
-    def disconnected(self, connection: "Connection") -> None:
+    def disconnected(self, connection: Connection) -> None:
         """The connection is gone. Parked requests of it need no answer any more (answers are dropped)."""

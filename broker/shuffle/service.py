@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 
 from broker.log import get_logger
-from broker.network.connection import Connection
-from broker.network.service import Outbox, Peer, Request
+from broker.network.service import Connection, Outbox, Peer, Request
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions, Waiting

@@ -7,8 +7,7 @@ import struct
 import threading
 from typing import Any
 
-from broker.network.connection import Connection
-from broker.network.service import Handover, Outbox, Peer, Request
+from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.runtime.disk import File, FileRegion
 from protocol.errors import ProtocolError
 

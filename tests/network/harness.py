@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from broker.network import memory_pool, processor, receive_buffer
-from broker.network.connection import Connection
+from broker.network.connection import ProcessorConnection
 from broker.network.handler_pool import Handler
 from broker.network.memory_pool import MemoryPool
 from broker.network.outbox import ProcessorOutbox
@@ -258,7 +258,7 @@ class Bench:
         assert self.quotas.open(host)
         return NewConnection(sock, Peer(host, port, "echo", local), self.service, self.frame_max)
 
-    def connection_of(self, client: Client) -> Connection:
+    def connection_of(self, client: Client) -> ProcessorConnection:
         port = client.socket.getsockname()[1]
         return next(c for c in self.processor.connections if c.peer.port == port)
 

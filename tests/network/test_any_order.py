@@ -12,8 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.network.connection import Connection
-from broker.network.service import Outbox
+from broker.network.service import Connection, Outbox
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.network import connection as connection_module
-from broker.network.connection import Connection
+from broker.network.connection import ProcessorConnection
 from broker.network.memory_pool import MemoryPool
 from broker.network.receive_buffer import ReceiveBuffer
 from broker.runtime.disk import Buffer, FileRegion, SystemDisk
@@ -58,9 +58,9 @@ class StingySocket:
         return len(data)
 
 
-def connection(socket: Any) -> Connection:
+def connection(socket: Any) -> ProcessorConnection:
     anything: Any = None
-    return Connection(
+    return ProcessorConnection(
         socket=socket,
         peer=anything,
         service=anything,

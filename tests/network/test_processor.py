@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.network import processor as processor_module
-from broker.network.connection import Connection
+from broker.network.connection import ProcessorConnection
 from broker.network.mute import MuteState
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Handover, Outbox, Peer, Request
@@ -456,14 +456,14 @@ def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobo
     class Stream(EchoService):
         left = 400
 
-        def more(self, connection: Connection, outbox: Outbox) -> None:
+        def more(self, connection: ProcessorConnection, outbox: Outbox) -> None:
             while self.left and connection.writable:
                 self.left -= 1
                 outbox.push(connection, [frame(b"P", b"x" * 50_000)])
                 if self.left % 4 == 0:
                     break  # the next time it is told
 
-        def writable(self, connection: Connection) -> None:
+        def writable(self, connection: ProcessorConnection) -> None:
             super().writable(connection)
             self.more(connection, b.outbox)
 
@@ -486,7 +486,7 @@ def test_a_service_that_pushes_whenever_it_may_sends_everything_and_starves_nobo
 
 def test_what_a_service_pushes_when_told_that_it_may_is_sent_without_waiting(bench: MakeBench) -> None:
     class Stream(EchoService):
-        def writable(self, connection: Connection) -> None:
+        def writable(self, connection: ProcessorConnection) -> None:
             super().writable(connection)
             b.outbox.push(connection, [frame(b"P", b"more")])
 
@@ -512,7 +512,7 @@ def test_what_a_service_pushes_when_told_that_it_may_is_sent_without_waiting(ben
 
 def test_a_service_whose_writable_raises_loses_that_connection_and_no_other(bench: MakeBench) -> None:
     class Broken(EchoService):
-        def writable(self, connection: Connection) -> None:
+        def writable(self, connection: ProcessorConnection) -> None:
             raise RuntimeError("asked for")
 
     b = bench(Broken(in_flight_max=0), high=64 * 1024, low=32 * 1024)
@@ -707,7 +707,7 @@ def test_a_peer_that_closes_its_side_gets_answers_to_large_requests_that_came_wh
 
 def test_what_waits_is_told_when_its_peer_closes_its_side(bench: MakeBench) -> None:
     class GivesUp(EchoService):
-        def stopping(self, connection: Connection) -> None:
+        def stopping(self, connection: ProcessorConnection) -> None:
             request, outbox = self.parked.pop()
             outbox.send(request, [frame(b"h", b"nothing yet")])
 
@@ -937,7 +937,7 @@ def test_a_service_that_cannot_take_a_connection_costs_that_connection_only(benc
 
 def test_a_service_whose_disconnected_raises_does_no_further_harm(bench: MakeBench) -> None:
     class Sore(EchoService):
-        def disconnected(self, connection: Connection) -> None:
+        def disconnected(self, connection: ProcessorConnection) -> None:
             super().disconnected(connection)
             raise RuntimeError("asked for")
 
@@ -1137,7 +1137,7 @@ def test_a_connection_that_is_gone_is_freed_without_the_garbage_collectors_help(
             super().handle(request, outbox)
             self.connections.clear()
 
-        def disconnected(self, connection: Connection) -> None: ...
+        def disconnected(self, connection: ProcessorConnection) -> None: ...
 
     b = bench(Forgetful())
     client = b.connect()

@@ -12,7 +12,7 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.network import processor as processor_module
-from broker.network.connection import Connection
+from broker.network.connection import ProcessorConnection
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Outbox
 from broker.network.socket_server import Binding, SocketServer
@@ -481,7 +481,7 @@ def test_threads_that_hang_are_waited_for_together_and_not_one_after_the_other()
 
 def test_a_stopping_server_says_so_to_the_service_of_each_connection_on_its_own_thread() -> None:
     class Told(EchoService):
-        def stopping(self, connection: Connection) -> None:
+        def stopping(self, connection: ProcessorConnection) -> None:
             for n, (request, outbox) in enumerate(self.parked):
                 if request.connection is connection:
                     outbox.send(request, [frame(b"H", threading.current_thread().name.encode())])

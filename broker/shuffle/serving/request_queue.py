@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from broker.log import get_logger
-from broker.network.connection import Connection
-from broker.network.service import Outbox, Part
+from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.serving.view import PartitionFailed, PartitionGone, View

@@ -22,8 +22,7 @@ from functools import partial
 
 import attrs
 
-from broker.network.connection import Connection
-from broker.network.service import Outbox
+from broker.network.service import Connection, Outbox
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import (
     FAILED,
