@@ -22,6 +22,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
+from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock, Threads
 from broker.storage import data_directory, partition_dir
 from broker.storage import topic as topics
@@ -32,7 +33,6 @@ from broker.storage.log.log_config import LogConfig
 from broker.storage.log_checkpoints import LogCheckpoints
 from broker.storage.recovery import adoption, startup
 from broker.storage.refusals import InvalidPartitionCount, InvalidTopicName, TopicExists, UnknownTopic
-from broker.storage.segments.file_names import OpenFiles
 from broker.storage.topic import MOST_PARTITIONS, TopicInfo
 from broker.storage.upkeep.closing import close_logs, is_dirty
 from broker.storage.upkeep.flusher import Flusher

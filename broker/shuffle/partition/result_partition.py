@@ -20,11 +20,11 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.runtime.open_files import CachedFile
 from broker.runtime.threads import Lock
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, SUBPARTITION_BYTES, Budget
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
-from broker.storage.segments.file_names import CachedFile
 from protocol.shuffle.data_type import IS_BUFFER, DataType
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
 from protocol.shuffle.writer_frames import NO_INCARNATION, PartitionState, PartitionType

@@ -22,6 +22,7 @@ import attrs
 from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
+from broker.runtime.open_files import CachedFile, OpenFiles
 from broker.runtime.threads import Event, Lock
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, PARTITION_BYTES, PLACE_BYTES, Budget
 from broker.shuffle.partition.result_partition import FINISHED, OPEN, ResultPartition
@@ -29,7 +30,6 @@ from broker.shuffle.partition.spill_file import NamelessFile
 from broker.shuffle.partition.subpartition import Subpartition
 from broker.shuffle.spill.released_files import ReleasedFiles
 from broker.shuffle.spill.spill_index import SpillIndex
-from broker.storage.segments.file_names import CachedFile, OpenFiles
 from protocol.shuffle.writer_frames import PartitionType
 
 log = get_logger("shuffle")

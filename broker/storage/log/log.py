@@ -22,6 +22,7 @@ from broker.log import get_logger
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk, File
 from broker.runtime.entropy import Entropy
+from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock
 from broker.storage.log import append_rules, durability, reading, times, transactions, trimming
 from broker.storage.log.aborted_checkpoint import Sums
@@ -30,7 +31,6 @@ from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.recovery.recovery import LoadedLog, new_segment
 from broker.storage.refusals import BatchesTooLarge, UnknownTopic
-from broker.storage.segments.file_names import OpenFiles
 from broker.storage.segments.segment import (
     LAST_DELTA,
     LENGTH,

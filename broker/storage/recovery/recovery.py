@@ -31,6 +31,7 @@ import attrs
 
 from broker.errors import StorageError
 from broker.log import get_logger
+from broker.runtime.open_files import OpenFiles
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.producer_state import CorruptSnapshot, ProducerState
@@ -46,7 +47,6 @@ from broker.storage.segments.file_names import (
     SWAP,
     TIME_INDEX,
     TXN_INDEX,
-    OpenFiles,
     file_name,
     offset_of,
 )

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from broker.runtime.open_files import CachedFile
 from broker.runtime.threads import Lock
-from broker.storage.segments.file_names import CachedFile
 
 Column = Sequence[int]
 

@@ -8,7 +8,7 @@ import sys
 from array import array
 from struct import Struct
 
-from broker.storage.segments.file_names import CachedFile
+from broker.runtime.open_files import CachedFile
 from broker.storage.segments.index_file import Column, IndexFile
 
 

@@ -11,13 +11,13 @@ import errno
 from collections.abc import Iterator
 
 from broker.errors import StorageError
+from broker.runtime.open_files import OpenFiles
 from broker.storage.segments.file_names import (
     LOG,
     OFFSET_INDEX,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
     TXN_INDEX,
-    OpenFiles,
     file_name,
 )
 from broker.storage.segments.index_file import CorruptIndex

@@ -6,7 +6,7 @@ rise strictly from entry to entry. The threads are those of ``index_file.py``.
 
 from struct import Struct
 
-from broker.storage.segments.file_names import CachedFile
+from broker.runtime.open_files import CachedFile
 from broker.storage.segments.index_file import IndexFile
 
 

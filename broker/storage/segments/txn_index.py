@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from broker.storage.segments.file_names import CachedFile
+from broker.runtime.open_files import CachedFile
 from protocol.checksum import crc32c
 
 _ENTRY = Struct(">hqqqq")  # version, producer id, first offset, last offset, last stable offset

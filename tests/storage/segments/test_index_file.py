@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.runtime.disk import SystemDisk
-from broker.storage.segments.file_names import OpenFiles
+from broker.runtime.open_files import OpenFiles
 from broker.storage.segments.offset_index import OffsetIndex
 from broker.storage.segments.time_index import TimeIndex
 
