@@ -29,7 +29,7 @@ from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
-from broker.storage.recovery.recovery import LoadedLog, new_segment
+from broker.storage.recovery.recovery import LoadedLog
 from broker.storage.refusals import BatchesTooLarge, UnknownTopic
 from broker.storage.segments.segment import (
     LAST_DELTA,
@@ -39,6 +39,7 @@ from broker.storage.segments.segment import (
     NEVER,
     Header,
     Segment,
+    new_segment,
 )
 from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL

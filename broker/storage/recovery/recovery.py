@@ -59,6 +59,7 @@ from broker.storage.segments.segment import (
     CorruptSegment,
     Header,
     Segment,
+    new_segment,
 )
 from protocol.kafka.records.batch import LOG_OVERHEAD
 
@@ -136,23 +137,6 @@ def load(source: LogOnDisk) -> LoadedLog:
         loaded.segments = [segment]
         loaded.log_end_offset = loaded.log_start_offset
     return loaded
-
-
-def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:
-    """An empty segment, its log file made (and not yet durable in its directory). Raises OSError; there is no file then."""
-    segment = Segment(files, directory, base_offset, 0, now_ms)
-    segment.largest_timestamp = -1
-    file = segment.log.create()
-    try:
-        if file.size():  # left by an attempt that failed
-            file.truncate(0)
-        segment.start_indexes_from(0, base_offset)
-    except BaseException:
-        # The records that come next may go to the segment before: this one would hide them.
-        segment.drop_files()
-        files.disk.remove(segment.log.path)
-        raise
-    return segment
 
 
 def _tidy(source: LogOnDisk) -> list[str]:

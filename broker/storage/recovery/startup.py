@@ -34,7 +34,7 @@ from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.recovery import recovery
 from broker.storage.recovery.adoption import Adoption
-from broker.storage.segments.segment import NEVER
+from broker.storage.segments.segment import NEVER, new_segment
 from broker.storage.topic import TopicInfo
 
 logger = get_logger("storage")
@@ -133,7 +133,7 @@ def _new_log(around: Surroundings, data_dir: str, info: TopicInfo, config: LogCo
 def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, number: int) -> Log:
     """A log whose directory was just made."""
     log = _new_log(around, config.data_dir, info, _log_config(config, info), number)
-    segment = recovery.new_segment(around.files, log.dir, 0, around.clock.time_ms())
+    segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
     log.start(recovery.LoadedLog([segment], 0, 0, ProducerState(), []), 0)
     return log
 

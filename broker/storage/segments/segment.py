@@ -296,3 +296,20 @@ class Segment:
         self.offsets.cached.drop()
         self.times.cached.drop()
         self.aborted.cached.drop()
+
+
+def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:
+    """An empty segment, its log file made (and not yet durable in its directory). Raises OSError; there is no file then."""
+    segment = Segment(files, directory, base_offset, 0, now_ms)
+    segment.largest_timestamp = -1
+    file = segment.log.create()
+    try:
+        if file.size():  # left by an attempt that failed
+            file.truncate(0)
+        segment.start_indexes_from(0, base_offset)
+    except BaseException:
+        # The records that come next may go to the segment before: this one would hide them.
+        segment.drop_files()
+        files.disk.remove(segment.log.path)
+        raise
+    return segment
