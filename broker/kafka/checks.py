@@ -57,7 +57,7 @@ def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"There is no partition {topic}-{partition}.")
         raise StorageError(f"The log of {topic}-{partition} could not be opened.")
     if log.offline is not None:
-        raise log.gone()
+        raise log.why_unavailable()
     return log
 
 

@@ -35,7 +35,7 @@ def open_manager(directory: str) -> LogManager:
         SystemClock(),
         SystemEntropy(),
         StorageConfig(data_dir=directory),
-        SqliteCatalogue(f"{directory}/c.sqlite"),
+        SqliteCatalogue(f"{directory}/catalogue.sqlite"),
     )
     manager.open()
     return manager
@@ -67,7 +67,9 @@ def read_all(log: Log, max_bytes: int) -> tuple[int, int]:
         last = result.regions[-1]
         # A consumer knows the next offset from the batches; here the position cache does.
         offset = next(
-            o for o, (_, position) in log.read_ends.items() if position == last.offset + last.size and o > offset
+            o
+            for o, (_, position) in log._reader.read_ends.items()
+            if position == last.offset + last.size and o > offset
         )
     return reads, total
 

@@ -26,8 +26,12 @@ from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import RequestQueue
 from broker.shuffle.serving.view import View
+from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
+from broker.storage.log.reading import LogReader
+from broker.storage.log.state import LogState
+from broker.storage.log.watchers import Watchers
 from broker.storage.recovery import recovery
 from broker.storage.upkeep.flusher import Flusher
 from tests.sim.disk import SimDisk
@@ -60,20 +64,21 @@ def _ack_before_fsync(_: Any) -> Any:
 
 
 def _durable_too_far(_: Any) -> Any:
-    def flush_to(log: Log, offset: int) -> None:
-        with log.sync_lock:
-            if log.durable_offset >= offset:
+    def flush_to(self: Durability, offset: int) -> None:
+        state = self._state
+        with self.sync_lock:
+            if state.durable_offset >= offset:
                 return
-            if log.offline is not None:
-                raise StorageError(str(log.offline))
-            segments, log.dir_dirty = log.segments_from(log.durable_offset), False
+            if state.offline is not None:
+                raise StorageError(str(state.offline))
+            segments, state.dir_dirty = state.segments_from(state.durable_offset), False
             try:
                 for segment in segments:
                     segment.log.get().sync()
-                log.around.disk.sync_dir(log.dir)
+                state.disk.sync_dir(state.dir)
             except OSError as error:
-                raise log.go_offline(f"fsync failed: {error}") from error
-            log.durable_offset = log.log_end_offset  # also what was written while the fsync ran
+                raise state.go_offline(f"fsync failed: {error}") from error
+            state.durable_offset = state.log_end_offset  # also what was written while the fsync ran
 
     return flush_to
 
@@ -112,19 +117,19 @@ def _generation_unchecked(right: Any) -> Any:
 
 
 def _high_watermark_beyond(right: Any) -> Any:
-    def read(log: Log, *args: Any, **kwargs: Any) -> Any:
-        result = right(log, *args, **kwargs)
+    def read(self: LogReader, *args: Any, **kwargs: Any) -> Any:
+        result = right(self, *args, **kwargs)
         return result._replace(high_watermark=result.high_watermark + 1)
 
     return read
 
 
 def _failed_write_left(_: Any) -> Any:
-    def not_written(self: Log, segment: Any, position: int, error: OSError) -> StorageError:
+    def undo_write(self: LogState, segment: Any, position: int, error: OSError) -> StorageError:
         segment.size = segment.log.get().size()
         return StorageError(f"records could not be written: {error}")
 
-    return not_written
+    return undo_write
 
 
 def _commit_before_written(right: Any) -> Any:
@@ -254,14 +259,20 @@ def _not_resumed(right: Any) -> Any:
 _ALL = [
     Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
     Bug(
-        "durable_too_far", "what is appended during an fsync counts as synced by it", Log, "flush_to", _durable_too_far
+        "durable_too_far",
+        "what is appended during an fsync counts as synced by it",
+        Durability,
+        "flush_to",
+        _durable_too_far,
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
     Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", recovery, "_cut", _torn_tail_kept),
-    Bug("failed_write_left", "half a batch stays after a failed write", Log, "not_written", _failed_write_left),
+    Bug("failed_write_left", "half a batch stays after a failed write", LogState, "undo_write", _failed_write_left),
     Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
     Bug("producers_forgotten", "recovery does not rebuild producer state", recovery, "replay_batch", _uncounted),
-    Bug("high_watermark_beyond", "one more record is promised than is there", Log, "read", _high_watermark_beyond),
+    Bug(
+        "high_watermark_beyond", "one more record is promised than is there", LogReader, "read", _high_watermark_beyond
+    ),
     Bug(
         "generation_unchecked",
         "a member of an old generation may commit",
@@ -280,7 +291,7 @@ _ALL = [
     ),
     Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_maybe_unmute", _forgotten_unmute),
     Bug("lost_wakeup", "work is left in a processor's inbox without ringing", Processor, "submit", _lost_wakeup),
-    Bug("append_wakes_nobody", "parked fetches are not told of an append", Log, "wake", _uncounted),
+    Bug("append_wakes_nobody", "parked fetches are not told of an append", Watchers, "wake", _uncounted),
     Bug("responses_out_of_order", "requests of a connection run at once", KafkaSession, "in_flight_max", lambda _: 0),
     Bug("memory_not_released", "request memory is not given back", MemoryPool, "release", _unreleased),
     Bug(

@@ -10,7 +10,8 @@ from typing import Any
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.runtime.disk import Buffer, SystemDisk, SystemFile
 from broker.storage.config import StorageConfig
-from broker.storage.log.log import AppendInfo, Log
+from broker.storage.log.append import AppendInfo
+from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from protocol.checksum import crc32c

@@ -82,7 +82,7 @@ class _Reading:
                 aborted = [(one.producer_id, one.first_offset) for one in found]
             else:
                 read = target.read(wanted.fetch_offset, most, at_least_one=self.size == 0)
-                stable = read.high_watermark if target.first_unstable is None else target.last_stable_offset
+                stable = read.high_watermark if target.state.first_unstable is None else target.last_stable_offset
         except Refusal as error:
             self.failed = True
             return _error(wanted.partition, code_of(error), target.high_watermark, target.log_start_offset)

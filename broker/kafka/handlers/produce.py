@@ -98,7 +98,7 @@ def _append(
     except StorageError as error:
         context.complain("append_failed", topic, partition, error)
         return produce.PartitionResult(topic, partition, ErrorCode.kafka_storage_error, -1, -1, -1, str(error)), None
-    if target.slow_until > context.appends_slow_until:
+    if target.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     return (
         produce.PartitionResult(

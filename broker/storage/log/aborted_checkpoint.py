@@ -9,16 +9,12 @@ A segment that the checkpoint does not name, or that it names and that is gone, 
 change the row of segments first.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from broker.log import get_logger
 from broker.runtime.disk import Disk
 from broker.storage.checkpoints import TXN_INDEX_CHECKPOINT, CorruptCheckpoint, lines_of, replace_text, text_of
 from broker.storage.segments.segment import Segment
-
-if TYPE_CHECKING:
-    from broker.storage.log.log import Log
 
 logger = get_logger("storage")
 
@@ -45,15 +41,6 @@ def write(disk: Disk, directory: str, sums: Sums) -> None:
 def counts(segments: Sequence[Segment]) -> dict[Segment, int]:
     """How many entries there are now."""
     return {segment: len(segment.aborted) for segment in segments if len(segment.aborted)}
-
-
-def save(log: "Log", durable: Mapping[Segment, int]) -> None:
-    """So many entries are durable. Background thread. Raises OSError."""
-    sums = {segment.base_offset: (count, segment.aborted.checksum(count)) for segment, count in durable.items()}
-    log.aborted_sums = sums
-    if sums != log.aborted_saved:
-        write(log.around.disk, log.dir, sums)
-        log.aborted_saved = sums
 
 
 def agrees(segment: Segment, sums: Sums) -> bool:

@@ -4,114 +4,147 @@ Blocks on the disk, so it runs on the flusher, the background thread, or a handl
 ``sync_lock`` sees to it that one fsync of a log runs at a time, so that those who waited for it find their work done.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from broker.errors import StorageError
 from broker.runtime.disk import NO_DESCRIPTORS
+from broker.runtime.threads import Lock
 from broker.storage.log import aborted_checkpoint
+from broker.storage.log.aborted_checkpoint import Sums
+from broker.storage.log.state import LoadedLog, LogState
 from broker.storage.segments.file_names import SNAPSHOT, file_name
-
-if TYPE_CHECKING:
-    from broker.storage.log.log import Log
+from broker.storage.segments.segment import Segment
 
 
-def flush_to(log: "Log", offset: int) -> None:
-    """fsync, so that everything before ``offset`` (at most the log end offset) is durable.
+class Durability:
+    """``snapshots`` are the offsets of the snapshot files that there are: added to by the background thread, taken from under
+    ``lock``. ``sync_lock`` is held while the log's data are fsynced; ``last_flush_ms`` says when that was."""
 
-    Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk. For want of
-    a descriptor it stays online.
-    """
-    if log.durable_offset >= offset:
-        return
-    with log.sync_lock:
-        if log.durable_offset >= offset:
+    __slots__ = ("_aborted_saved", "_state", "aborted_sums", "last_flush_ms", "snapshots", "sync_lock")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self.sync_lock = Lock()
+        self.last_flush_ms = 0
+        self.snapshots: set[int] = set()
+        # Background thread: which entries of the indexes of aborted transactions are durable, and what the checkpoint says.
+        self.aborted_sums: Sums = {}
+        self._aborted_saved: Sums = {}
+
+    def start(self, loaded: LoadedLog, recovery_point: int) -> None:
+        """What is known durable when the log is opened: no more than the checkpoints said."""
+        state = self._state
+        state.durable_offset = state.recovery_point = state.saved_point = min(recovery_point, loaded.log_end_offset)
+        self.snapshots = set(loaded.snapshots)
+        self.aborted_sums = self._aborted_saved = loaded.aborted_sums
+        self.last_flush_ms = state.clock.time_ms()
+
+    def flush_to(self, offset: int) -> None:
+        """fsync, so that everything before ``offset`` (at most the log end offset) is durable.
+
+        Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk. For want of
+        a descriptor it stays online.
+        """
+        state = self._state
+        if state.durable_offset >= offset:
             return
-        with log.lock:
-            if log.offline is not None:
-                raise StorageError(str(log.offline))
-            end = log.log_end_offset
-            unsynced = log.segments_from(log.durable_offset)
-            cut, log.cut = log.cut, False
-            dir_dirty, log.dir_dirty = log.dir_dirty, False
-        try:
-            for segment in unsynced:
-                try:
-                    segment.log.get().sync()
-                except FileNotFoundError:
-                    if segment in log.view.segments:
-                        raise  # else it was deleted meanwhile, or compacted, which is durable
-            if dir_dirty:
-                log.around.disk.sync_dir(log.dir)
-        except OSError as error:
-            if log.deleted:
-                raise StorageError(f"{log.topic}-{log.partition} was deleted") from error
-            if (
-                error.errno in NO_DESCRIPTORS
-            ):  # of an open, not of a sync: nothing is lost, and the next call does it all
-                with log.lock:
-                    log.cut = log.cut or cut
-                    log.dir_dirty = log.dir_dirty or dir_dirty
-                raise StorageError(f"{log.topic}-{log.partition} could not be made durable: {error}") from error
-            raise log.go_offline(f"fsync failed: {error}") from error
-        log.durable_offset = end
-        log.last_flush_ms = log.around.clock.time_ms()
+        with self.sync_lock:
+            if state.durable_offset >= offset:
+                return
+            with state.lock:
+                if state.offline is not None:
+                    raise StorageError(str(state.offline))
+                end = state.log_end_offset
+                unsynced = state.segments_from(state.durable_offset)
+                cut, state.cut = state.cut, False
+                dir_dirty, state.dir_dirty = state.dir_dirty, False
+            try:
+                for segment in unsynced:
+                    try:
+                        segment.log.get().sync()
+                    except FileNotFoundError:
+                        if segment in state.view.segments:
+                            raise  # else it was deleted meanwhile, or compacted, which is durable
+                if dir_dirty:
+                    state.disk.sync_dir(state.dir)
+            except OSError as error:
+                if state.deleted:
+                    raise StorageError(f"{state.topic}-{state.partition} was deleted") from error
+                if (
+                    error.errno in NO_DESCRIPTORS
+                ):  # of an open, not of a sync: nothing is lost, and the next call does it all
+                    with state.lock:
+                        state.cut = state.cut or cut
+                        state.dir_dirty = state.dir_dirty or dir_dirty
+                    raise StorageError(f"{state.topic}-{state.partition} could not be made durable: {error}") from error
+                raise state.go_offline(f"fsync failed: {error}") from error
+            state.durable_offset = end
+            self.last_flush_ms = state.clock.time_ms()
 
+    def checkpoint(self, *, closing: bool = False) -> bool:
+        """Move the recovery point up to the log end offset. True if it moved. Raises StorageError.
 
-def checkpoint(log: "Log", *, closing: bool = False) -> bool:
-    """Move the recovery point up to the log end offset: data, indexes and producer state are durable then.
-
-    True if it moved. When the broker closes, a producer state that is empty is not written: that there is no snapshot says so.
-    Raises StorageError.
-    """
-    if log.offline is not None:
-        return False
-    with log.lock:
-        end = log.log_end_offset
-        known = end in log.snapshots
-        if log.recovery_point == end and (not closing or known or not len(log.producers)):
+        Before it moves these are made durable, in this order: the data, the indexes, the snapshot of the producer state, the
+        checkpoint of the indexes of aborted transactions, the names of all of them. When the broker closes, a producer state that
+        is empty is not written: a missing snapshot says so.
+        """
+        state = self._state
+        if state.offline is not None:
             return False
-        assert log.active is not None
-        segments = log.segments_from(log.recovery_point)
+        with state.lock:
+            end = state.log_end_offset
+            known = end in self.snapshots
+            if state.recovery_point == end and (not closing or known or not len(state.producers)):
+                return False
+            assert state.active is not None
+            segments = state.segments_from(state.recovery_point)
+            try:
+                aborted = aborted_checkpoint.counts(state.view.segments)
+                state.active.finish_indexes()
+            except OSError as error:
+                raise state.failed("an index could not be written", error) from error
+            producers = state.producers.freeze()
+        self.flush_to(end)
         try:
-            aborted = aborted_checkpoint.counts(log.view.segments)
-            log.active.finish_indexes()
+            for segment in segments:
+                if segment in state.view.segments:
+                    segment.sync_indexes()
+            if producers.producers or not closing:
+                self._write_snapshot(end, producers.to_snapshot())
+            self.save_aborted(aborted)
+            state.disk.sync_dir(state.dir)
+            self._remove_snapshots(end)
         except OSError as error:
-            raise log.failed("an index could not be written", error) from error
-        producers = log.producers.freeze()
-    log.flush_to(end)
-    try:
-        for segment in segments:
-            if segment in log.view.segments:
-                segment.sync_indexes()
-        if producers.producers or not closing:
-            log.write_snapshot(end, producers.to_snapshot())
-        aborted_checkpoint.save(log, aborted)
-        log.around.disk.sync_dir(log.dir)
-        _remove_snapshots(log, end)
-    except OSError as error:
-        if log.deleted:
-            return False
-        raise log.failed("a checkpoint could not be made", error) from error
-    log.recovery_point = end
-    return True
+            if state.deleted:
+                return False
+            raise state.failed("a checkpoint could not be made", error) from error
+        state.recovery_point = end
+        return True
 
+    def _write_snapshot(self, offset: int, data: bytes) -> None:
+        """Durably. Raises OSError."""
+        file = self._state.disk.open(f"{self._state.dir}/{file_name(offset, SNAPSHOT)}", create=True)
+        try:
+            file.truncate(0)
+            file.pwrite([data], 0)
+            file.sync()
+        finally:
+            file.close()
+        self.snapshots.add(offset)
 
-def write_snapshot(log: "Log", offset: int, data: bytes) -> None:
-    """Durably. Raises OSError."""
-    file = log.around.disk.open(f"{log.dir}/{file_name(offset, SNAPSHOT)}", create=True)
-    try:
-        file.truncate(0)
-        file.pwrite([data], 0)
-        file.sync()
-    finally:
-        file.close()
-    log.snapshots.add(offset)
+    def save_aborted(self, durable: Mapping[Segment, int]) -> None:
+        """Write down that so many entries of each segment's index of aborted transactions are durable. Background thread. Raises
+        OSError."""
+        sums = {segment.base_offset: (count, segment.aborted.checksum(count)) for segment, count in durable.items()}
+        self.aborted_sums = sums
+        if sums != self._aborted_saved:
+            aborted_checkpoint.write(self._state.disk, self._state.dir, sums)
+            self._aborted_saved = sums
 
-
-def _remove_snapshots(log: "Log", newest: int) -> None:
-    """Those before ``newest`` but the one before it, in case that one gets damaged."""
-    with log.lock:
-        old = sorted(offset for offset in log.snapshots if offset < newest)[:-1]
-        log.snapshots.difference_update(old)
-    for offset in old:
-        log.around.disk.remove(f"{log.dir}/{file_name(offset, SNAPSHOT)}")
+    def _remove_snapshots(self, newest: int) -> None:
+        """Those before ``newest`` but the one before it, in case that one gets damaged."""
+        with self._state.lock:
+            old = sorted(offset for offset in self.snapshots if offset < newest)[:-1]
+            self.snapshots.difference_update(old)
+        for offset in old:
+            self._state.disk.remove(f"{self._state.dir}/{file_name(offset, SNAPSHOT)}")

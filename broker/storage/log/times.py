@@ -9,10 +9,12 @@ with its first offset, from which a consumer misses nothing, and the timestamp o
 of one look-up.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from broker.runtime.threads import Lock
 from broker.storage.log import inspection
-from broker.storage.log.reading import search
+from broker.storage.log.reading import LogReader
+from broker.storage.log.state import LogState
 from broker.storage.segments.segment import (
     BASE_OFFSET,
     LAST_DELTA,
@@ -26,9 +28,6 @@ from broker.storage.segments.segment import (
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_OVERHEAD, check_crc, read_header
 from protocol.kafka.records.record_scan import first_record, latest_record
-
-if TYPE_CHECKING:
-    from broker.storage.log.log import Log
 
 # One look-up opens at most so many batches. Two are enough where headers say what is so.
 MOST_OPENED = 16
@@ -58,64 +57,155 @@ class _Work:
         return self.batches >= 0 and self.records >= 0
 
 
-def offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that is not older than ``timestamp`` (ms); None if there is none.
+class TimeLookup:
+    """``large`` is held while a batch is open that is large inside."""
 
-    Raises StorageError.
-    """
-    if log.offline is not None:
-        raise log.gone()
-    return search(log, lambda: _offset_for_timestamp(log, timestamp))
+    __slots__ = ("_large", "_latest", "_reader", "_state")
 
+    def __init__(self, state: LogState, reader: LogReader, large: Lock) -> None:
+        self._state = state
+        self._reader = reader
+        self._large = large
+        # By the segment's base offset. Replaced as a whole: two look-ups at once may each forget what the other found.
+        self._latest: dict[int, Latest] = {}
 
-def _offset_for_timestamp(log: "Log", timestamp: int) -> tuple[int, int] | None:
-    _, active, active_end = log.tail
-    start = log.log_start_offset
-    work = _Work()
-    for segment in log.view.segments:
-        if segment.largest()[0] < timestamp:
-            continue
-        end = active_end if segment is active else segment.size
-        entry = segment.times.at_or_before(timestamp)
-        position = 0
-        if entry is not None:
-            position = segment.locate(entry[1], end)
-            segment.check_time(entry[0], position)
-        for at, header in segment.walk(position, end):
-            if (
-                header[MAX_TIMESTAMP] < timestamp
-                or header[BASE_OFFSET] + header[LAST_DELTA] < start
-                or not header[RECORD_COUNT]
-            ):
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is not older than ``timestamp`` (ms); None if there is none.
+
+        Raises StorageError.
+        """
+        if self._state.offline is not None:
+            raise self._state.why_unavailable()
+        return self._reader.search(lambda: self._offset_for_timestamp(timestamp))
+
+    def _offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        state = self._state
+        _, active, active_end = state.tail
+        start = state.log_start_offset
+        work = _Work()
+        for segment in state.view.segments:
+            if segment.largest()[0] < timestamp:
                 continue
-            if not work.take(header):
-                return _whole(header, start)
-            try:
-                found = _first_record(log, segment, at, header, timestamp, start)
-            except ProtocolError:
-                return _whole(header, start)
-            if found is not None:
-                return found
-        if segment is active:
-            break
-    return None
+            end = active_end if segment is active else segment.size
+            entry = segment.times.at_or_before(timestamp)
+            position = 0
+            if entry is not None:
+                position = segment.locate(entry[1], end)
+                segment.check_time(entry[0], position)
+            for at, header in segment.walk(position, end):
+                if (
+                    header[MAX_TIMESTAMP] < timestamp
+                    or header[BASE_OFFSET] + header[LAST_DELTA] < start
+                    or not header[RECORD_COUNT]
+                ):
+                    continue
+                if not work.take(header):
+                    return _whole(header, start)
+                try:
+                    found = self._first_record(segment, at, header, timestamp, start)
+                except ProtocolError:
+                    return _whole(header, start)
+                if found is not None:
+                    return found
+            if segment is active:
+                break
+        return None
+
+    def _first_record(
+        self, segment: Segment, position: int, header: Header, timestamp: int, start: int
+    ) -> tuple[int, int] | None:
+        """Raises ProtocolError for a batch whose producer has made it so, CorruptSegment for one that the disk has damaged."""
+        batch = _read(segment, position, header)
+        parsed = read_header(batch)
+
+        def look(data: bytes) -> tuple[int, int] | None:
+            return first_record(parsed, data, timestamp, start, inspection.MOST_RECORDS)
+
+        return inspection.inspect(batch, parsed, self._state.config, self._large, look)
+
+    def max_timestamp_offset(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that has the largest timestamp; None if no record has one.
+
+        Raises StorageError.
+        """
+        if self._state.offline is not None:
+            raise self._state.why_unavailable()
+        return self._reader.search(self._max_timestamp_offset)
+
+    def _max_timestamp_offset(self) -> tuple[int, int] | None:
+        start = self._state.log_start_offset
+        best: Latest | None = None
+        for segment in self._state.view.segments:
+            found = self._latest_of(segment, start)
+            if found.position >= 0 and (best is None or found.timestamp > best.timestamp):
+                best = found
+        if best is None:
+            return None
+        header = best.segment.header(best.position, best.end)
+        if header is None:
+            raise CorruptSegment(f"{best.segment.log.path} has no record batch at position {best.position}")
+        try:
+            found_record = self._first_record(best.segment, best.position, header, best.timestamp, start)
+        except ProtocolError:
+            found_record = None
+        return found_record or _whole(header, start)
+
+    def _latest_of(self, segment: Segment, start: int) -> Latest:
+        """Usually the time index knows. Where its batch is one of which records were deleted, or of which compaction has left
+        nothing, the headers are read; what they said is kept for the next time."""
+        state = self._state
+        if segment is state.active:
+            with state.lock:  # the three belong together
+                (timestamp, offset), end = segment.largest(), segment.size
+        else:
+            (timestamp, offset), end = segment.largest(), segment.size
+        if timestamp < 0:
+            return Latest(segment, start, end, -1, -1)
+        position = segment.locate(offset, end)
+        segment.check_time(timestamp, position)
+        header = segment.header(position, end)
+        if header is not None and header[BASE_OFFSET] >= start and header[RECORD_COUNT]:
+            return Latest(segment, start, end, timestamp, position)
+        known = self._latest.get(segment.base_offset)
+        if known is None or not _still_true(known, segment, start, end):
+            known = Latest(segment, start, segment.locate(start, end), -1, -1)
+        found = self._walk(known, start, end)
+        there = state.view.segments
+        kept = {base: latest for base, latest in self._latest.items() if latest.segment in there}
+        self._latest = kept | {segment.base_offset: found}
+        return found
+
+    def _walk(self, known: Latest, start: int, end: int) -> Latest:
+        """``known``, continued to ``end``."""
+        segment, _, begin, timestamp, position = known
+        for at, header in segment.walk(begin, end):
+            latest = header[MAX_TIMESTAMP]
+            if not header[RECORD_COUNT] or latest <= timestamp:
+                continue
+            if header[BASE_OFFSET] < start:
+                latest = self._latest_from(segment, at, header, start)
+                if latest <= timestamp:
+                    continue
+            timestamp, position = latest, at
+        return Latest(segment, start, end, timestamp, position)
+
+    def _latest_from(self, segment: Segment, position: int, header: Header, start: int) -> int:
+        """The largest timestamp among those records of a batch that the log start offset has left; -1 if none has one."""
+        batch = _read(segment, position, header)
+        parsed = read_header(batch)
+
+        def look(data: bytes) -> tuple[int, int] | None:
+            return latest_record(parsed, data, start, inspection.MOST_RECORDS)
+
+        try:
+            found = inspection.inspect(batch, parsed, self._state.config, self._large, look)
+        except ProtocolError:
+            return header[MAX_TIMESTAMP]
+        return -1 if found is None else found[1]
 
 
 def _whole(header: Header, start: int) -> tuple[int, int]:
     return max(header[BASE_OFFSET], start), header[MAX_TIMESTAMP]
-
-
-def _first_record(
-    log: "Log", segment: Segment, position: int, header: Header, timestamp: int, start: int
-) -> tuple[int, int] | None:
-    """Raises ProtocolError for a batch whose producer has made it so, CorruptSegment for one that the disk has damaged."""
-    batch = _read(segment, position, header)
-    parsed = read_header(batch)
-
-    def look(data: bytes) -> tuple[int, int] | None:
-        return first_record(parsed, data, timestamp, start, inspection.MOST_RECORDS)
-
-    return inspection.inspect(batch, parsed, log.config, log.around.large, look)
 
 
 def _read(segment: Segment, position: int, header: Header) -> bytes:
@@ -127,56 +217,6 @@ def _read(segment: Segment, position: int, header: Header) -> bytes:
     return batch
 
 
-def max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that has the largest timestamp; None if no record has one. Raises StorageError."""
-    if log.offline is not None:
-        raise log.gone()
-    return search(log, lambda: _max_timestamp_offset(log))
-
-
-def _max_timestamp_offset(log: "Log") -> tuple[int, int] | None:
-    start = log.log_start_offset
-    best: Latest | None = None
-    for segment in log.view.segments:
-        found = _latest(log, segment, start)
-        if found.position >= 0 and (best is None or found.timestamp > best.timestamp):
-            best = found
-    if best is None:
-        return None
-    header = best.segment.header(best.position, best.end)
-    if header is None:
-        raise CorruptSegment(f"{best.segment.log.path} has no record batch at position {best.position}")
-    try:
-        found_record = _first_record(log, best.segment, best.position, header, best.timestamp, start)
-    except ProtocolError:
-        found_record = None
-    return found_record or _whole(header, start)
-
-
-def _latest(log: "Log", segment: Segment, start: int) -> Latest:
-    """Usually the time index knows. Where its batch is one of which records were deleted, or of which compaction has left
-    nothing, the headers are read; what they said is kept for the next time."""
-    if segment is log.active:
-        with log.lock:  # the three belong together
-            (timestamp, offset), end = segment.largest(), segment.size
-    else:
-        (timestamp, offset), end = segment.largest(), segment.size
-    if timestamp < 0:
-        return Latest(segment, start, end, -1, -1)
-    position = segment.locate(offset, end)
-    segment.check_time(timestamp, position)
-    header = segment.header(position, end)
-    if header is not None and header[BASE_OFFSET] >= start and header[RECORD_COUNT]:
-        return Latest(segment, start, end, timestamp, position)
-    known = log.latest.get(segment.base_offset)
-    if known is None or not _still_true(known, segment, start, end):
-        known = Latest(segment, start, segment.locate(start, end), -1, -1)
-    found = _walk(log, known, start, end)
-    there = log.view.segments
-    log.latest = {base: one for base, one in log.latest.items() if one.segment in there} | {segment.base_offset: found}
-    return found
-
-
 def _still_true(known: Latest, segment: Segment, start: int, end: int) -> bool:
     """Also if the log start offset has moved, as long as it has not come to the batch that was found."""
     if known.segment is not segment or known.end > end or known.start > start:
@@ -185,34 +225,3 @@ def _still_true(known: Latest, segment: Segment, start: int, end: int) -> bool:
         return True
     header = segment.header(known.position, known.end) if known.position >= 0 else None
     return header is not None and header[BASE_OFFSET] >= start
-
-
-def _walk(log: "Log", known: Latest, start: int, end: int) -> Latest:
-    """``known``, continued to ``end``."""
-    segment, _, begin, timestamp, position = known
-    for at, header in segment.walk(begin, end):
-        latest = header[MAX_TIMESTAMP]
-        if not header[RECORD_COUNT] or latest <= timestamp:
-            continue
-        if header[BASE_OFFSET] < start:
-            latest = _latest_from(log, segment, at, header, start)
-            if latest <= timestamp:
-                continue
-        timestamp, position = latest, at
-    return Latest(segment, start, end, timestamp, position)
-
-
-def _latest_from(log: "Log", segment: Segment, position: int, header: Header, start: int) -> int:
-    """The largest timestamp of the records that are left of a batch of which the log start offset has taken some; -1 if none has
-    one."""
-    batch = _read(segment, position, header)
-    parsed = read_header(batch)
-
-    def look(data: bytes) -> tuple[int, int] | None:
-        return latest_record(parsed, data, start, inspection.MOST_RECORDS)
-
-    try:
-        found = inspection.inspect(batch, parsed, log.config, log.around.large, look)
-    except ProtocolError:
-        return header[MAX_TIMESTAMP]
-    return -1 if found is None else found[1]

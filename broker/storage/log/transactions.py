@@ -6,18 +6,18 @@ segment's index of aborted transactions first and counts afterwards, so that who
 """
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from broker.storage.log.producer_state import Producer
+from broker.storage.log.reading import ReadResult
+from broker.storage.log.rolling import Rolling
+from broker.storage.log.state import LogState
+from broker.storage.log.watchers import Watchers
 from broker.storage.refusals import InvalidTransactionState
 from broker.storage.segments.segment import LENGTH, MAX_RELATIVE, MAX_TIMESTAMP
 from broker.storage.segments.txn_index import AbortedTransaction
 from protocol.kafka.records.batch import LOG_OVERHEAD, read_header, stamp
 from protocol.kafka.records.markers import build_marker
-
-if TYPE_CHECKING:
-    from broker.storage.log.log import Log
-    from broker.storage.log.reading import ReadResult
 
 
 class ProducerDescription(NamedTuple):
@@ -31,127 +31,146 @@ class ProducerDescription(NamedTuple):
     txn_start_offset: int
 
 
-def allow(log: "Log", producer_id: int, epoch: int) -> None:
-    """From now on this producer may append to its transaction, until the marker. Raises StorageError, Refusal."""
-    with log.lock:
-        if log.offline is not None:
-            raise log.gone()
-        log.writers[producer_id] = epoch
+class Transactions:
+    """``writers`` is guarded by the log's ``lock``: producer id -> epoch, of those that may append to a transaction here. The
+    coordinator says so; it is not durable."""
 
+    __slots__ = ("_rolling", "_state", "_watchers", "writers")
 
-def check(log: "Log", producer_id: int, epoch: int, transactional: bool) -> None:
-    """``lock`` is held. Raises InvalidTransactionState."""
-    if transactional:
-        if log.writers.get(producer_id) != epoch:
-            raise InvalidTransactionState(
-                f"{log.topic}-{log.partition} is in no open transaction of producer {producer_id} with epoch {epoch}.",
-            )
-    elif producer_id in log.producers.open:
-        raise InvalidTransactionState(f"Producer {producer_id} has an open transaction and writes outside of it.")
+    def __init__(self, state: LogState, rolling: Rolling, watchers: Watchers) -> None:
+        self._state = state
+        self._rolling = rolling
+        self._watchers = watchers
+        self.writers: dict[int, int] = {}
 
+    def allow(self, producer_id: int, epoch: int) -> None:
+        """From now on this producer may append to its transaction, until the marker. Raises StorageError, Refusal."""
+        state = self._state
+        with state.lock:
+            if state.offline is not None:
+                raise state.why_unavailable()
+            self.writers[producer_id] = epoch
 
-def append_marker(
-    log: "Log",
-    producer_id: int,
-    epoch: int,
-    *,
-    commit: bool,
-    coordinator_epoch: int,
-    now_ms: int,
-    if_open: bool = False,
-) -> int:
-    """End a producer's transaction in this partition. Returns the offset up to which the log must be durable for it to be so.
+    def check(self, producer_id: int, epoch: int, transactional: bool) -> None:
+        """``lock`` is held. Raises InvalidTransactionState."""
+        state = self._state
+        if transactional:
+            if self.writers.get(producer_id) != epoch:
+                raise InvalidTransactionState(
+                    f"{state.topic}-{state.partition} is in no open transaction of producer {producer_id} "
+                    f"with epoch {epoch}."
+                )
+        elif producer_id in state.producers.open:
+            raise InvalidTransactionState(f"Producer {producer_id} has an open transaction and writes outside of it.")
 
-    ``if_open``: only where the log has an open transaction of that producer; who does not know whether the marker was written
-    before a crash asks so. Raises StorageError, and Refusal where the topic was deleted.
-    """
-    batch = build_marker(producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms)
-    size = len(batch)
-    with log.lock:
-        if log.offline is not None:
-            raise log.gone()
-        log.writers.pop(producer_id, None)
-        if if_open and producer_id not in log.producers.open:
-            return log.log_end_offset
-        offset = log.log_end_offset
-        segment = log.active
-        assert segment is not None
-        if (
-            segment.size + size > log.config.segment_bytes
-            or now_ms > segment.roll_at_timestamp
-            or now_ms > segment.roll_at_ms
-            or offset - segment.base_offset > MAX_RELATIVE
-        ):
-            segment = log.roll(now_ms)
-        position = segment.size
-        stamp(batch, 0, offset, log.leader_epoch)
-        try:
-            segment.log.get().pwrite((batch,), position)
-            first = log.producers.open.get(producer_id)
-            if first is not None and not commit:
-                others = [start for other, start in log.producers.open.items() if other != producer_id]
-                stable = min(others, default=offset + 1)
-                segment.aborted.add(AbortedTransaction(producer_id, first, offset, stable))
-                log.dir_dirty = True
-        except OSError as error:
-            raise log.not_written(segment, position, error) from error
-        header = read_header(batch)
-        if position == 0:
-            segment.first_timestamp = now_ms
-            log.set_roll_time(segment)
-        segment.appended(
-            position, header[LENGTH] + LOG_OVERHEAD, offset, header[MAX_TIMESTAMP], log.config.index_interval_bytes
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        if_open: bool = False,
+    ) -> int:
+        """End a producer's transaction in this partition. Returns the offset up to which the log must be durable for it to be so.
+
+        ``if_open``: only where the log has an open transaction of that producer; who does not know whether the marker was written
+        before a crash asks so. Raises StorageError, and Refusal where the topic was deleted.
+        """
+        batch = build_marker(
+            producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms
         )
-        log.producers.ended(producer_id, epoch, coordinator_epoch, now_ms)
-        log.first_unstable = log.producers.first_unstable()
-        log.publish(offset + 1, segment)
-    log.wake()
-    return offset + 1
+        size = len(batch)
+        state = self._state
+        with state.lock:
+            if state.offline is not None:
+                raise state.why_unavailable()
+            self.writers.pop(producer_id, None)
+            if if_open and producer_id not in state.producers.open:
+                return state.log_end_offset
+            offset = state.log_end_offset
+            segment = state.active
+            assert segment is not None
+            if (
+                segment.size + size > state.config.segment_bytes
+                or now_ms > segment.roll_at_timestamp
+                or now_ms > segment.roll_at_ms
+                or offset - segment.base_offset > MAX_RELATIVE
+            ):
+                segment = self._rolling.roll(now_ms)
+            position = segment.size
+            stamp(batch, 0, offset, state.leader_epoch)
+            try:
+                segment.log.get().pwrite((batch,), position)
+                first = state.producers.open.get(producer_id)
+                if first is not None and not commit:
+                    others = [start for other, start in state.producers.open.items() if other != producer_id]
+                    stable = min(others, default=offset + 1)
+                    segment.aborted.add(AbortedTransaction(producer_id, first, offset, stable))
+                    state.dir_dirty = True
+            except OSError as error:
+                raise state.undo_write(segment, position, error) from error
+            header = read_header(batch)
+            if position == 0:
+                segment.first_timestamp = now_ms
+                self._rolling.set_roll_time(segment)
+            segment.appended(
+                position,
+                header[LENGTH] + LOG_OVERHEAD,
+                offset,
+                header[MAX_TIMESTAMP],
+                state.config.index_interval_bytes,
+            )
+            state.producers.ended(producer_id, epoch, coordinator_epoch, now_ms)
+            state.first_unstable = state.producers.first_unstable()
+            state.publish(offset + 1, segment)
+        self._watchers.wake()
+        return offset + 1
 
+    def aborted(self, offset: int, read: ReadResult, stable: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have records in what was read from ``offset`` on, below ``stable``; oldest marker first.
 
-def aborted(log: "Log", offset: int, read: "ReadResult", stable: int) -> list[AbortedTransaction]:
-    """The aborted transactions that have records in what was read from ``offset`` on, below ``stable``; oldest marker first.
-
-    There may be some more of them that begin behind it. Raises StorageError.
-    """
-    found: list[AbortedTransaction] = []
-    if not read.size:
+        There may be some more of them that begin behind it. Raises StorageError.
+        """
+        found: list[AbortedTransaction] = []
+        if not read.size:
+            return found
+        state = self._state
+        bases, segments = state.view
+        end = -1
+        try:
+            for segment in segments[max(0, bisect_right(bases, offset) - 1) :]:
+                if not len(segment.aborted):
+                    continue
+                if end < 0:
+                    end = self._end_of(read, stable)
+                if segment.aborted.collect(offset, end, found):
+                    break
+        except FileNotFoundError:
+            if segments == state.view.segments:
+                raise state.go_offline("its index of aborted transactions is gone") from None
+            return self.aborted(offset, read, stable)  # deleted under us
+        except OSError as error:
+            raise state.failed("the index of aborted transactions could not be read", error) from error
         return found
-    bases, segments = log.view
-    end = -1
-    try:
-        for segment in segments[max(0, bisect_right(bases, offset) - 1) :]:
-            if not len(segment.aborted):
-                continue
-            if end < 0:
-                end = _end_of(log, read, stable)
-            if segment.aborted.collect(offset, end, found):
-                break
-    except FileNotFoundError:
-        if segments == log.view.segments:
-            raise log.go_offline("its index of aborted transactions is gone") from None
-        return aborted(log, offset, read, stable)  # deleted under us
-    except OSError as error:
-        raise log.failed("the index of aborted transactions could not be read", error) from error
-    return found
 
+    def _end_of(self, read: ReadResult, most: int) -> int:
+        """An offset behind all that was read and, as far as the offset index tells, not far behind; at most ``most``."""
+        region = read.regions[-1]
+        for segment in reversed(self._state.view.segments):
+            if segment.log.path == region.file.path:
+                return min(most, segment.end_offset_at(region.offset + region.size))
+        return most
 
-def _end_of(log: "Log", read: "ReadResult", most: int) -> int:
-    """An offset behind all that was read and, as far as the offset index tells, not far behind; at most ``most``."""
-    region = read.regions[-1]
-    for segment in reversed(log.view.segments):
-        if segment.log.path == region.file.path:
-            return min(most, segment.end_offset_at(region.offset + region.size))
-    return most
-
-
-def describe_producers(log: "Log") -> list[ProducerDescription]:
-    """Raises StorageError, Refusal."""
-    with log.lock:
-        if log.offline is not None:
-            raise log.gone()
-        frozen = log.producers.freeze()
-    return [_describe(key, producer, frozen.open.get(key, -1)) for key, producer in frozen.producers.items()]
+    def describe_producers(self) -> list[ProducerDescription]:
+        """Raises StorageError, Refusal."""
+        state = self._state
+        with state.lock:
+            if state.offline is not None:
+                raise state.why_unavailable()
+            frozen = state.producers.freeze()
+        return [_describe(key, producer, frozen.open.get(key, -1)) for key, producer in frozen.producers.items()]
 
 
 def _describe(producer_id: int, producer: Producer, first_offset: int) -> ProducerDescription:

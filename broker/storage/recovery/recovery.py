@@ -35,6 +35,7 @@ from broker.runtime.open_files import OpenFiles
 from broker.storage.checkpoints import CLEANER_OFFSETS, LOG_STARTS
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.producer_state import CorruptSnapshot, ProducerState
+from broker.storage.log.state import LoadedLog
 from broker.storage.partition_dir import sort_out
 from broker.storage.recovery.replay import aborted_transactions, replay_batch
 from broker.storage.recovery.scan import find_batch, never_written, scan
@@ -87,21 +88,6 @@ class LogOnDisk:
     newest_epoch: int
     index_interval_bytes: int
     now_ms: int
-
-
-@attrs.define
-class LoadedLog:
-    """``segments`` are in order and at least one; the last is the active one. ``snapshots`` are the offsets of snapshot files."""
-
-    segments: list[Segment]
-    log_start_offset: int
-    log_end_offset: int
-    producers: ProducerState
-    snapshots: list[int]
-    scanned_bytes: int = 0
-    cut_bytes: int = 0
-    # What the checkpoint says of the indexes of aborted transactions.
-    aborted_sums: aborted_checkpoint.Sums = attrs.Factory(dict)
 
 
 def load(source: LogOnDisk) -> LoadedLog:

@@ -32,6 +32,7 @@ from broker.storage.data_directory import CHECKPOINTS, write_properties
 from broker.storage.log.log import Log, Surroundings
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log.producer_state import ProducerState
+from broker.storage.log.state import LoadedLog
 from broker.storage.recovery import recovery
 from broker.storage.recovery.adoption import Adoption
 from broker.storage.segments.segment import NEVER, new_segment
@@ -134,7 +135,7 @@ def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, numbe
     """A log whose directory was just made."""
     log = _new_log(around, config.data_dir, info, _log_config(config, info), number)
     segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
-    log.start(recovery.LoadedLog([segment], 0, 0, ProducerState(), []), 0)
+    log.start(LoadedLog([segment], 0, 0, ProducerState(), []), 0)
     return log
 
 
@@ -180,8 +181,8 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
         )
         log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
-        log.offline = StorageError(
-            str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}"
+        log.open_failed(
+            StorageError(str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}")
         )
         logger.error("partition offline", topic=info.name, partition=number, reason=str(error))
     return log
@@ -213,8 +214,7 @@ def _read_epochs(disk: Disk, log: Log) -> None:
         logger.warning("leader epochs ignored", error=str(error))
         epochs = []
     if epochs:
-        log.leader_epochs = epochs
-        log.leader_epoch = epochs[-1][0]
+        log.set_leader_epochs(epochs)
 
 
 def mark_clean_stop(disk: Disk, directory: str) -> None:

@@ -27,7 +27,6 @@ import attrs
 from broker.config.kafka_setting import LONG_MAX
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
-from broker.storage.log import aborted_checkpoint
 from broker.storage.log.log import Log
 from broker.storage.segments.file_names import CLEANED, DELETED, LOG, SNAPSHOT, SWAP, file_name
 from broker.storage.segments.segment import MAX_RELATIVE, CorruptSegment, Segment
@@ -138,7 +137,7 @@ class Cleaning:
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < kept.end_offset]
             # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
-            log.dense_from = max(log.dense_from, kept.end_offset)
+            log.expect_gaps_before(kept.end_offset)
             log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
                 with log.lock:
@@ -160,7 +159,7 @@ class Cleaning:
             if log.deleted:
                 return
             raise log.failed("compaction could not read or write", error) from error
-        log.first_dirty_offset = kept.end_offset
+        log.cleaned_to(kept.end_offset)
 
     def _read_keys(self) -> Iterator[None]:
         """Learn the keys of the part that was not cleaned yet, as many as the memory allows."""
@@ -297,11 +296,7 @@ class Cleaning:
                 cleaned.log.path = final + SWAP
                 disk.sync_dir(log.dir)
                 # From here on the new segment is the one that counts, after a crash too.
-                with log.lock:
-                    first = log.view.segments.index(group[0])
-                    segments = log.view.segments
-                    log.set_segments((*segments[:first], cleaned, *segments[first + len(group) :]))
-                log.read_ends.clear()
+                log.replace_segments(group, cleaned)
                 old = [path for segment in group for path in segment.paths() if path != final]
                 log.discard([path for path in old if not path.endswith(SNAPSHOT)])
                 # Whoever still looks at the old segment must not find the new file under its name.
@@ -323,7 +318,7 @@ class Cleaning:
             # All of a cleaned segment is durable, and of the others what was.
             known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
             known[cleaned] = len(cleaned.aborted)
-            aborted_checkpoint.save(log, {segment: count for segment, count in known.items() if count})
+            log.save_aborted({segment: count for segment, count in known.items() if count})
 
 
 def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:

@@ -3,7 +3,6 @@
 Background thread. Only moves the log start offset; when that is durable, ``Log.drop_old_segments`` takes the files away.
 """
 
-from broker.storage.log import reading
 from broker.storage.log.log import Log
 from broker.storage.segments.segment import Segment
 
@@ -24,7 +23,7 @@ def advance_start(log: Log, now_ms: int) -> bool:
         # Even the newest record is too old: close the active segment, so that it can go too.
         with log.lock:
             if log.offline is not None:
-                raise log.gone()
+                raise log.why_unavailable()
             if log.view.segments[-1] is not segments[-1] or _latest(segments[-1]) >= now_ms - config.retention_ms:
                 count -= 1  # it was appended to meanwhile
             else:
@@ -46,10 +45,10 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int) -> int:
     for segment in segments:
         if segment.size == 0 and segment is segments[-1]:
             break
-        if reading.search(log, lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
+        if log.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
             break
         # What is deleted by mistake is lost, so the time index is not simply believed.
-        reading.search(log, segment.check_largest)
+        log.search(segment.check_largest)
         if _latest(segment) >= oldest_ms:
             break
         count += 1

@@ -112,7 +112,7 @@ class Scrub:
         self._position, self._offset = found.position, found.offset
         if found.bad:
             where = f"no valid record batch at position {found.position} (offset {found.offset})"
-            log.recovery_point = min(log.recovery_point, found.offset)
+            log.distrust_from(found.offset)
             raise log.go_offline(f"{segment.log.path} is damaged: {where}")
         if self._position >= end:
             self._offset = self._after(log, segment)

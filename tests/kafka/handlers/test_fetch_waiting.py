@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker.network.work import INLINE_ENTRIES, WATCHED_ALWAYS
-from broker.storage.log.log import Log
+from broker.storage.log.reading import LogReader
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
@@ -29,13 +29,13 @@ def kafka() -> Iterator[Kafka]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions that were read, one entry for each time."""
     seen: list[int] = []
-    read = Log.read
+    read = LogReader.read
 
-    def counted(self: Log, *args: Any, **options: Any) -> Any:
-        seen.append(self.partition)
+    def counted(self: LogReader, *args: Any, **options: Any) -> Any:
+        seen.append(self._state.partition)
         return read(self, *args, **options)
 
-    monkeypatch.setattr(Log, "read", counted)
+    monkeypatch.setattr(LogReader, "read", counted)
     return seen
 
 

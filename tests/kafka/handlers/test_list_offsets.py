@@ -118,7 +118,7 @@ def test_the_leader_epoch_that_the_client_knows_is_checked(kafka: Kafka, version
     topic = kafka.topic()
     log = kafka.inside.logs.get(topic, 0)
     assert log is not None
-    log.leader_epoch = 3
+    log.set_leader_epochs([(3, 0)])
     errors = [ask(kafka, topic, LATEST, version=version, epoch=epoch).error_code for epoch in (-1, 2, 3, 4)]
     assert [
         ErrorCode.none,

@@ -498,7 +498,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
         for key in (T0, T1):
             log = house.log(*key)
             assert log.last_stable_offset == log.high_watermark
-            assert not log.writers
+            assert not log._transactions.writers
         with pytest.raises(Refusal):
             house.write(me, T0, b"zombie")
         new = house.init()

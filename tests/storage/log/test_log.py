@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.errors import Refusal, StorageError
 from broker.storage.log import append_rules
-from broker.storage.log.log import AppendInfo
+from broker.storage.log.append import AppendInfo
 from broker.storage.refusals import (
     BatchesTooLarge,
     BatchTooLarge,
@@ -417,10 +417,10 @@ def test_an_io_error_takes_the_partition_offline_and_only_it(storage: Storage) -
 def test_a_slow_write_is_remembered_for_a_while(storage: Storage) -> None:
     log = storage.create()
     append(log, b"a")
-    assert log.slow_until <= storage.clock.monotonic()
+    assert log.state.slow_until <= storage.clock.monotonic()
     storage.disk.before = lambda what, path: storage.clock.sleep_ms(6) if what == "write" else None
     append(log, b"a")
-    assert log.slow_until > storage.clock.monotonic()
+    assert log.state.slow_until > storage.clock.monotonic()
 
 
 # -- watching --------------------------------------------------------------------------------------------------------------

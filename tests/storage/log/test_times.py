@@ -152,7 +152,7 @@ def test_a_batch_of_garbage_is_answered_for_as_a_whole_and_harms_nobody(storage:
         assert log.offline is None
         storage.crash()
         log = storage.log()
-        log.log_start_offset = 0
+        log.state.log_start_offset = 0
 
 
 def test_damage_of_the_disk_takes_the_partition_offline(storage: Storage) -> None:

@@ -476,7 +476,7 @@ def test_a_marker_goes_some_time_after_the_last_record_of_its_transaction(storag
     storage.crash()
     log = storage.log()
     assert {b"first", b"stays"} < set(committed(log))
-    assert log.first_unstable is None
+    assert log.state.first_unstable is None
 
 
 def test_a_marker_stays_while_an_empty_batch_of_its_transaction_does(storage: Storage) -> None:
@@ -493,7 +493,7 @@ def test_a_marker_stays_while_an_empty_batch_of_its_transaction_does(storage: St
         path.unlink()
     storage.open()
     log = storage.log()
-    assert log.first_unstable is None
+    assert log.state.first_unstable is None
     producer = log.producers.get(7)
     assert producer is not None
     assert producer.next_sequence == 1

@@ -1,0 +1,207 @@
+"""Appending record batches: checked, stamped with offsets, written to the page cache, published to readers.
+
+Any thread. The batch is checked before ``lock`` is taken, and watchers are called after it is given back.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.runtime.disk import File
+from broker.runtime.threads import Lock
+from broker.storage.log import append_rules
+from broker.storage.log.append_rules import LARGEST_CODEC, SPECIAL
+from broker.storage.log.log_config import LogConfig
+from broker.storage.log.rolling import Rolling
+from broker.storage.log.state import LogState
+from broker.storage.log.transactions import Transactions
+from broker.storage.log.watchers import Watchers
+from broker.storage.refusals import BatchesTooLarge
+from broker.storage.segments.segment import LAST_DELTA, LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Header, Segment
+from protocol.checksum import crc32c
+from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
+from protocol.kafka.records.records import SMALLEST_RECORD
+
+# A write to the page cache takes microseconds; one that took this long was throttled, and the next ones will be.
+SLOW_WRITE_S = 0.005
+SLOW_FOR_S = 0.5
+
+_STAMP = struct.Struct(">qii")  # base offset, batch length, leader epoch: the first 16 bytes of a batch
+_NO_HEADER: Header = (0,) * 13
+_unpack = HEADER.unpack_from
+_new_info = tuple.__new__
+
+
+class AppendInfo(NamedTuple):
+    """``log_append_time_ms`` is -1 unless the topic has LogAppendTime."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class Appender:
+    __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_config",
+        "_flush_messages",
+        "_flush_to",
+        "_index_interval",
+        "_large",
+        "_max_batch",
+        "_opaque",
+        "_rolling",
+        "_segment_bytes",
+        "_state",
+        "_transactions",
+        "_watchers",
+    )
+
+    def __init__(
+        self,
+        state: LogState,
+        rolling: Rolling,
+        transactions: Transactions,
+        watchers: Watchers,
+        flush_to: Callable[[int], None],
+        large: Lock,
+    ) -> None:
+        """``large`` is held while a batch is open that is large inside (``inspection.py``)."""
+        self._state = state
+        self._rolling = rolling
+        self._transactions = transactions
+        self._watchers = watchers
+        self._flush_to = flush_to
+        self._large = large
+        self.configure(state.config)
+
+    def configure(self, config: LogConfig) -> None:
+        """What every append needs of the topic's settings, in the shape it needs it."""
+        self._config = config
+        self._opaque = not (config.compact or config.log_append_time or config.compression_codec is not None)
+        self._max_batch = config.max_message_bytes
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._segment_bytes = config.segment_bytes
+        self._index_interval = config.index_interval_bytes
+        self._flush_messages = config.flush_messages
+
+    def append(self, records: memoryview, *, now_ms: int) -> AppendInfo:
+        """Store the record batches in ``records`` (writable: offsets are written into it); they are then in the page cache.
+
+        Raises a Refusal that says what is wrong with them, StorageError where they could not be written: then
+        nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: ``duplicate``
+        is set and the offsets are the ones it has.
+        """
+        size = len(records)
+        try:
+            header: Header = _unpack(records)
+        except struct.error:
+            header = _NO_HEADER
+        _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
+        found: list[tuple[int, Header]] = [(0, header)]
+        appended_ms = -1
+        if not (  # one batch, with nothing to be said about it
+            self._opaque
+            and length + LOG_OVERHEAD == size <= self._max_batch
+            and magic == MAGIC
+            and not attributes & SPECIAL
+            and last_delta == count - 1
+            and count > 0
+            and attributes & 7 <= LARGEST_CODEC
+            # As many as would fit without a codec. A batch that claims more than that is looked at more closely.
+            and count * SMALLEST_RECORD <= size - HEADER_SIZE
+            and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
+            and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
+            and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
+            and crc32c(records[21:]) == crc
+        ):
+            records, found = append_rules.examine(records, self._config, now_ms, self._large)
+            size = len(records)
+            last_delta = sum(header[LAST_DELTA] + 1 for _, header in found) - 1
+            max_ts = max(header[MAX_TIMESTAMP] for _, header in found)
+            _, header = found[0]  # only a lone batch may have a producer id
+            attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
+            if self._config.log_append_time:
+                appended_ms = now_ms
+        state = self._state
+        with state.lock:
+            if state.offline is not None:
+                raise state.why_unavailable()
+            if producer_id >= 0:
+                seen = state.producers.check(producer_id, epoch, sequence, last_delta)
+                if seen is not None:
+                    if self._config.log_append_time:
+                        appended_ms = seen.timestamp
+                    return AppendInfo(seen.base_offset, seen.last_offset, appended_ms, state.log_start_offset, True)
+                if attributes & TRANSACTIONAL or state.first_unstable is not None:
+                    self._transactions.check(producer_id, epoch, bool(attributes & TRANSACTIONAL))
+            base_offset = state.log_end_offset
+            last_offset = base_offset + last_delta
+            segment = state.active
+            assert segment is not None
+            position = segment.size
+            if (
+                position + size > self._segment_bytes
+                or max_ts > segment.roll_at_timestamp
+                or now_ms > segment.roll_at_ms
+                or last_offset - segment.base_offset > MAX_RELATIVE
+            ):
+                segment = self._begin_segment(size, last_delta, now_ms)
+                position = segment.size
+            offset = base_offset
+            for at, header in found:
+                _STAMP.pack_into(records, at, offset, header[LENGTH], state.leader_epoch)
+                offset += header[LAST_DELTA] + 1
+            file = segment.log.file or self._reopen(segment)
+            monotonic = state.clock.monotonic
+            started = monotonic()
+            try:
+                file.pwrite((records,), position)
+            except OSError as error:
+                raise state.undo_write(segment, position, error) from error
+            took = monotonic() - started
+            if took > SLOW_WRITE_S:
+                state.slow_until = started + took + SLOW_FOR_S
+            if position == 0:
+                segment.first_timestamp = max_ts
+                self._rolling.set_roll_time(segment)
+            offset = base_offset
+            for at, header in found:
+                offset += header[LAST_DELTA] + 1
+                segment.appended(
+                    position + at,
+                    header[LENGTH] + LOG_OVERHEAD,
+                    offset - 1,
+                    header[MAX_TIMESTAMP],
+                    self._index_interval,
+                )
+            if producer_id >= 0:
+                state.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, max_ts, now_ms)
+                if attributes & TRANSACTIONAL:
+                    state.producers.began(producer_id, base_offset)
+                    state.first_unstable = state.producers.first_unstable()
+            state.log_end_offset = state.high_watermark = offset
+            state.tail = (offset, segment, segment.size)
+        if offset - state.durable_offset >= self._flush_messages:
+            self._flush_to(offset)
+        if self._watchers.callbacks:
+            self._watchers.wake()
+        return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
+
+    def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
+        """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal where no segment can hold them."""
+        if size > self._segment_bytes or last_delta > MAX_RELATIVE:
+            raise BatchesTooLarge(
+                f"{size} bytes of records do not fit a segment of {self._segment_bytes}.",
+            )
+        return self._rolling.roll(now_ms)
+
+    def _reopen(self, segment: Segment) -> File:
+        try:
+            return segment.log.get()
+        except OSError as error:
+            raise self._state.failed("the active segment could not be opened", error) from error

@@ -1,0 +1,235 @@
+"""The state of one log: the fields that its components share, and the failures that change them.
+
+``Log`` (``log.py``) makes one ``LogState`` and gives it to its components, each of which does one thing to it: append, read, make
+durable, trim. What only one component needs is that component's own. Any thread may use a log.
+
+Locks, in the order in which one thread may take them:
+
+1. ``files_lock``, while files of closed segments are renamed or made again. Its holder waits for the disk; no append and no
+   read takes it. Or ``Durability.sync_lock``, so that one thread at a time fsyncs the data of this log. No thread takes both.
+2. ``lock``, for everything that changes the end of the log or the row of its segments. Its holder may write to the page
+   cache, make files and flush indexes. It does not fsync, with one exception: a new segment begun after a failed write was
+   taken back (``cut``).
+3. The locks of indexes and open files.
+
+What is read without a lock, and why that is safe, with or without the GIL:
+
+- A load or store of one attribute is atomic, and who sees the new value also sees what was written before it. So a reader
+  takes what belongs together from one attribute: ``tail`` and ``view`` are tuples that are replaced, never changed.
+- ``tail`` is stored last, after the bytes, the index entries and the offsets. The bytes below the size in it never change, and
+  an index entry never disagrees with them.
+- Each offset alone only rises, so that one that was read a moment ago is at worst too low: a reader sees less than there is. The
+  exception is ``recovery_point``, which the scrub puts back.
+- ``first_unstable`` is set before the ``tail`` that shows a transaction's first batch, and moves on before the ``tail`` that
+  shows its marker; for an ABORT the index of aborted transactions has its entry by then.
+- ``offline`` and ``deleted`` are set once. A thread that does not see them yet finishes the one operation it has begun.
+- A segment that left ``view`` keeps its bytes while it is open; opened anew it shows as a missing file, and the look-up begins
+  again (``LogReader.search``).
+"""
+
+import errno
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+import attrs
+
+from broker.errors import Refusal, StorageError
+from broker.log import get_logger
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk
+from broker.runtime.threads import Lock
+from broker.storage.log.aborted_checkpoint import Sums
+from broker.storage.log.log_config import LogConfig
+from broker.storage.log.producer_state import ProducerState
+from broker.storage.refusals import UnknownTopic
+from broker.storage.segments.segment import Segment
+
+logger = get_logger("storage")
+
+# Errors that pass: no space, too many files. Others (EIO, a read-only file system) take the partition offline.
+_TRANSIENT = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EINTR,
+}
+
+
+class View(NamedTuple):
+    """The row of segments at one moment, with their base offsets."""
+
+    bases: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+
+@attrs.define
+class LoadedLog:
+    """What recovery has found on disk. ``segments`` are in order and at least one; the last is the active one. ``snapshots`` are
+    the offsets of snapshot files."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    producers: ProducerState
+    snapshots: list[int]
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    # What the checkpoint says of the indexes of aborted transactions.
+    aborted_sums: Sums = attrs.Factory(dict)
+
+
+class LogState:
+    """The shared fields of one log, grouped by what guards each group."""
+
+    __slots__ = (
+        "active",
+        "clock",
+        "config",
+        "cut",
+        "deleted",
+        "dense_from",
+        "dir",
+        "dir_dirty",
+        "disk",
+        "durable_offset",
+        "files_lock",
+        "first_dirty_offset",
+        "first_unstable",
+        "high_watermark",
+        "leader_epoch",
+        "lock",
+        "log_end_offset",
+        "log_start_offset",
+        "offline",
+        "partition",
+        "producers",
+        "recovery_point",
+        "saved_point",
+        "saved_start",
+        "slow_until",
+        "tail",
+        "topic",
+        "topic_id",
+        "view",
+        "wake_soon",
+    )
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        wake_soon: Callable[[], None],
+    ) -> None:
+        """``wake_soon`` calls the log's watchers from another thread."""
+        # -- Never change.
+        self.disk = disk
+        self.clock = clock
+        self.dir = directory
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.wake_soon = wake_soon
+        self.lock = Lock()
+        self.files_lock = Lock()
+
+        # -- Replaced as a whole by the thread that changes the topic's settings; ``LogManager`` has one at a time.
+        self.config = config
+
+        # -- Set by the thread that opens the log, before others know of it.
+        self.leader_epoch = 0
+
+        # -- Changed under ``lock``; all but ``producers`` and ``cut`` are also read without it.
+        # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
+        self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
+        self.deleted = False
+        self.log_start_offset = 0  # the first that is served
+        self.log_end_offset = 0  # the next to be given
+        self.high_watermark = 0  # the end of what consumers see; without replicas it is the log end offset
+        self.view = View((), ())
+        # What a reader needs of the end, published as one: high watermark, active segment, its size.
+        self.tail: tuple[int, Segment | None, int] = (0, None, 0)
+        self.active: Segment | None = None
+        self.producers = ProducerState()
+        self.first_unstable: int | None = None  # where the oldest open transaction begins
+        # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
+        self.slow_until = 0.0
+        self.cut = False  # a failed write was taken back from the active segment, and that is not durable yet
+        self.dir_dirty = False  # a file was made that is not durable in its directory
+
+        # -- Changed under ``Durability.sync_lock``: everything before it is fsynced.
+        self.durable_offset = 0
+
+        # -- Changed by the background thread, or by the threads that close the logs after it has ended.
+        self.recovery_point = 0  # before it everything is so durable that recovery need not look at it
+        self.first_dirty_offset = 0  # compaction has seen what is before
+        self.dense_from = 0  # no gap between offsets reaches beyond here
+
+        # -- Changed by the thread that has just written the checkpoint files: what these say.
+        self.saved_point = 0  # of the recovery point
+        self.saved_start = 0  # of the log start offset
+
+    # -- the row of segments and the end -------------------------------------------------------------------------------
+
+    def publish(self, end_offset: int, segment: Segment) -> None:
+        """Let readers see the log up to ``end_offset``. ``lock`` is held."""
+        self.log_end_offset = self.high_watermark = end_offset
+        self.tail = (end_offset, segment, segment.size)
+
+    def set_segments(self, segments: tuple[Segment, ...]) -> None:
+        """``lock`` is held."""
+        self.view = View(tuple(segment.base_offset for segment in segments), segments)
+
+    def segments_from(self, offset: int) -> tuple[Segment, ...]:
+        """The segments that have ``offset`` or later ones in them, at least the last. ``lock`` is held."""
+        segments = self.view.segments
+        first = len(segments) - 1
+        while first > 0 and segments[first].base_offset > offset:
+            first -= 1
+        return segments[first:]
+
+    # -- failures ------------------------------------------------------------------------------------------------------
+
+    def undo_write(self, segment: Segment, position: int, error: OSError) -> StorageError:
+        """Cut a batch that was written in part: it must not stay where the next one goes, or at the end of the segment. ``lock``
+        is held. Returns the error to raise."""
+        try:
+            segment.log.get().truncate(position)
+            self.cut = True
+        except OSError as second:
+            return self.go_offline(f"a failed write ({error}) could not be undone: {second}")
+        return self.failed("records could not be written", error)
+
+    def failed(self, what: str, error: OSError) -> StorageError:
+        """What to raise for an error of the machine. Unless it is one that passes, the partition goes offline."""
+        if error.errno in _TRANSIENT:
+            return StorageError(f"{self.topic}-{self.partition}: {what}: {error}")
+        return self.go_offline(f"{what}: {error}")
+
+    def go_offline(self, why: str) -> StorageError:
+        """From now on every use fails, until the broker is started again and recovery has looked at the files. Any thread, with
+        any lock. Returns the error to raise."""
+        message = f"{self.topic}-{self.partition} is offline: {why}"
+        if self.offline is None:
+            # Never raised itself: it would gather the frames of all who raise it, with their files and buffers.
+            self.offline = StorageError(message)
+            logger.error("partition offline", topic=self.topic, partition=self.partition, reason=why)
+            self.wake_soon()  # not here: ``lock`` may be held
+        return StorageError(message)
+
+    def why_unavailable(self) -> Refusal | StorageError:
+        """Why the log cannot be used."""
+        if self.deleted:
+            return UnknownTopic(f"{self.topic}-{self.partition} was deleted.")
+        assert self.offline is not None
+        return StorageError(str(self.offline))
