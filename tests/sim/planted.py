@@ -32,7 +32,8 @@ from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.reading import LogReader
 from broker.storage.log.state import LogState
 from broker.storage.log.watchers import Watchers
-from broker.storage.recovery import recovery
+from broker.storage.recovery import verification
+from broker.storage.recovery.on_disk import drop
 from broker.storage.upkeep.flusher import Flusher
 from tests.sim.disk import SimDisk
 
@@ -104,7 +105,7 @@ def _lost_wakeup(_: Any) -> Any:
 def _torn_tail_kept(_: Any) -> Any:
     def cut(source: Any, loaded: Any, number: int, position: int, end: int) -> None:
         loaded.segments[number].size = end
-        recovery._drop(source, loaded, number + 1)
+        drop(source, loaded, number + 1)
 
     return cut
 
@@ -266,10 +267,10 @@ _ALL = [
         _durable_too_far,
     ),
     Bug("directory_not_synced", "a new file's name is not made durable", SimDisk, "sync_dir", _uncounted),
-    Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", recovery, "_cut", _torn_tail_kept),
+    Bug("torn_tail_kept", "recovery keeps what a crash left of the last batch", verification, "_cut", _torn_tail_kept),
     Bug("failed_write_left", "half a batch stays after a failed write", LogState, "undo_write", _failed_write_left),
     Bug("sequence_unchecked", "sequence numbers are not looked at", ProducerState, "check", _uncounted),
-    Bug("producers_forgotten", "recovery does not rebuild producer state", recovery, "replay_batch", _uncounted),
+    Bug("producers_forgotten", "recovery does not rebuild producer state", verification, "replay_batch", _uncounted),
     Bug(
         "high_watermark_beyond", "one more record is promised than is there", LogReader, "read", _high_watermark_beyond
     ),

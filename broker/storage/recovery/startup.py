@@ -35,6 +35,7 @@ from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.state import LoadedLog
 from broker.storage.recovery import recovery
 from broker.storage.recovery.adoption import Adoption
+from broker.storage.recovery.on_disk import LogOnDisk
 from broker.storage.segments.segment import NEVER, new_segment
 from broker.storage.topic import TopicInfo
 
@@ -165,7 +166,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
         if LEADER_EPOCHS in names:
             _read_epochs(around.disk, log)
         loaded = recovery.load(
-            recovery.LogOnDisk(
+            LogOnDisk(
                 files=around.files,
                 directory=log.dir,
                 names=names,

@@ -1,0 +1,98 @@
+"""Finishing what deletion and compaction had begun when the broker died: files on their way in and out of a directory.
+
+At the start, on the thread that opens the broker, by the names of the files alone (but for ``finish_swap``, which reads headers).
+"""
+
+from collections.abc import Iterable
+
+from broker.runtime.open_files import OpenFiles
+from broker.storage.partition_dir import sort_out
+from broker.storage.recovery.on_disk import LogOnDisk
+from broker.storage.segments.file_names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    offset_of,
+)
+from broker.storage.segments.segment import BASE_OFFSET, LAST_DELTA, Segment
+
+_INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+_PASSING = (DELETED, CLEANED, SWAP, ".tmp")  # the ends of names that files do not keep
+
+
+def tidy(source: LogOnDisk) -> list[str]:
+    """Finish what deletion and compaction had begun. Returns the names of the files that are left."""
+    disk, directory = source.files.disk, source.directory
+    changed = False
+    names = source.names
+    if not any(name.endswith(_PASSING) for name in names) and not _stray_indexes(names):
+        return names
+    left_over = [name for name in names if name.endswith(_PASSING) and not name.endswith(SWAP)]
+    for name in left_over:
+        disk.remove(f"{directory}/{name}")
+        changed = True
+    if any(name.endswith(SWAP) for name in names):
+        for name in names:
+            if name.endswith(LOG + SWAP):
+                finish_swap(source.files, directory, name)
+        names = _own(disk.listdir(directory))
+        for name in names:
+            if name.endswith(SWAP):
+                disk.remove(f"{directory}/{name}")
+        changed = True
+    names = [name for name in names if not name.endswith(_PASSING)]
+    for name in _stray_indexes(names):
+        disk.remove(f"{directory}/{name}")
+        changed = True
+    if changed:
+        disk.sync_dir(directory)
+        names = _own(disk.listdir(directory))
+    return names
+
+
+def _stray_indexes(names: list[str]) -> list[str]:
+    """Those that have no log file."""
+    logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
+    return [name for name in names if name.endswith(_INDEXES) and name.rpartition(".")[0] not in logs]
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    return sorted(sort_out(names).own)
+
+
+def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
+    """A compacted segment was complete and about to replace the ones it was made from: their files go, its file gets its name.
+
+    In two durable steps: were the new name to survive a crash and the removals not, old and new segments would overlap.
+    The index of aborted transactions gets its name before the log does: as long as there is a ``.swap`` log, this runs again.
+    The index that has the name is the new one then, or an old one that is to be replaced, or one of which no record is left.
+    """
+    disk = files.disk
+    base = offset_of(name, LOG + SWAP)
+    if base is None:
+        return
+    swapped = Segment(files, directory, base, 0, 0)
+    swapped.log.path += SWAP
+    end_offset = base
+    for _, header in swapped.walk(0, swapped.log.get().size()):
+        end_offset = header[BASE_OFFSET] + header[LAST_DELTA] + 1
+    swapped.drop_files()
+    aborted = f"{directory}/{file_name(base, TXN_INDEX)}"
+    for other in disk.listdir(directory):
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
+            offset = offset_of(other, suffix)
+            if offset is None or not base <= offset < max(end_offset, base + 1):
+                continue
+            if offset > base or suffix not in (LOG, TXN_INDEX):
+                disk.remove(f"{directory}/{other}")
+    disk.sync_dir(directory)
+    if disk.exists(aborted + SWAP):
+        disk.rename(aborted + SWAP, aborted)
+        disk.sync_dir(directory)
+    disk.rename(f"{directory}/{name}", f"{directory}/{file_name(base, LOG)}")
+    disk.sync_dir(directory)

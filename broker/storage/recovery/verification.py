@@ -1,0 +1,154 @@
+"""Verifying a log from its recovery point on: every batch, with the indexes and the producer state made from them.
+
+At the start, on the thread that opens the broker. What is found and what is done then is the table in ``recovery.py``.
+"""
+
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.storage.log.producer_state import CorruptSnapshot, ProducerState
+from broker.storage.log.state import LoadedLog
+from broker.storage.recovery.on_disk import LogOnDisk, drop
+from broker.storage.recovery.replay import replay_batch
+from broker.storage.recovery.scan import find_batch, never_written, scan
+from broker.storage.segments.file_names import SNAPSHOT, file_name
+from broker.storage.segments.index_file import CorruptIndex
+from broker.storage.segments.segment import BASE_OFFSET, LAST_DELTA, LENGTH, MAX_TIMESTAMP, Header, Segment
+from protocol.kafka.records.batch import LOG_OVERHEAD
+
+logger = get_logger("storage")
+
+
+def verify(source: LogOnDisk, loaded: LoadedLog) -> None:
+    """From the recovery point on: verify, cut, index, and continue the producer state."""
+    segments = loaded.segments
+    point = source.recovery_point
+    first = max((i for i, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+    position, offset = start_of_scan(segments[first], point)
+    known = _load_producers(source, loaded, max(point, segments[0].base_offset))
+    _replay(source, loaded, known, first, position)
+    number = first
+    while number < len(segments):
+        segment = segments[number]
+        if number > first:
+            position, offset = 0, max(offset, segment.base_offset)
+        offset = _verify_segment(source, loaded, number, position, offset, known)
+        number += 1
+    loaded.log_end_offset = max(offset, loaded.segments[-1].base_offset)
+    if loaded.log_end_offset < point:
+        raise source.lost(loaded.log_end_offset)
+    for stray in [s for s in loaded.snapshots if s > loaded.log_end_offset]:
+        source.files.disk.remove(f"{source.directory}/{file_name(stray, SNAPSHOT)}")
+        loaded.snapshots.remove(stray)
+
+
+def start_of_scan(segment: Segment, recovery_point: int) -> tuple[int, int]:
+    """The indexed batch before the recovery point, and its base offset; the segment's begin if the index does not help."""
+    indexed = segment.offsets.batch_before(recovery_point)
+    if indexed is not None:
+        header = segment.header(indexed[1], segment.size)
+        if header is not None and header[BASE_OFFSET] + header[LAST_DELTA] == indexed[0]:
+            return indexed[1], header[BASE_OFFSET]
+    return 0, segment.base_offset
+
+
+def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, offset: int, known: int) -> int:
+    """Verify one segment from ``position`` (which has ``offset``) on. Returns the offset that follows."""
+    segment, last = loaded.segments[number], number == len(loaded.segments) - 1
+    end = segment.size
+    segment.start_indexes_from(position, offset)
+    producers = loaded.producers
+
+    def on_batch(at: int, header: Header) -> None:
+        size, last_offset = header[LENGTH] + LOG_OVERHEAD, header[BASE_OFFSET] + header[LAST_DELTA]
+        segment.index(at, size, last_offset, header[MAX_TIMESTAMP], source.index_interval_bytes)
+        if header[BASE_OFFSET] >= known:
+            aborted = replay_batch(producers, segment, at, header, source.now_ms)
+            if aborted is not None:
+                segment.aborted.add(aborted)
+
+    segment.aborted.truncate_from(max(offset, known))
+    file = segment.log.get()
+    dense_from = source.dense_from
+    good, offset, _ = scan(
+        file,
+        position,
+        end,
+        offset,
+        base_offset=segment.base_offset,
+        dense_from=dense_from,
+        newest_epoch=source.newest_epoch,
+        on_batch=on_batch,
+    )
+    loaded.scanned_bytes += good - position
+    segment.size = segment.hot_from = good
+    if good < end:
+        follows = find_batch(file, good + 1, end, offset)
+        if follows is None and offset < source.recovery_point:
+            raise source.lost(offset)
+        torn = follows is None and (last or segment.torn_at(good, end))
+        if not torn and not never_written(file, good, end if follows is None else follows):
+            raise StorageError(
+                f"{segment.log.path} is damaged: no valid record batch at position {good} (offset {offset}), "
+                + ("and valid ones behind it" if follows is not None else "and another segment behind it")
+                + "; nothing was changed"
+            )
+        _cut(source, loaded, number, good, end)
+    elif (
+        not last
+        and dense_from < loaded.segments[number + 1].base_offset
+        and offset < loaded.segments[number + 1].base_offset
+    ):
+        if offset < source.recovery_point:
+            raise source.missing(offset, loaded.segments[number + 1].base_offset)
+        _cut(source, loaded, number, good, end)
+    elif not last:
+        segment.keep_indexes()
+    return offset
+
+
+def _cut(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, end: int) -> None:
+    segment = loaded.segments[number]
+    dropped = sum(s.size for s in loaded.segments[number + 1 :])
+    logger.warning("torn tail cut", path=segment.log.path, position=position, bytes=end - position + dropped)
+    loaded.cut_bytes += end - position + dropped
+    file = segment.log.get()
+    file.truncate(position)
+    file.sync()  # once another segment follows, nobody would cut here again
+    drop(source, loaded, number + 1)
+
+
+def _load_producers(source: LogOnDisk, loaded: LoadedLog, point: int) -> int:
+    """Read the newest good snapshot that is not newer than ``point``; returns its offset: batches from there on are not in it."""
+    if source.clean and point not in loaded.snapshots:
+        return point  # a stop in order writes one unless there is nothing to write
+    for offset in sorted(loaded.snapshots, reverse=True):
+        if offset > point:
+            continue
+        path = f"{source.directory}/{file_name(offset, SNAPSHOT)}"
+        file = source.files.disk.open(path, read_only=True)
+        try:
+            loaded.producers = ProducerState.from_snapshot(file.pread(file.size(), 0))
+            return offset
+        except CorruptSnapshot as error:
+            logger.warning("snapshot ignored", path=path, error=str(error))
+            loaded.snapshots.remove(offset)
+            source.files.disk.remove(path)
+        finally:
+            file.close()
+    return loaded.segments[0].base_offset
+
+
+def _replay(source: LogOnDisk, loaded: LoadedLog, known: int, first: int, position: int) -> None:
+    """Continue the producer state with the batches between the snapshot and where the scan begins."""
+    for number, segment in enumerate(loaded.segments[: first + 1]):
+        following = loaded.segments[number + 1].base_offset if number < first else None
+        if following is not None and following <= known:
+            continue
+        end = position if number == first else segment.size
+        try:
+            begin = segment.locate(known, end) if known > segment.base_offset else 0
+        except CorruptIndex:
+            begin = 0
+        for at, header in segment.walk(begin, end):
+            if header[BASE_OFFSET] >= known:
+                replay_batch(loaded.producers, segment, at, header, source.now_ms)
