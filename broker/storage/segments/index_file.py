@@ -1,8 +1,8 @@
 """A file of equal-sized, sorted entries with two numbers each: what the offset index and the time index have in common.
 
-Who appends holds the log's lock; any thread may search. The newest entries, at most a page of them, are in memory only:
-an index can always be made again from the log, so it is written a page at a time and trusted after a crash only up to the
-recovery point. Searching reads a page of the file and keeps that one page; so memory does not grow with the log.
+A thread that appends holds the log's lock; any thread may search. The newest entries, at most a page of them, are in memory
+only: an index can always be rebuilt from the log, so it is written a page at a time, and after a crash it is trusted only up to
+the recovery point. A search reads one page of the file and keeps it, so memory does not grow with the log.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,14 +25,14 @@ class CorruptIndex(Exception):
 
 
 class Page(NamedTuple):
-    """Entries ``first`` .. of the file, as two columns."""
+    """The entries of the file from number ``first`` on, as two columns."""
 
     first: int
     columns: tuple[Column, Column]
 
 
 class IndexFile:
-    """Entries are pairs; the first number rises strictly, the second rises or stays."""
+    """Entries are pairs. From entry to entry the first number rises; the second rises or stays."""
 
     ENTRY: Struct
     PAGE_ENTRIES: int
@@ -44,7 +44,7 @@ class IndexFile:
         self._mutex = Lock()
         self._tail: tuple[list[int], list[int]] = ([], [])
         self._page: Page | None = None
-        self._stored = -1  # entries in the file; -1: not looked at yet
+        self._stored = -1  # entries in the file; -1: not counted yet
 
     def _decode(self, data: bytes) -> tuple[Column, Column]:
         first, second = zip(*self.ENTRY.iter_unpack(data), strict=True)
@@ -58,13 +58,13 @@ class IndexFile:
         if stored < 0:
             try:
                 stored = self.cached.size() // self.ENTRY.size
-            except FileNotFoundError:  # made when the first page is full
+            except FileNotFoundError:  # it is made when the first page is full
                 stored = 0
             self._stored = stored
         return stored
 
     def append(self, first: int, second: int) -> None:
-        """The log's lock is held. A full page goes to the file; where that fails it stays in memory until it can."""
+        """The log's lock is held. A full page is written to the file; if that fails, it stays in memory until it succeeds."""
         with self._mutex:
             self._tail[0].append(first)
             self._tail[1].append(second)
@@ -72,12 +72,12 @@ class IndexFile:
             try:
                 self.flush()
             except OSError:
-                # The record is stored and must not fail for its index. If the disk stays full, appends of records fail too,
-                # so this does not grow; and whoever closes the segment flushes again and reports it.
+                # The record is stored and must not fail for its index. If the disk stays full, appends of records fail too, so
+                # this does not grow. Closing the segment flushes again and reports the error.
                 pass
 
     def flush(self) -> None:
-        """Write the entries that are only in memory; makes the file. The log's lock is held."""
+        """Write the entries that are only in memory, and make the file if it is missing. The log's lock is held."""
         stored = self._stored_entries()
         firsts, seconds = self._tail
         file = self.cached.create()
@@ -95,9 +95,9 @@ class IndexFile:
             self.cached.get().sync()
 
     def truncate(self, entries: int) -> None:
-        """Keep the first ``entries``. The log's lock is held, or nobody else knows the log yet."""
+        """Keep the first ``entries``. The log's lock is held, or no other thread knows the log yet."""
         if entries == len(self):
-            return  # and no file is made for an index that has nothing in it
+            return  # an empty index gets no file
         self.flush()
         self.cached.get().truncate(entries * self.ENTRY.size)
         with self._mutex:
@@ -107,7 +107,7 @@ class IndexFile:
     def floor(self, key: int, column: int) -> tuple[int, int] | None:
         """The last entry whose number in ``column`` is at most ``key``; None if there is none.
 
-        Of a damaged file, whose entries are not sorted, it is some entry that is at most ``key``.
+        If the file is damaged and its entries are not sorted, the result is some entry that is at most ``key``.
         """
         with self._mutex:
             tail = self._tail
@@ -125,7 +125,7 @@ class IndexFile:
         return page.columns[0][at], page.columns[1][at]
 
     def ceiling(self, key: int, column: int) -> tuple[int, int] | None:
-        """The first entry with ``key`` or more in ``column``."""
+        """The first entry with ``key`` or more in ``column``; None if there is none."""
         number = self.count_below(key, column)
         if number < self._stored_entries():
             return self.entry(number)
@@ -144,13 +144,13 @@ class IndexFile:
     def entry(self, number: int) -> tuple[int, int]:
         """Entry ``number`` of the file."""
         data = self.cached.get().pread(self.ENTRY.size, number * self.ENTRY.size)
-        if len(data) < self.ENTRY.size:  # cut since it was measured: as good as an entry that leads nowhere
+        if len(data) < self.ENTRY.size:  # the file was cut since it was measured: no header fits this entry
             return -1, -1
         first, second = self.ENTRY.unpack(data)
         return first, second
 
     def count_below(self, key: int, column: int) -> int:
-        """How many entries have a number in ``column`` that is less than ``key``. All of them are in the file."""
+        """How many entries have a number in ``column`` that is less than ``key``. They are all in the file."""
         low, high = 0, self._stored_entries()
         while low < high:
             middle = (low + high) // 2
@@ -161,7 +161,7 @@ class IndexFile:
         return low
 
     def _find_page(self, key: int, column: int, stored: int) -> Page | None:
-        """The page in which ``floor`` is found: the one kept, the one after it (reading on), or by bisection."""
+        """The page with the entry that ``floor`` wants: the page kept, the one after it, or one found by bisection."""
         page = self._page
         if page is not None and (keys := page.columns[column])[0] <= key:
             after = page.first + len(keys)

@@ -1,7 +1,9 @@
-"""``<base>.index``: where in a segment an offset lies. Kafka's format: pairs of int32, relative offset and file position.
+"""``<base>.index``: the file positions of offsets. Kafka's format: pairs of int32, relative offset and file position.
 
-An entry stands for about ``index.interval.bytes`` of log and names a batch: its last offset (relative to the segment's base)
-and the position where it begins. The threads are those of ``index_file.py``.
+There is an entry for about every ``index.interval.bytes`` of log. It names a batch by its last offset (relative to the segment's
+base) and the position where it begins. ``index_file.py`` says which thread may do what.
+
+Tests: tests/storage/segments/test_index_file.py.
 """
 
 import sys
@@ -38,6 +40,6 @@ class OffsetIndex(IndexFile):
         return None if found is None else (found[0] + self.base_offset, found[1])
 
     def position_before(self, position: int) -> int:
-        """Where the last indexed batch that begins at or before ``position`` begins; 0 if none does."""
+        """The start of the last indexed batch that begins at or before ``position``; 0 if there is none."""
         found = self.floor(position, 1)
         return 0 if found is None else found[1]

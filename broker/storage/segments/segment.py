@@ -1,10 +1,10 @@
 """One segment of a log: a file of record batches, its two indexes, and the index of aborted transactions.
 
-Only the newest segment of a log (the active one) grows; who appends holds the log's lock. Reading needs no lock: the bytes
-below ``size`` never change. What is read here are headers and index pages, never the data that a consumer gets.
+Only the newest segment of a log (the active one) grows; the thread that appends holds the log's lock. Reading needs no lock: the
+bytes below ``size`` never change. Only headers and index pages are read here, never the data that a consumer gets.
 
-An index is only a hint. Whatever it says is checked against the header that it points at, and CorruptIndex is raised where
-they disagree; the log then makes the index again.
+An index is only a hint. Each entry that is used is checked against the header that it points at, and CorruptIndex is raised if
+they disagree; the log then rebuilds the index.
 """
 
 import errno
@@ -35,14 +35,14 @@ NEVER = 2**63 - 1
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# Headers are read a few at a time: an index entry stands for 4 KiB by default.
+# Headers are read a few at a time: by default there is an index entry for every 4 KiB.
 WALK_BYTES = 8192
 # File positions and offsets within a segment are int32 in Kafka's index format.
 MAX_RELATIVE = 2**31 - 1
 
 
 class CorruptSegment(StorageError):
-    """Bytes that are no batch where a batch must begin."""
+    """There is no record batch where one must begin."""
 
 
 class Segment:
@@ -71,7 +71,7 @@ class Segment:
     def __init__(
         self, files: OpenFiles, directory: str, base_offset: int, size: int, created_ms: int, infix: str = ""
     ) -> None:
-        """``infix`` is added to the names of the files (``.cleaned``)."""
+        """``infix`` is appended to the names of the files (``.cleaned``)."""
         self.files = files
         self.base_offset = base_offset
         self.directory = directory
@@ -83,14 +83,14 @@ class Segment:
         )
         self.times = TimeIndex(files.cached(f"{directory}/{file_name(base_offset, TIME_INDEX)}{infix}"), base_offset)
         self.aborted = TransactionIndex(files.cached(f"{directory}/{file_name(base_offset, TXN_INDEX)}{infix}"))
-        # -2: not looked at yet (of a closed segment it is the last entry of the time index).
+        # -2: not read yet; for a closed segment it is in the last entry of the time index.
         self.largest_timestamp = -2
         self.largest_timestamp_offset = base_offset
         self._bytes_since_index = 0
-        self.hot_from = size  # what lies behind was appended by this process, so it is most likely in the page cache
-        self.first_timestamp = -1  # the largest of the first batch
+        self.hot_from = size  # from here on this process wrote, so it is most likely in the page cache
+        self.first_timestamp = -1  # the largest one of the first batch
         self.max_entries = NEVER  # of the offset index
-        # When to begin a new segment: by the records' time where they have one, by the clock otherwise.
+        # When to begin a new segment: by the timestamps of the records if they have any, otherwise by the clock.
         self.roll_at_timestamp = NEVER
         self.roll_at_ms = NEVER
 
@@ -98,12 +98,12 @@ class Segment:
         return f"Segment({self.log.path!r}, size={self.size})"
 
     def appended(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
-        """A batch was written at ``position``, the end. Keeps indexes and ``size`` up to date."""
+        """Bring indexes and ``size`` up to date: a batch was written at ``position``, the end."""
         self.index(position, size, last_offset, max_timestamp, interval)
         self.size = position + size
 
     def index(self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int) -> None:
-        """Take a batch into the indexes; they get an entry about every ``interval`` bytes."""
+        """Add a batch to the indexes, which get an entry about every ``interval`` bytes."""
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_timestamp_offset = last_offset
@@ -112,11 +112,11 @@ class Segment:
             self.times.add(self.largest_timestamp, self.largest_timestamp_offset)
             self._bytes_since_index = 0
             if len(self.offsets) >= self.max_entries:
-                self.roll_at_ms = -1  # at the next append
+                self.roll_at_ms = -1  # begin a new segment at the next append
         self._bytes_since_index += size
 
     def largest(self) -> tuple[int, int]:
-        """(largest timestamp, last offset of the batch that has it); (-1, base offset) where no batch has a timestamp."""
+        """(largest timestamp, last offset of the batch that has it); (-1, base offset) if no batch has a timestamp."""
         if self.largest_timestamp == -2:
             timestamp, offset = self.times.largest()
             self.largest_timestamp_offset = offset
@@ -124,7 +124,10 @@ class Segment:
         return self.largest_timestamp, self.largest_timestamp_offset
 
     def finish_indexes(self) -> None:
-        """Write out what is only in memory; the time index ends with the largest timestamp, as Kafka's do."""
+        """Write the entries that are only in memory. As Kafka's do, the time index ends with the largest timestamp.
+
+        Raises OSError.
+        """
         timestamp, offset = self.largest()
         if timestamp >= 0:
             self.times.add(timestamp, offset)
@@ -132,7 +135,7 @@ class Segment:
         self.times.flush()
 
     def keep_indexes(self) -> None:
-        """As ``finish_indexes``; what a full disk does not take stays in memory, and the next start makes it again."""
+        """As ``finish_indexes``, but on a full disk the entries stay in memory, and the next start rebuilds them."""
         try:
             self.finish_indexes()
         except OSError as error:
@@ -140,9 +143,9 @@ class Segment:
                 raise
 
     def start_indexes_from(self, position: int, offset: int) -> None:
-        """Forget the entries for the batch at ``position``, whose base offset is ``offset``, and all behind it.
+        """Remove the entries for the batch at ``position``, whose base offset is ``offset``, and for all that follow it.
 
-        From here on ``index`` does no I/O but to write, so that it cannot fail a record that is stored already.
+        Afterwards ``index`` reads nothing from the disk, so it cannot fail for a record that is already stored.
         """
         self.offsets.truncate(self.offsets.count_below(position, 1))
         self.times.truncate(self.times.count_below(offset - self.base_offset, 1))
@@ -152,10 +155,10 @@ class Segment:
         )  # the batch at `position` had an entry unless it is the first
 
     def rebuild_indexes(self, interval: int) -> None:
-        """Make both indexes again from the headers of the log. Of the active segment, the log's lock is held.
+        """Rebuild both indexes from the headers of the log. For the active segment the log's lock is held.
 
-        The entries go into the files in place, so a reader may find too few meanwhile: it then walks further.
-        Raises CorruptSegment.
+        The files are written in place, so meanwhile a reader may find fewer entries, and then walks further. Raises
+        CorruptSegment.
         """
         twin = Segment(self.files, self.directory, self.base_offset, self.size, self.created_ms)
         twin.largest_timestamp = -1
@@ -174,20 +177,20 @@ class Segment:
         self._bytes_since_index = twin._bytes_since_index
 
     def check_largest(self) -> tuple[int, int]:
-        """As ``largest``, after a look at the batch that is said to have it. Raises CorruptIndex."""
+        """As ``largest``, checked against the header of that batch. Raises CorruptIndex."""
         timestamp, offset = self.largest()
         if timestamp >= 0:
             self.check_time(timestamp, self.locate(offset, self.size))
         return timestamp, offset
 
     def check_time(self, timestamp: int, position: int) -> None:
-        """Raises CorruptIndex unless the batch at ``position`` has this largest timestamp, as the time index says."""
+        """Raises CorruptIndex unless ``timestamp``, which the time index has, is the largest of the batch at ``position``."""
         header = self.header(position, self.size)
         if header is None or header[MAX_TIMESTAMP] != timestamp:
             raise CorruptIndex(self.times.cached.path, f"says {timestamp} of the batch at {position}")
 
     def torn_at(self, position: int, end: int) -> bool:
-        """The file ends within the batch at ``position``, or the batch's header was never written."""
+        """Does the file end within the batch at ``position``, or was the header of that batch never written?"""
         data = self.log.get().pread(min(HEADER_SIZE, end - position), position)
         if len(data) < HEADER_SIZE or not data.strip(b"\0"):
             return True
@@ -202,7 +205,7 @@ class Segment:
     def walk(self, position: int, end: int) -> Iterator[tuple[int, Header]]:
         """Position and header of each batch from ``position``, where one begins, to ``end``, where one ends.
 
-        Raises CorruptSegment at something that is no batch. Checksums are not looked at.
+        Raises CorruptSegment where there is no batch. Checksums are not verified.
         """
         file = self.log.get()
         unpack = HEADER.unpack_from
@@ -221,7 +224,7 @@ class Segment:
                 raise CorruptSegment(f"{self.log.path} has no record batch at position {position}")
 
     def locate(self, offset: int, end: int) -> int:
-        """Where the first batch that ends at ``offset`` or later begins; ``end`` if none does."""
+        """The position of the first batch that ends at ``offset`` or later; ``end`` if there is none."""
         position = 0
         indexed = self.offsets.batch_before(offset)
         if indexed is not None:
@@ -241,7 +244,7 @@ class Segment:
             raise CorruptIndex(self.offsets.cached.path, f"points at position {position}, where no such batch is")
 
     def header(self, position: int, end: int) -> Header | None:
-        """The header at ``position``; None if what is there cannot be one."""
+        """The header at ``position``; None if the bytes there cannot be one."""
         if not 0 <= position <= end - HEADER_SIZE:
             return None
         header: Header = HEADER.unpack(self.log.get().pread(HEADER_SIZE, position))
@@ -256,9 +259,9 @@ class Segment:
         return header
 
     def end_within(self, offset: int, position: int, max_bytes: int, end: int) -> tuple[int, int]:
-        """The end of the last batch that ends within ``max_bytes`` from ``position`` (``position`` itself if the first one does
-        not), and the offset that follows there (-1 where it is not known). The batch at ``position`` has ``offset`` in it or
-        behind it, and ``end`` is more than ``max_bytes`` away."""
+        """The end of the last batch that ends within ``max_bytes`` from ``position``, and the offset that follows it (-1 if not
+        known). If the first batch is too large, that is ``position`` itself. The batch at ``position`` has ``offset`` or later
+        ones, and ``end`` is more than ``max_bytes`` away."""
         bound = position + max_bytes
         at = self.offsets.position_before(bound)
         if at > position:
@@ -278,7 +281,7 @@ class Segment:
         return position, next_offset
 
     def end_offset_at(self, position: int) -> int:
-        """An offset behind every batch that begins before ``position``; ``NEVER`` where the index ends before."""
+        """An offset after every batch that begins before ``position``; ``NEVER`` if the index ends before it."""
         found = self.offsets.ceiling(position, 1)
         return NEVER if found is None else found[0] + self.base_offset + 1
 
@@ -299,16 +302,16 @@ class Segment:
 
 
 def new_segment(files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> Segment:
-    """An empty segment, its log file made (and not yet durable in its directory). Raises OSError; there is no file then."""
+    """An empty segment with a new log file, whose name is not durable yet. Raises OSError, and leaves no file then."""
     segment = Segment(files, directory, base_offset, 0, now_ms)
     segment.largest_timestamp = -1
     file = segment.log.create()
     try:
-        if file.size():  # left by an attempt that failed
+        if file.size():  # left over from an attempt that failed
             file.truncate(0)
         segment.start_indexes_from(0, base_offset)
     except BaseException:
-        # The records that come next may go to the segment before: this one would hide them.
+        # The next records may go to the previous segment, and this file would hide them.
         segment.drop_files()
         files.disk.remove(segment.log.path)
         raise

@@ -1,7 +1,9 @@
-"""``<base>.timeindex``: when a segment had reached which time. Kafka's format: int64 timestamp (ms), int32 relative offset.
+"""``<base>.timeindex``: the largest timestamps of a segment. Kafka's format: int64 timestamp (ms), int32 relative offset.
 
-An entry says: the batch that ends with this offset has this timestamp, and no batch before it has a larger one. Timestamps
-rise strictly from entry to entry. The threads are those of ``index_file.py``.
+An entry says that the batch that ends with this offset has this timestamp, and that no batch before it has a larger one.
+Timestamps rise from entry to entry. ``index_file.py`` says which thread may do what.
+
+Tests: tests/storage/segments/test_index_file.py.
 """
 
 from struct import Struct
@@ -19,10 +21,10 @@ class TimeIndex(IndexFile):
     def __init__(self, cached: CachedFile, base_offset: int) -> None:
         super().__init__(cached)
         self.base_offset = base_offset
-        self._last_timestamp: int | None = None  # None: not looked at yet
+        self._last_timestamp: int | None = None  # None: not read yet
 
     def add(self, timestamp: int, last_offset: int) -> None:
-        """The log's lock is held. Does nothing where the last entry says as much."""
+        """The log's lock is held. Does nothing if the last entry already has this timestamp or a later one."""
         if self._last_timestamp is None:
             self._last_timestamp = self.largest()[0]
         if timestamp > self._last_timestamp:
@@ -39,6 +41,6 @@ class TimeIndex(IndexFile):
         return None if found is None else (found[0], found[1] + self.base_offset)
 
     def largest(self) -> tuple[int, int]:
-        """The largest (timestamp, offset) that is known; (-1, base offset) if none is."""
+        """The largest (timestamp, offset) that is known; (-1, base offset) if there is none."""
         last = self.last()
         return (-1, self.base_offset) if last is None else (last[0], last[1] + self.base_offset)

@@ -1,7 +1,7 @@
 """``<base>.txnindex``: the aborted transactions whose ABORT marker is in a segment. Kafka's format, 34 bytes an entry.
 
-Entries come in the order of the markers, so a look-up is a bisection. Who adds one holds the log's lock; any thread may
-read. The file is made with its first entry: most segments have none, and then nothing here touches the disk.
+Entries are in the order of the markers, so a look-up is a bisection. A thread that adds one holds the log's lock; any thread may
+read. The file is made with its first entry. Most segments have no entry, and for them nothing here touches the disk.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """``last_offset`` is its marker's; ``last_stable_offset`` the log's once that was written."""
+    """``last_offset`` is that of the marker, ``last_stable_offset`` the log's after the marker was written."""
 
     producer_id: int
     first_offset: int
@@ -30,8 +30,8 @@ class TransactionIndex:
 
     def __init__(self, cached: CachedFile) -> None:
         self.cached = cached
-        self._count = -1  # not looked at yet
-        self._sum = (0, 0)  # of so many entries, the CRC
+        self._count = -1  # not counted yet
+        self._sum = (0, 0)  # number of entries, their CRC
 
     def __len__(self) -> int:
         count = self._count
@@ -62,7 +62,7 @@ class TransactionIndex:
         return [AbortedTransaction._make(row[1:]) for row in _ENTRY.iter_unpack(data[:whole])]
 
     def collect(self, offset: int, end: int, found: list[AbortedTransaction]) -> bool:
-        """Put those into ``found`` that have records in ``offset`` .. ``end``. True if no later segment can have more."""
+        """Append the transactions with records from ``offset`` up to ``end`` to ``found``. True if no later segment has more."""
         count = len(self)
         if not count:
             return False
@@ -79,7 +79,7 @@ class TransactionIndex:
         return False
 
     def truncate_from(self, offset: int) -> None:
-        """Forget those whose marker is at ``offset`` or later."""
+        """Remove the entries whose marker is at ``offset`` or later."""
         kept = bisect_left(self.entries(), offset, key=lambda entry: entry.last_offset)
         if kept != len(self):
             self.cached.get().truncate(kept * _ENTRY.size)
@@ -87,11 +87,11 @@ class TransactionIndex:
         self._count = kept
 
     def is_missing(self) -> None:
-        """There is no file: nobody need look for it."""
+        """The caller has seen that there is no file, so that it is not looked for again."""
         self._count = 0
 
     def replace(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Make these the durable content of the file; the name of a new one is not durable yet. Raises OSError."""
+        """Make these the durable content of the file. The name of a new file is not durable yet. Raises OSError."""
         if not entries and not len(self):
             return
         file = self.cached.create()
@@ -102,13 +102,13 @@ class TransactionIndex:
         file.sync()
 
     def checksum(self, count: int) -> int:
-        """CRC-32C of the first ``count`` entries, of which there are as many. Raises OSError."""
+        """CRC-32C of the first ``count`` entries, which must exist. Raises OSError."""
         if self._sum[0] != count:
             self._sum = count, self.read_checksum(count)
         return self._sum[1]
 
     def read_checksum(self, count: int) -> int:
-        """The same of what is in the file; -1 where there are fewer. Raises OSError."""
+        """The same, read from the file; -1 if it has fewer entries. Raises OSError."""
         size = count * _ENTRY.size
         try:
             data = self.cached.get().pread(size, 0) if count else b""
