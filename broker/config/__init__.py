@@ -1,7 +1,7 @@
-"""Settings: what can be set, how it is read, and what is wrong with it if it cannot be used.
+"""Settings: what can be set, how it is read, and what is wrong with a value that cannot be used.
 
-``BrokerConfig`` holds every setting of a broker as a checked value, ``load`` makes one out of TOML text and ``--set``
-pairs. Pure: reading the file is the caller's business.
+``BrokerConfig`` holds every setting of a broker as a checked value; ``load`` makes one from TOML text and ``--set`` pairs. Pure:
+the caller reads the file.
 """
 
 from broker.config.listener import Listener, parse_listener

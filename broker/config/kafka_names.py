@@ -1,13 +1,13 @@
-"""Settings of a Kafka 4 broker that mean nothing here, by name: they are accepted and remembered, so that a `server.properties`
-or an administration tool works unchanged, and have no effect.
+"""Settings of a Kafka 4 broker that have no effect here, by name. They are accepted and remembered, so that a `server.properties`
+or an administration tool works unchanged.
 
-Two kinds are not among them: ``REFUSED`` are those that nobody should believe to be in force, ``COARSER`` those that say in
-another unit what a setting here says, and are converted.
+Two kinds are not among them: those in ``REFUSED`` would be dangerous to ignore, and those in ``COARSER`` are converted, because
+they give a setting of this broker in another unit.
 """
 
 import re
 
-# On each line: what names begin with, a colon, and how they go on.
+# On each line: the start of the names, a colon, and the rests of the names.
 _GROUPS = """
 : background.threads broker.rack broker.heartbeat.interval.ms broker.session.timeout.ms process.roles config.providers
 : early.start.listeners initial.broker.registration.timeout.ms request.timeout.ms unstable.api.versions.enable
@@ -107,7 +107,7 @@ _OF_LISTENER = re.compile(r"listener\.name\.[A-Za-z0-9_-]+\.[a-z0-9._-]+")
 _SECRET = re.compile(r".*(password|jaas\.config|secret\.key|master\.key|keystore\.key|certificate\.chain|certificates)")
 _MS_PER_MINUTE, _MS_PER_HOUR = 60_000, 3_600_000
 
-# Kafka's name -> (our setting, in so many of its units, how many others of the same setting win over it).
+# Kafka's name -> (setting here, how many of its units one of Kafka's is, number of Kafka's settings that take precedence).
 COARSER: dict[str, tuple[str, int, int]] = {
     "log.retention.minutes": ("log_retention_ms", _MS_PER_MINUTE, 0),
     "log.retention.hours": ("log_retention_ms", _MS_PER_HOUR, 1),
@@ -117,17 +117,17 @@ COARSER: dict[str, tuple[str, int, int]] = {
     "broker.id": ("node_id", 1, 0),
 }
 
-# Why a setting of Kafka's is not passed over.
+# Why a setting of Kafka's is not ignored.
 REFUSED = {
-    "authorizer.class.name": "there are no ACLs here, and everybody may do everything: leave it out if that is meant",
+    "authorizer.class.name": "there are no ACLs here, and every client may do everything: leave it out if that is intended",
 }
 
 
 def is_without_effect(name: str) -> bool:
-    """A setting that a Kafka broker has and that means nothing here."""
+    """True for a setting that a Kafka broker has and that has no effect here."""
     return name in WITHOUT_EFFECT or _OF_LISTENER.fullmatch(name) is not None
 
 
 def is_secret(name: str) -> bool:
-    """Kafka shows such a value to nobody."""
+    """True for a setting whose value Kafka does not show."""
     return _SECRET.fullmatch(name) is not None

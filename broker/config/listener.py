@@ -1,12 +1,12 @@
 """Listener URLs: ``scheme://host:port[-port][?name=...&advertised=host:port]``.
 
-The parser knows the shape and no protocol: whether a scheme can be served is for the assembly to say.
+The parser knows the syntax and no protocol; ``server.py`` knows which schemes can be served.
 
     kafka://127.0.0.1:9092                                    one port
     kafka://localhost:0                                       any free port
     kafka://[::1]:9310-9319                                   the first free one of a range
     kafka://:9092                                             all interfaces (the same as 0.0.0.0)
-    shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 speaks it
+    shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 has it
     kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
 """
 
@@ -19,9 +19,9 @@ import attrs
 from broker.errors import ConfigError
 
 ALL_INTERFACES = "0.0.0.0"
-# The ports that the protocols' own clients try when none is given.
+# The ports that the protocols' own clients use when none is given.
 DEFAULT_PORTS = {"kafka": 9092, "pulsar": 6650, "http": 8080}
-# `generation` is of shuffle listeners: which Flink they speak to.
+# `generation` is for shuffle listeners: the version of Flink's protocol.
 OPTIONS = ("name", "advertised", "generation")
 
 _URL = re.compile(
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @attrs.frozen
 class Listener:
-    """Where the broker listens. ``port`` 0 means any free one; ``port_max`` > ``port`` means: try in order."""
+    """Where the broker listens. ``port`` 0 is any free port. Ports from ``port`` to ``port_max`` are tried in order."""
 
     name: str
     scheme: str
@@ -51,7 +51,7 @@ class Listener:
 
     @property
     def advertised(self) -> tuple[str, int] | None:
-        """What the listener's own URL tells clients to connect to."""
+        """The address that the listener's own URL tells clients to connect to."""
         text = self.options.get("advertised")
         return parse_address(text, f"listener {self.name}") if text else None
 
@@ -64,7 +64,7 @@ class Listener:
 
 
 def parse_listener(url: str, default_name: str | None = None) -> Listener:
-    """A listener from its URL. Raises ConfigError with one sentence that says what to change."""
+    """Raises ConfigError with one sentence that says what to change."""
     match = _URL.fullmatch(url.strip())
     if match is None:
         raise ConfigError(
@@ -93,7 +93,7 @@ def parse_listener(url: str, default_name: str | None = None) -> Listener:
 
 
 def parse_address(text: str, where: str) -> tuple[str, int]:
-    """``host:port``, the host in brackets if it is an IPv6 address."""
+    """(host, port) of ``host:port``; an IPv6 address is in brackets. ``where`` says in the ConfigError what was parsed."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"Write the address to advertise in {where} as host:port: it is {text!r}.")

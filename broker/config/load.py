@@ -1,8 +1,8 @@
-"""From TOML text and ``--set`` pairs to a ``BrokerConfig``, with errors that name the setting and what to change.
+"""TOML text and ``--set`` pairs become a ``BrokerConfig``; errors name the setting and say what to change.
 
-A setting may be written under our name (``log_retention_ms``) or under Kafka's (``log.retention.ms``), so that lines of
-a ``server.properties`` can be taken over; TOML makes nested tables of dotted names, which are put together again. Kafka's
-settings in other units (``log.retention.hours``) are converted, those that mean nothing here are kept by name.
+A setting may be written under its own name (``log_retention_ms``) or under Kafka's (``log.retention.ms``), so that lines of a
+``server.properties`` can be copied. TOML turns dotted names into nested tables; they are joined again here. Kafka's settings in
+other units (``log.retention.hours``) are converted, and those that have no effect here are kept by name.
 """
 
 import difflib
@@ -22,33 +22,34 @@ from broker.errors import ConfigError
 def load(
     toml: str | None = None, *, source: str = "the configuration", overrides: Iterable[str] = (), **settings: Any
 ) -> BrokerConfig:
-    """``settings`` (already values) win over ``overrides`` (``key=value``), which win over ``toml`` (from ``source``)."""
-    found = _Found()
+    """``settings`` (values) take precedence over ``overrides`` (``key=value``), and those over ``toml``. ``source`` names the
+    TOML in errors. Raises ConfigError."""
+    collected = _Collected()
     if toml is not None:
-        _from_toml(toml, source, found)
+        _from_toml(toml, source, collected)
     for pair in overrides:
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"Write --set {pair} as --set key=value.")
-        if not found.is_of_kafka(key.strip(), text.strip(), "--set"):
+        if not collected.take_kafka_only(key.strip(), text.strip(), "--set"):
             info = _find(key.strip(), "--set")
-            found.values[info.name] = _structure(info, text.strip(), "--set")
+            collected.values[info.name] = _structure(info, text.strip(), "--set")
     for key, value in settings.items():
-        if not found.is_of_kafka(key, value, "the arguments"):
-            found.values[_find(key, "the arguments").name] = value
-    return BrokerConfig(**found.all())
+        if not collected.take_kafka_only(key, value, "the arguments"):
+            collected.values[_find(key, "the arguments").name] = value
+    return BrokerConfig(**collected.all())
 
 
-class _Found:
-    """Values by our names, and what is said in Kafka's terms alone."""
+class _Collected:
+    """Values by the names of settings here, and those of Kafka's settings that have another unit or no effect."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self._coarse: dict[str, dict[int, int]] = {}
         self._ignored: dict[str, str] = {}
 
-    def is_of_kafka(self, key: str, value: Any, source: str) -> bool:
-        """True where the setting is one that only Kafka has; it is taken note of. Raises ConfigError."""
+    def take_kafka_only(self, key: str, value: Any, source: str) -> bool:
+        """True for a setting that only Kafka has; its value is remembered. Raises ConfigError."""
         if key in _BY_NAME:
             return False
         if key in REFUSED:
@@ -64,7 +65,7 @@ class _Found:
         return False
 
     def all(self) -> dict[str, Any]:
-        """As in Kafka, milliseconds win over minutes and those over hours, wherever each is set."""
+        """As in Kafka, milliseconds take precedence over minutes and minutes over hours, wherever each is set."""
         values = {name: of_name[min(of_name)] for name, of_name in self._coarse.items()} | self.values
         if self._ignored:
             values["ignored_kafka_settings"] = {**values.get("ignored_kafka_settings", {}), **self._ignored}
@@ -74,21 +75,21 @@ class _Found:
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return ",".join(_plain(one) for one in value) if isinstance(value, (list, tuple)) else str(value)
+    return ",".join(_plain(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _from_toml(text: str, source: str, found: _Found) -> None:
+def _from_toml(text: str, source: str, collected: _Collected) -> None:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"Mend {source}, which is not valid TOML: {error}.") from error
+        raise ConfigError(f"Correct {source}, which is not valid TOML: {error}.") from error
     for key, value in _flatten(document):
-        if found.is_of_kafka(key, value, source):
+        if collected.take_kafka_only(key, value, source):
             continue
         info = _find(key, source)
-        if info.name in found.values:
-            raise ConfigError(f"Set {info.name} only once in {source}: it is there under two names.")
-        found.values[info.name] = _structure(info, value, source)
+        if info.name in collected.values:
+            raise ConfigError(f"Set {info.name} only once in {source}: it appears under two names.")
+        collected.values[info.name] = _structure(info, value, source)
 
 
 def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
@@ -106,7 +107,7 @@ def _find(key: str, source: str) -> SettingInfo:
         nearest = difflib.get_close_matches(
             key.replace(".", "_"), [name for name in _BY_NAME if "." not in name], 1, 0.5
         )
-        hint = f"did you mean {nearest[0]!r}" if nearest else "docs/OPERATIONS.md lists them all"
+        hint = f"did you mean {nearest[0]!r}" if nearest else "docs/OPERATIONS.md lists all settings"
         raise ConfigError(f"There is no setting {key!r} (in {source}); {hint}.")
     return info
 
@@ -118,7 +119,7 @@ def _structure(info: SettingInfo, value: Any, source: str) -> Any:
         return _CONVERTER.structure(value, info.type)
     except ConfigError:
         raise
-    except Exception as error:  # cattrs raises what the conversion raised, and groups of it
+    except Exception as error:  # cattrs raises what the conversion raised, or a group of that
         raise ConfigError(f"Set {info.name} in {source} to {info.expected}: it is {value!r}.") from error
 
 
@@ -147,7 +148,7 @@ def _text(value: Any, _type: Any) -> str:
 
 
 def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
-    """A list, or in one text with commas between."""
+    """A list, or one text with commas between the items."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
         raise TypeError(value)
@@ -155,7 +156,7 @@ def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
 
 
 def _table(value: Any, kind: Any) -> dict[str, Any]:
-    """A table, or in one text ``name=value`` or ``name://value`` (Kafka's way with listeners) with commas between."""
+    """A table, or one text of ``name=value`` or ``name://value`` (as Kafka writes listeners) with commas between."""
     if isinstance(value, str):
         pairs = [re.split(r"://|=", part.strip(), maxsplit=1) for part in value.split(",") if part.strip()]
         value = dict(pairs)
@@ -180,6 +181,6 @@ def _converter() -> cattrs.Converter:
 
 _INFOS = setting_infos(BrokerConfig)
 _BY_NAME = {info.name: info for info in _INFOS} | {info.kafka: info for info in _INFOS if info.kafka}
-# Kafka's older name for the directory, which everybody knows.
+# Kafka's older name for the directory, which is still in use.
 _BY_NAME["log.dir"] = _BY_NAME["data_dir"]
 _CONVERTER = _converter()

@@ -1,4 +1,4 @@
-"""Settings of topics, the log, compaction and consumer groups.
+"""Settings of topics, the log and compaction.
 
 Tests: tests/config/test_setting.py, tests/config/test_topic_settings.py.
 """
@@ -15,18 +15,18 @@ class TopicSettings:
     """Topics and requests."""
 
     num_partitions: int = setting(
-        1, unit="partitions", least=1, doc="Partitions of a topic that is made without saying how many.", reason=KAFKA
+        1, unit="partitions", least=1, doc="Partitions of a topic that is created without a number.", reason=KAFKA
     )
     auto_create_topics_enable: bool = setting(
         True,
-        doc="Make a topic when a client first asks for it.",
-        reason="Kafka's default, and most examples count on it.",
+        doc="Create a topic when a client first asks for it.",
+        reason="Kafka's default, which most examples rely on.",
     )
     default_replication_factor: int = setting(
         1,
         least=1,
         most=1,
-        doc="Copies of a partition of a topic that is made without saying how many.",
+        doc="Copies of each partition of a topic that is created without a number.",
         reason="There is one node.",
     )
     delete_topic_enable: bool = setting(True, doc="Allow topics to be deleted.", reason=KAFKA)
@@ -39,7 +39,7 @@ class TopicSettings:
         57_671_680,
         least=1024,
         most=INT_MAX,
-        doc="The most that one fetch returns, whatever the client asks for; the first batch always comes whole.",
+        doc="The most that one fetch returns, whatever the client asks for; the first batch is always returned whole.",
         reason="Kafka's default, 55 MiB.",
     )
     min_insync_replicas: int = topic_default(
@@ -50,28 +50,28 @@ class TopicSettings:
     )
     unclean_leader_election_enable: bool = topic_default(
         topic_settings.UNCLEAN_LEADER_ELECTION_ENABLE,
-        doc="Accepted because clients set it; without replicas it changes nothing.",
+        doc="Accepted because clients set it; without replicas it has no effect.",
         reason=KAFKA,
     )
     compression_type: str = topic_default(
         topic_settings.COMPRESSION_TYPE,
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        doc="How batches are kept. `producer`: as they came, which costs the broker nothing.",
+        doc="The codec of batches on disk. `producer`: as the producer sent them, which costs the broker nothing.",
         reason=KAFKA,
     )
     compression_gzip_level: int = topic_default(
         topic_settings.COMPRESSION_GZIP_LEVEL,
-        doc="gzip's level where the broker compresses. -1: gzip's own.",
+        doc="The level of gzip when the broker compresses. -1: gzip's default.",
         reason=KAFKA,
     )
     compression_lz4_level: int = topic_default(
         topic_settings.COMPRESSION_LZ4_LEVEL,
-        doc="lz4's level where the broker compresses.",
+        doc="The level of lz4 when the broker compresses.",
         reason=KAFKA,
     )
     compression_zstd_level: int = topic_default(
         topic_settings.COMPRESSION_ZSTD_LEVEL,
-        doc="zstd's level where the broker compresses.",
+        doc="The level of zstd when the broker compresses.",
         reason=KAFKA,
     )
     log_message_timestamp_type: str = topic_default(
@@ -93,35 +93,11 @@ class TopicSettings:
         86_400_000,
         least=1,
         most=INT_MAX,
-        doc="Forget an idempotent producer that was silent for so long.",
+        doc="Forget an idempotent producer that has been silent for this long.",
         reason="Kafka's default: a day.",
     )
     producer_id_expiration_check_interval_ms: int = setting(
         600_000, least=1, most=INT_MAX, doc="How often to look for such producers.", reason=KAFKA
-    )
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class TransactionSettings:
-    """Transactions."""
-
-    transaction_max_timeout_ms: int = setting(
-        900_000,
-        least=1,
-        most=INT_MAX,
-        doc="The longest `transaction.timeout.ms` that a producer may ask for; a transaction that is open for longer than it "
-        "asked for is aborted.",
-        reason="Kafka's default: 15 minutes.",
-    )
-    transactional_id_expiration_ms: int = setting(
-        604_800_000,
-        least=1,
-        most=INT_MAX,
-        doc="Forget a transactional id that was unused for so long.",
-        reason="Kafka's default: a week.",
-    )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        3_600_000, least=1, most=INT_MAX, doc="How often to look for such transactional ids.", reason=KAFKA
     )
 
 
@@ -131,27 +107,27 @@ class LogSettings:
 
     log_segment_bytes: int = topic_default(
         topic_settings.SEGMENT_BYTES,
-        doc="Begin a new segment file when one is so large.",
+        doc="Start a new segment file when the current one reaches this size.",
         reason="Kafka's default: 1 GiB.",
     )
     log_roll_ms: int = topic_default(
         topic_settings.SEGMENT_MS,
-        doc="Begin a new segment when the first record of one is so old.",
+        doc="Start a new segment when the first record of the current one is this old.",
         reason="Kafka's default: a week.",
     )
     log_roll_jitter_ms: int = topic_default(
         topic_settings.SEGMENT_JITTER_MS,
-        doc="Begin it up to this much earlier, at random, so that not all partitions do at once.",
+        doc="Start it up to this much earlier, at random, so that not all partitions do so at once.",
         reason=KAFKA,
     )
     log_retention_ms: int = topic_default(
         topic_settings.RETENTION_MS,
-        doc="Delete segments whose newest record is older. -1: never.",
+        doc="Delete segments whose newest record is older than this. -1: never.",
         reason="Kafka's default: a week.",
     )
     log_retention_bytes: int = topic_default(
         topic_settings.RETENTION_BYTES,
-        doc="Delete the oldest segments of a partition that is larger. -1: never.",
+        doc="Delete the oldest segments of a partition while it is larger than this. -1: never.",
         reason=KAFKA,
     )
     log_retention_check_interval_ms: int = setting(
@@ -170,36 +146,36 @@ class LogSettings:
     )
     log_index_interval_bytes: int = topic_default(
         topic_settings.INDEX_INTERVAL_BYTES,
-        doc="About how much log one entry of an index stands for.",
+        doc="About how many bytes of log there are for each entry of an index.",
         reason=KAFKA,
     )
     log_index_size_max_bytes: int = topic_default(
         topic_settings.SEGMENT_INDEX_BYTES,
-        doc="The largest index file.",
+        doc="The largest size of an index file.",
         reason=KAFKA,
     )
     log_preallocate: bool = topic_default(
         topic_settings.PREALLOCATE,
-        doc="Reserve a segment's space on disk when it is made.",
+        doc="Accepted; files grow as they are written.",
         reason=KAFKA,
     )
     log_flush_interval_messages: int = topic_default(
         topic_settings.FLUSH_MESSAGES,
         unit="messages",
-        doc="fsync a partition after so many records, besides what acks=all asks for.",
-        reason="Kafka's default: never; the system writes back on its own, and acks=all does not wait for it.",
+        doc="fsync a partition after this many records, in addition to what acks=all asks for.",
+        reason="Kafka's default: never; the system writes back by itself, and acks=all does not wait for it.",
     )
     log_flush_interval_ms: int = topic_default(
         topic_settings.FLUSH_MS,
         least=1,
-        doc="fsync a partition when its oldest unsynced record is so old.",
+        doc="fsync a partition when its oldest record that is not fsynced is this old.",
         reason="Kafka's default: never.",
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000,
         least=1,
         most=INT_MAX,
-        doc="How often the recovery point is moved up: what lies after it is scanned after a crash.",
+        doc="How often the recovery point is moved up. After a crash, what lies beyond it is scanned.",
         reason=KAFKA,
     )
     max_open_files: int = setting(
@@ -207,9 +183,9 @@ class LogSettings:
         kafka=None,
         unit="files",
         least=16,
-        doc="Log and index files open at a time; the least recently used ones are closed. Fewer where the limit of "
+        doc="Log and index files that are open at a time; the least recently used ones are closed. Fewer if the limit of "
         "descriptors is low.",
-        reason="Leaves 600 of the usual 1,024 descriptors to connections; reopening a file costs some µs.",
+        reason="Leaves 600 of the usual 1,024 descriptors to connections; opening a file again costs some µs.",
     )
     scrub_bytes_per_second: int = setting(
         4 * 1024 * 1024,
@@ -225,19 +201,20 @@ class LogSettings:
 class CleanerSettings:
     """Compaction."""
 
-    log_cleaner_enable: bool = setting(True, doc="Compact topics whose policy says so.", reason=KAFKA)
+    log_cleaner_enable: bool = setting(True, doc="Compact the topics whose policy asks for it.", reason=KAFKA)
     log_cleaner_dedupe_buffer_size: int = setting(
         128 * 1024 * 1024, unit="bytes", least=1024 * 1024, doc="Memory for the keys of one compaction.", reason=KAFKA
     )
     log_cleaner_backoff_ms: int = setting(
         15_000,
         least=0,
-        doc="How often to look for partitions to compact; sooner, but not below 1 s, for a shorter `max.compaction.lag.ms`.",
+        doc="How often to look for partitions to compact; more often, but not below 1 s, for a shorter "
+        "`max.compaction.lag.ms`.",
         reason=KAFKA,
     )
     log_cleaner_min_cleanable_ratio: float = topic_default(
         topic_settings.MIN_CLEANABLE_DIRTY_RATIO,
-        doc="Compact a partition when so much of it is not compacted yet.",
+        doc="Compact a partition when this part of it has not been compacted yet.",
         reason=KAFKA,
     )
     log_cleaner_delete_retention_ms: int = topic_default(
@@ -247,68 +224,11 @@ class CleanerSettings:
     )
     log_cleaner_min_compaction_lag_ms: int = topic_default(
         topic_settings.MIN_COMPACTION_LAG_MS,
-        doc="Leave records alone that are younger.",
+        doc="Do not compact records that are younger than this.",
         reason=KAFKA,
     )
     log_cleaner_max_compaction_lag_ms: int = topic_default(
         topic_settings.MAX_COMPACTION_LAG_MS,
-        doc="Compact records that are older, however little there is to gain.",
+        doc="Compact records that are older than this, even if little is gained.",
         reason="Kafka's default: never.",
-    )
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class GroupSettings:
-    """Consumer groups."""
-
-    group_min_session_timeout_ms: int = setting(
-        6_000, least=0, most=INT_MAX, doc="The shortest session timeout that a member may ask for.", reason=KAFKA
-    )
-    group_max_session_timeout_ms: int = setting(1_800_000, least=0, most=INT_MAX, doc="The longest.", reason=KAFKA)
-    group_initial_rebalance_delay_ms: int = setting(
-        0,
-        least=0,
-        most=INT_MAX,
-        doc="How long the first rebalance of an empty group waits for more members.",
-        reason="Kafka's 3000 saves rebalances when many members start at once, and makes everybody wait 3 s for their "
-        "first message; the examples of its container image set 0, too.",
-    )
-    group_max_size: int = setting(
-        INT_MAX, unit="members", least=1, most=INT_MAX, doc="Members of one group.", reason=KAFKA
-    )
-    group_max_bytes: int = setting(
-        4 * 1024 * 1024,
-        kafka=None,
-        least=64 * 1024,
-        most=INT_MAX,
-        doc="Memory for the members of one group: about 1 KiB for each, and what they send and are assigned. A member that "
-        "would be too much is refused with GROUP_MAX_SIZE_REACHED, an assignment with UNKNOWN_SERVER_ERROR.",
-        reason="In Kafka a group has to fit into message.max.bytes (1 MiB), with one protocol of each member; here all "
-        "protocols count.",
-    )
-    coordinator_max_bytes: int = setting(
-        256 * 1024 * 1024,
-        kafka=None,
-        least=1024 * 1024,
-        doc="Memory for all groups, committed offsets and transactional ids. What would need more is refused with "
-        "COORDINATOR_NOT_AVAILABLE, and an event says so; what is there goes on.",
-        reason="30,000 groups, or 600,000 committed offsets. Kafka has no bound: one connection can fill it.",
-    )
-    offset_metadata_max_bytes: int = setting(
-        4096,
-        kafka="offset.metadata.max.bytes",
-        least=0,
-        most=INT_MAX,
-        doc="The longest text that may go with a committed offset.",
-        reason=KAFKA,
-    )
-    offsets_retention_minutes: int = setting(
-        10_080,
-        least=1,
-        most=INT_MAX,
-        doc="Forget the offsets of a group that has been empty for so long.",
-        reason="Kafka's default: a week.",
-    )
-    offsets_retention_check_interval_ms: int = setting(
-        600_000, least=1, doc="How often to look for such offsets.", reason=KAFKA
     )

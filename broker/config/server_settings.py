@@ -13,7 +13,7 @@ from broker.config.setting import KAFKA, setting
 
 
 def _listeners(value: "Iterable[Listener | str]") -> tuple[Listener, ...]:
-    return tuple(parse_listener(one) if isinstance(one, str) else one for one in value)
+    return tuple(parse_listener(item) if isinstance(item, str) else item for item in value)
 
 
 def _control_listener(value: "Listener | str | None") -> Listener | None:
@@ -29,36 +29,38 @@ class ServerSettings:
         least=0,
         most=INT_MAX,
         doc="The number by which clients know this broker.",
-        reason="There is one node; 1 is what Kafka's own quick start uses.",
+        reason="There is one node; Kafka's own quick start uses 1.",
     )
     cluster_id: str | None = setting(
         None,
         kafka=None,
-        doc="The cluster id that clients are told. Unset: drawn at the first start and kept in the data directory.",
-        reason="A fresh random id tells two clusters apart, as `kafka-storage random-uuid` does for Kafka.",
+        doc="The cluster id that clients are told. Unset: a random id, drawn at the first start and kept in the data "
+        "directory.",
+        reason="A random id tells two clusters apart, as `kafka-storage random-uuid` does for Kafka.",
     )
     data_dir: str = setting(
         "broker-data",
         kafka="log.dirs",
-        doc="The directory with all topics and the catalogue. Made if it is missing; one broker at a time may use it.",
-        reason="In the working directory and under a plain name, so that whoever tries the broker out sees where the "
-        "data is and how to get rid of it; not `data`, which many projects have already.",
+        doc="The directory with all topics and the catalogue. It is created if it is missing; one broker at a time may use "
+        "it.",
+        reason="In the working directory and under a plain name, so that somebody who tries the broker out sees where the data "
+        "is and how to remove it; not `data`, because many projects have a directory of that name.",
     )
     data_dir_accept_foreign_files: bool = setting(
         False,
         kafka=None,
-        doc="Use a `data_dir` that no broker has used before and that is not empty. Files and directories that are not the "
-        "broker's are left alone either way.",
-        reason="Such a directory is more likely a slip of the pen than a wish. Hidden files and `lost+found` do not count.",
+        doc="Use a `data_dir` that is not empty and that no broker has used before. The broker leaves other files and "
+        "directories alone in either case.",
+        reason="Such a directory is more likely a mistake than intended. Hidden files and `lost+found` do not count.",
     )
     shutdown_timeout_ms: int = setting(
         8000,
         kafka=None,
         least=0,
-        doc="How long a broker takes to stop, at most. Requests in flight have three quarters of it; the rest is for logs to "
-        "become durable. Logs that are not durable by then are recovered at the next start, as after a crash. When it is over, "
-        "`broker serve` ends as it is.",
-        reason="Stays below the 10 s after which Docker kills.",
+        doc="The longest time that the broker takes to stop. Requests in flight have three quarters of it; the rest is for "
+        "logs to become durable. Logs that are not durable by then are recovered at the next start, as after a crash. "
+        "When the time is over, `broker serve` exits at once.",
+        reason="Stays below the 10 s after which Docker kills a container.",
     )
     switch_interval_us: int = setting(
         100,
@@ -66,14 +68,14 @@ class ServerSettings:
         least=5,
         most=1_000_000,
         doc="`sys.setswitchinterval` of a serving process: how long a busy thread may keep the others waiting.",
-        reason="With one thread that computes CPython's own 5000 lets 200 requests a second through, 500 some 4,000, 50 "
-        "10,000; between threads that serve, 20 to 5000 make no difference that could be measured.",
+        reason="With one thread that computes, CPython's own 5000 lets 200 requests a second through, 500 about 4,000, 50 about "
+        "10,000; between threads that serve, no difference could be measured from 20 to 5000.",
     )
     ignored_kafka_settings: Mapping[str, str] = setting(
         attrs.Factory(dict),
         kafka=None,
-        doc="Settings of a Kafka broker that mean nothing here, by Kafka's names. A configuration may name them as Kafka's does, "
-        "outside this table; DescribeConfigs shows them, an event at the start lists them.",
+        doc="Settings of a Kafka broker that have no effect here, by Kafka's names. A configuration may also name them at "
+        "the top level, as Kafka's does; DescribeConfigs shows them, and an event at the start lists them.",
         reason="A server.properties of Kafka's has some of them.",
     )
     logging_level: str = setting(
@@ -81,7 +83,7 @@ class ServerSettings:
         kafka=None,
         choices=("debug", "info", "warning", "error"),
         doc="The least severe event that is written to standard error.",
-        reason="Events are rare (start, stop, errors, topics made and deleted): requests are counted, not logged.",
+        reason="Events are rare (start, stop, errors, topics created and deleted): requests are counted, not logged.",
     )
     logging_format: str = setting(
         "auto",
@@ -100,13 +102,14 @@ class NetworkSettings:
         (parse_listener("kafka://127.0.0.1:9092"),),
         converter=_listeners,
         doc="Where to listen, as URLs: `scheme://host:port?name=...&advertised=host:port`. Port 0 is any free port, "
-        "`9310-9319` the first free one, an empty host all interfaces. A second listener of a scheme needs a name.",
-        reason="Kafka's port, so that every example works; loopback only, because nothing asks for a password yet.",
+        "`9310-9319` the first free one of these, an empty host all interfaces. A second listener of a scheme needs a "
+        "name.",
+        reason="Kafka's port, so that every example works; loopback only, because no password is asked for yet.",
     )
     advertised_listeners: Mapping[str, str] = setting(
         attrs.Factory(dict),
-        doc="What clients of a listener are told to connect to: listener name = `host:port`. Wins over the `advertised` of "
-        "the listener's URL.",
+        doc="The address that clients of a listener are told to connect to: listener name = `host:port`. It takes precedence "
+        "over `advertised` in the listener's URL.",
         reason="Without it clients are told the address that the broker listens on.",
     )
     control_listener: Listener | None = setting(
@@ -139,51 +142,51 @@ class NetworkSettings:
         500,
         unit="requests",
         least=1,
-        doc="Requests that may wait for a handler. When as many do, further ones stay in their connections.",
+        doc="Requests that may wait for a handler. While there are as many, further ones stay in their connections.",
         reason=KAFKA,
     )
     queued_max_request_bytes: int = setting(
         256 * 1024 * 1024,
         least=-1,
-        doc="Memory for requests that are being received or handled; a connection that gets none is muted until some "
-        "is returned. -1: no bound.",
-        reason="Kafka has no bound. 256 MiB takes two of the largest requests and keeps a small machine alive.",
+        doc="Memory for requests that are being received or handled. A connection that gets none is muted until some is "
+        "returned. -1: no limit.",
+        reason="Kafka has no limit. 256 MiB is enough for two of the largest requests and leaves memory on a small machine.",
     )
     socket_request_max_bytes: int = setting(
         100 * 1024 * 1024,
         least=1024,
         most=INT_MAX,
         doc="The largest request. A connection that announces a larger one is closed.",
-        reason="Kafka's default, which its clients count on.",
+        reason="Kafka's default, which its clients rely on.",
     )
     socket_send_buffer_bytes: int = setting(
         -1,
         least=-1,
-        doc="SO_SNDBUF of a connection. -1: the system's own.",
+        doc="SO_SNDBUF of a connection. -1: the system's default.",
         reason="Linux tunes it better than a fixed number.",
     )
     socket_receive_buffer_bytes: int = setting(
         -1,
         least=-1,
-        doc="SO_RCVBUF of a connection. -1: the system's own.",
+        doc="SO_RCVBUF of a connection. -1: the system's default.",
         reason="Linux tunes it better than a fixed number.",
     )
     socket_listen_backlog_size: int = setting(
         1024,
         unit="connections",
         least=1,
-        doc="Connections that the system may hold ready to be accepted.",
-        reason="Kafka's 50 drops connections when a large consumer group starts at once; the system has a cap of its own.",
+        doc="Connections that the system may hold until the broker accepts them.",
+        reason="Kafka's 50 drops connections when a large consumer group starts at once; the system has a limit of its own.",
     )
     connections_max_idle_ms: int = setting(
-        600_000, least=-1, doc="Close a connection that was silent for so long. -1: never.", reason=KAFKA
+        600_000, least=-1, doc="Close a connection that has been idle for this long. -1: never.", reason=KAFKA
     )
     max_connections: int = setting(
         INT_MAX,
         unit="connections",
         least=0,
-        doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. Past "
-        "it, accepting waits until one closes.",
+        doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. "
+        "Beyond it, the broker accepts no connection until one closes.",
         reason=KAFKA,
     )
     max_connections_per_ip: int = setting(
@@ -192,27 +195,27 @@ class NetworkSettings:
     max_connections_per_ip_overrides: Mapping[str, int] = setting(
         attrs.Factory(dict),
         unit="connections",
-        doc="The same for single addresses: address = number.",
+        doc="The same for individual addresses: address = number.",
         reason=KAFKA,
     )
     max_connection_creation_rate: int = setting(
         INT_MAX,
         unit="connections/s",
         least=1,
-        doc="New connections a second on all listeners; past it, accepting waits.",
+        doc="New connections per second on all listeners; beyond it, the broker waits before it accepts the next.",
         reason=KAFKA,
     )
     outgoing_high_water_bytes: int = setting(
         1024 * 1024,
         kafka=None,
         least=1,
-        doc="A service that streams is told to stop when a connection has so much waiting to leave.",
+        doc="A service that streams is told to stop when this much is waiting to be sent on a connection.",
         reason="Some ms of a fast network, and 1 GB for 1,000 readers that do not read.",
     )
     outgoing_low_water_bytes: int = setting(
         256 * 1024,
         kafka=None,
         least=0,
-        doc="... and told to go on when it is down to this.",
-        reason="A quarter of the high mark: stops and starts stay rare.",
+        doc="A service that was told to stop is told to go on when this much is left.",
+        reason="A quarter of the high mark, so that stops and starts stay rare.",
     )

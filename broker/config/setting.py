@@ -1,6 +1,7 @@
-"""One setting: an attrs field that knows its unit, its bounds, Kafka's name for it, what it does and why.
+"""One setting of the broker: an attrs field with its unit, its bounds, Kafka's name for it, what it does, and the reason for its
+default.
 
-The tables in docs/OPERATIONS.md are made from what is kept here, so that they cannot drift.
+The tables in docs/OPERATIONS.md are generated from this, so that they cannot differ from the code.
 """
 
 import inspect
@@ -39,7 +40,7 @@ class SettingInfo:
 
     @property
     def optional(self) -> bool:
-        """True if None ("not set") is a value of it."""
+        """True if the setting can be None, which means "not set"."""
         return type(None) in get_args(self.type)
 
     @property
@@ -76,8 +77,8 @@ def setting(
 ) -> Any:
     """An attrs field with the metadata that ``setting_infos`` reads, checked against its bounds when it is set.
 
-    ``kafka`` is left out where Kafka's name is ours with dots, and None where Kafka has no such setting. ``unit`` is
-    taken from the end of the name unless given.
+    ``kafka`` is Kafka's name: by default the field's with dots, and None if Kafka has no such setting. ``unit`` is by default the
+    end of the field's name.
     """
     metadata = {
         "doc": doc,
@@ -157,10 +158,10 @@ def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
     if value is None and info.optional:
         return
     accepted: Any = {int: int, float: (int, float), bool: bool, str: str}.get(info.plain_type, object)
-    # bool is a kind of int to Python, and never to an operator.
+    # To Python a bool is an int; to an operator it is not.
     good = isinstance(value, accepted) and isinstance(value, bool) <= (info.plain_type is bool)
     if good and info.plain_type is int:
-        good = abs(value) <= LONG_MAX  # what the wire and the files have room for
+        good = abs(value) <= LONG_MAX  # the protocol and the files have 64 bits
     if good and info.choices:
         good = value in info.choices
     if good and info.least is not None:

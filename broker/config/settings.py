@@ -1,13 +1,14 @@
-"""Every setting of a broker in one value. Names are Kafka's in snake case where Kafka has one.
+"""Every setting of a broker in one value. A setting that Kafka has, too, has Kafka's name in snake case.
 
-The classes it is put together from only group; what concerns two settings at once is checked here. docs/OPERATIONS.md
-is made from all this.
+The classes that it inherits from only group the settings; a rule that concerns two settings is checked here. The tables in
+docs/OPERATIONS.md are generated from this class.
 """
 
 import attrs
 
+from broker.config.coordinator_settings import GroupSettings, TransactionSettings
 from broker.config.listener import parse_address
-from broker.config.log_settings import CleanerSettings, GroupSettings, LogSettings, TopicSettings, TransactionSettings
+from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.errors import ConfigError
@@ -34,7 +35,7 @@ class BrokerConfig(
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
-                    f"Give one of the listeners called {name!r} another name, with ?name=... at the end of its URL."
+                    f"Give one of the listeners named {name!r} another name, with ?name=... at the end of its URL."
                 )
         for name, address in self.advertised_listeners.items():
             if name not in names:
@@ -49,7 +50,7 @@ class BrokerConfig(
         _in_order(self, "message_max_bytes", "socket_request_max_bytes")
 
     def advertised_address(self, name: str) -> tuple[str, int] | None:
-        """What the settings tell clients of a listener to connect to, or None: the address it listens on."""
+        """The address that the settings tell clients of a listener to connect to. None: the one that it listens on."""
         if name in self.advertised_listeners:
             return parse_address(self.advertised_listeners[name], "advertised_listeners")
         return next((listener.advertised for listener in self.listeners if listener.name == name), None)

@@ -19,7 +19,7 @@ CLEANUP_POLICY: KafkaSetting[tuple[str, ...]] = KafkaSetting(
     "list",
     ("delete",),
     "log.cleanup.policy",
-    "What happens to old segments: 'delete' drops them by time or size, 'compact' keeps the last record of each key.",
+    "What happens to old segments: 'delete' removes them by age or size, 'compact' keeps the last record of each key.",
     choices=("compact", "delete"),
 )
 COMPRESSION_GZIP_LEVEL = KafkaSetting(
@@ -45,7 +45,7 @@ COMPRESSION_TYPE = KafkaSetting(
     "string",
     "producer",
     "compression.type",
-    "Codec of the batches on disk; 'producer' keeps what the producer sent, which costs the broker nothing.",
+    "Codec of the batches on disk; 'producer' keeps the producer's, which costs the broker nothing.",
     choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
 )
 COMPRESSION_ZSTD_LEVEL = KafkaSetting(
@@ -62,7 +62,7 @@ DELETE_RETENTION_MS = KafkaSetting(
     "long",
     86_400_000,
     "log.cleaner.delete.retention.ms",
-    "How long a compacted topic keeps the marks of deleted keys (tombstones).",
+    "How long a compacted topic keeps tombstones, the marks of deleted keys.",
     minimum=0,
 )
 FILE_DELETE_DELAY_MS = KafkaSetting(
@@ -78,7 +78,7 @@ FLUSH_MESSAGES = KafkaSetting(
     "long",
     LONG_MAX,
     "log.flush.interval.messages",
-    "Force an fsync after this many messages, whatever the producers' acks say.",
+    "fsync after this many messages, whatever acks the producers ask for.",
     minimum=1,
 )
 FLUSH_MS = KafkaSetting(
@@ -86,7 +86,7 @@ FLUSH_MS = KafkaSetting(
     "long",
     LONG_MAX,
     "log.flush.interval.ms",
-    "Force an fsync of what is older than this.",
+    "fsync records that are older than this.",
     minimum=0,
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSetting(
@@ -101,7 +101,7 @@ INDEX_INTERVAL_BYTES = KafkaSetting(
     "int",
     4096,
     "log.index.interval.bytes",
-    "About every how many bytes of log an entry is added to the offset index.",
+    "About how many bytes of log there are for each entry of the offset index.",
     minimum=0,
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS: KafkaSetting[tuple[str, ...]] = KafkaSetting(
@@ -116,7 +116,7 @@ MAX_COMPACTION_LAG_MS = KafkaSetting(
     "long",
     LONG_MAX,
     "log.cleaner.max.compaction.lag.ms",
-    "A record is compacted at the latest when it is this old.",
+    "A record is compacted no later than at this age.",
     minimum=1,
 )
 MAX_MESSAGE_BYTES = KafkaSetting(
@@ -124,7 +124,7 @@ MAX_MESSAGE_BYTES = KafkaSetting(
     "int",
     1_048_588,
     "message.max.bytes",
-    "The largest record batch (after compression) that is accepted.",
+    "The largest record batch, after compression, that is accepted.",
     minimum=0,
 )
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = KafkaSetting(
@@ -165,7 +165,7 @@ MIN_COMPACTION_LAG_MS = KafkaSetting(
     "long",
     0,
     "log.cleaner.min.compaction.lag.ms",
-    "A record stays uncompacted for at least this long.",
+    "A record is not compacted before it is this old.",
     minimum=0,
 )
 MIN_INSYNC_REPLICAS = KafkaSetting(
@@ -188,7 +188,7 @@ RETENTION_BYTES = KafkaSetting(
     "long",
     -1,
     "log.retention.bytes",
-    "Delete the oldest segments of a partition while it is larger than this; -1 is no bound.",
+    "Delete the oldest segments of a partition while it is larger than this; -1 is no limit.",
     minimum=-1,
 )
 RETENTION_MS = KafkaSetting(
@@ -196,7 +196,7 @@ RETENTION_MS = KafkaSetting(
     "long",
     604_800_000,
     "log.retention.ms",
-    "Delete segments whose newest record is older than this; -1 is no bound.",
+    "Delete segments whose newest record is older than this; -1 is no limit.",
     minimum=-1,
 )
 SEGMENT_BYTES = KafkaSetting(
@@ -213,7 +213,7 @@ SEGMENT_INDEX_BYTES = KafkaSetting(
     "int",
     10_485_760,
     "log.index.size.max.bytes",
-    "Largest size of an offset index; a full one begins a new segment.",
+    "Largest size of an offset index; when it is full, a new segment is started.",
     minimum=12,
 )
 SEGMENT_JITTER_MS = KafkaSetting(
@@ -221,7 +221,7 @@ SEGMENT_JITTER_MS = KafkaSetting(
     "long",
     0,
     "log.roll.jitter.ms",
-    "A random time up to this is taken off segment.ms, so that partitions do not roll all at once.",
+    "A random time up to this is subtracted from segment.ms, so that partitions do not roll all at once.",
     minimum=0,
 )
 SEGMENT_MS = KafkaSetting(
@@ -229,7 +229,7 @@ SEGMENT_MS = KafkaSetting(
     "long",
     604_800_000,
     "log.roll.ms",
-    "Begin a new segment when the first record of the present one is this old.",
+    "Start a new segment when the first record of the current one is this old.",
     minimum=1,
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = KafkaSetting(
