@@ -13,12 +13,13 @@ from broker.log import get_logger
 from broker.network.service import Connection, Outbox, Peer, Request
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.partitions import Partitions, Waiting
+from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import PartitionGone, View
+from broker.shuffle.serving.view import PartitionReleased, View
 from broker.shuffle.serving.writers import Writers, WriterSettings
 from broker.shuffle.spill.spiller import Spiller
+from broker.shuffle.waiting_readers import WaitingReader
 from protocol.errors import ProtocolError
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.errors import (
@@ -91,7 +92,7 @@ class _State:
 
     queue: RequestQueue
     writers: Writers
-    waiting: dict[bytes, tuple[PartitionRequest, Waiting]] = attrs.Factory(dict)  # by receiver
+    waiting: dict[bytes, tuple[PartitionRequest, WaitingReader]] = attrs.Factory(dict)  # by receiver
 
 
 class ShuffleService:
@@ -146,7 +147,7 @@ class ShuffleService:
         except ProtocolError as error:
             # As Flink: everybody on this connection hears of it, then it is closed.
             log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
-            self._let_go(state)
+            self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
             outbox.close(request)
 
@@ -163,22 +164,18 @@ class ShuffleService:
         elif isinstance(message, CancelPartitionRequest):
             self._cancel(state, message.receiver)
         elif isinstance(message, CloseRequest):
-            self._let_go(state)
+            self._drop_receivers(state)
             outbox.close(request)
         elif isinstance(message, TaskEventRequest):
             self._task_event(outbox, request.connection, message)
         elif isinstance(message, NewBufferSize):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
-                partition, indices = receiver.view.partition, receiver.view.indices
-                if len(indices) > _HINTS_AT_ONCE:
-                    indices = range(ALL_SUBPARTITIONS, ALL_SUBPARTITIONS + 1)
-                for index in indices:
-                    partition.tell_writer(partial(_buffer_size, partition, index, message.buffer_size))
+                _hint_buffer_size(receiver.view, message.buffer_size)
         elif isinstance(message, AckAllUserRecordsProcessed):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
-                receiver.view.partition.acknowledged_all(receiver.view)
+                receiver.view.acknowledge()
         elif not isinstance(message, SegmentId):  # of tiered storage, which is not here
             raise ProtocolError(f"a {type(message).__name__} is not for a server")
 
@@ -194,7 +191,7 @@ class ShuffleService:
         state = connection.data
         if state is not None:
             connection.data = None
-            state.queue.close(complete=False)
+            state.queue.close(cancelled=False)
             self._stop_waiting(state)
             state.writers.close()
 
@@ -215,16 +212,16 @@ class ShuffleService:
             self._attach(state, connection, outbox, message, partition)
             return
 
-        def found(partition: ResultPartition | None) -> None:
+        def answer(partition: ResultPartition | None) -> None:
             """On any thread."""
-            outbox.call(connection, partial(self._found, state, connection, outbox, message, partition))
+            outbox.call(connection, partial(self._wait_ended, state, connection, outbox, message, partition))
 
-        waiting = Waiting(found)
-        # Before it is waited for: it may have come this moment.
+        waiting = WaitingReader(answer)
+        # Before it waits: the partition may come this moment.
         state.waiting[message.receiver] = message, waiting
-        self._partitions.wait(message.partition, waiting)
+        self._partitions.waiting.add(message.partition, waiting)
 
-    def _found(
+    def _wait_ended(
         self,
         state: _State,
         connection: Connection,
@@ -238,7 +235,7 @@ class ShuffleService:
             return  # cancelled meanwhile; perhaps the receiver has asked for something else
         del state.waiting[message.receiver]
         if partition is None:
-            self._partitions.budget.reader_gone(READER_BYTES)
+            self._partitions.budget.reader_left(READER_BYTES)
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
         else:
             self._attach(state, connection, outbox, message, partition)
@@ -259,30 +256,31 @@ class ShuffleService:
         budget, indices = self._partitions.budget, message.subpartitions
         cursors = 0 if partition.pipelined or indices.size == 1 else CURSOR_BYTES * indices.size
         if indices.end < len(partition.subpartitions) and cursors and not budget.admit_reader(cursors):
-            budget.reader_gone(READER_BYTES)
+            budget.reader_left(READER_BYTES)
             self._no_memory(connection, outbox, message)
             return
         if partition.pipelined and indices.end < len(partition.subpartitions):
             try:
-                partition.count_for(indices)
+                partition.charge_for(indices)
             except NoRoom:
-                budget.reader_gone(READER_BYTES)
+                budget.reader_left(READER_BYTES)
                 self._no_memory(connection, outbox, message)
                 return
         receiver = Receiver(message.receiver)
         # On any thread: there is something where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
         try:
-            receiver.view = View(partition, indices, Credit(message.credit), on_data, self._generation)
-        except PartitionGone:
-            budget.reader_gone(READER_BYTES)
+            receiver.view = View(
+                partition, indices, Credit(message.credit), on_data, self._generation, READER_BYTES + cursors
+            )
+        except PartitionReleased:
+            budget.reader_left(READER_BYTES)
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
             return
         except IndexError as error:
-            budget.reader_gone(READER_BYTES)
+            budget.reader_left(READER_BYTES)
             outbox.push(connection, [encode_error(ILLEGAL_ARGUMENT_EXCEPTION, str(error), message.receiver)])
             return
-        receiver.view.reader_bytes = READER_BYTES + cursors
         state.queue.add(receiver)
         self._open_further(state, connection, outbox, receiver)
 
@@ -295,45 +293,48 @@ class ShuffleService:
                 again = partial(self._open_further, state, connection, outbox, receiver)
                 self._partitions.soon(partial(outbox.call, connection, again))
                 state.queue.look(receiver)
-        except PartitionGone:
-            state.queue.remove(receiver.id, complete=True)
+        except PartitionReleased:
+            state.queue.remove(receiver.id, cancelled=True)
             outbox.push(connection, [partition_not_found(receiver.view.partition.id, receiver.id)])
 
     def _cancel(self, state: _State, receiver: bytes) -> None:
         entry = state.waiting.pop(receiver, None)
         if entry is not None:
-            self._partitions.stop_waiting(entry[0].partition, entry[1])
-            self._partitions.budget.reader_gone(READER_BYTES)
-        state.queue.remove(receiver, complete=True)
+            self._partitions.waiting.remove(entry[0].partition, entry[1])
+            self._partitions.budget.reader_left(READER_BYTES)
+        state.queue.remove(receiver, cancelled=True)
 
-    def _let_go(self, state: _State) -> None:
+    def _drop_receivers(self, state: _State) -> None:
         """All receivers go, by the client's own doing."""
-        state.queue.close(complete=True)
+        state.queue.close(cancelled=True)
         self._stop_waiting(state)
 
     def _stop_waiting(self, state: _State) -> None:
         for message, waiting in state.waiting.values():
-            self._partitions.stop_waiting(message.partition, waiting)
-            self._partitions.budget.reader_gone(READER_BYTES)
+            self._partitions.waiting.remove(message.partition, waiting)
+            self._partitions.budget.reader_left(READER_BYTES)
         state.waiting.clear()
 
-    def _view_ended(self, view: View, complete: bool) -> None:
-        self._partitions.budget.reader_gone(view.reader_bytes)
-        self._partitions.end_view(view, complete)
+    def _view_ended(self, view: View, cancelled: bool) -> None:
+        self._partitions.budget.reader_left(view.reader_bytes)
+        self._partitions.end_view(view, cancelled)
 
     def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
         partition = self._partitions.find(message.partition)
-        told = partition is not None and partition.tell_writer(
-            partial(_task_event, partition, ALL_SUBPARTITIONS, message.event)
-        )
-        if not told:
+        listener = None if partition is None else partition.lease.listener
+        if listener is not None:
+            listener.task_event(ALL_SUBPARTITIONS, message.event)
+        else:
             error = encode_error(ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", message.receiver)
             outbox.push(connection, [error])
 
 
-def _buffer_size(partition: ResultPartition, subpartition: int, size: int, writers: Writers) -> None:
-    writers.buffer_size(partition, subpartition, size)
-
-
-def _task_event(partition: ResultPartition, subpartition: int, event: bytes, writers: Writers) -> None:
-    writers.task_event(partition, subpartition, event)
+def _hint_buffer_size(view: View, size: int) -> None:
+    """A reader would like buffers of this size: its writer is told, if it is connected."""
+    listener = view.partition.lease.listener
+    if listener is not None:
+        indices = view.indices
+        if len(indices) > _HINTS_AT_ONCE:
+            indices = range(ALL_SUBPARTITIONS, ALL_SUBPARTITIONS + 1)
+        for index in indices:
+            listener.buffer_size(index, size)

@@ -391,9 +391,9 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
         assert (budget.memory, budget.disk, budget.index, dict(budget._owners)) == (0, 0, 0, {})
         assert (budget.reserved, budget._readers) == (0, 0)
         assert served.files == []
-        assert served.partitions._waiting == {}
+        assert len(served.partitions.waiting) == 0
         assert served.partitions._winners == {}
-    assert served.partitions._deadlines == {}
+    assert len(served.partitions._deadlines) == 0
     wait_for(lambda: threading.active_count() <= threads_before, "threads are left")
     wait_for(lambda: descriptors() <= descriptors_before, "descriptors are left")
 

@@ -115,7 +115,7 @@ def test_being_refused_leaves_the_time_of_a_lost_writer_running(serve: Any) -> N
     client = server.connect().send(w.encode_open_partition(NAME, partition, 1, PIPELINED, incarnation=2))
     client.next(w.PartitionOpened)
     client.reset()
-    wait_for(lambda: server.partitions.find(partition).call_writer is None)
+    wait_for(lambda: server.partitions.find(partition).lease.listener is None)
     late = server.connect().send(w.encode_open_partition(NAME, partition, 1, PIPELINED, incarnation=1, resumes=True))
     assert late.next(w.WriterError).code == WriterErrorCode.FENCED
     wait_for(lambda: server.partitions.find(partition).state == w.PartitionState.FAILED)
@@ -304,7 +304,7 @@ class FencingMachine(RuleBasedStateMachine):
             assert side.opened.next_sequences == tuple(map(len, self.content))
             self.newest = side, side.opened.handle
             return
-        known = frame.handle in side.writers._writers
+        known = frame.handle in side.writers._handles
         mine = self.newest == (side, frame.handle)
         if isinstance(frame, w.PushBuffer):
             side.writers.push(frame)
@@ -318,7 +318,7 @@ class FencingMachine(RuleBasedStateMachine):
         if known and not mine and not self.ended:
             if not isinstance(frame, w.CloseWriter):
                 assert [error.code for error in side.errors[errors:]] == [WriterErrorCode.FENCED]
-            assert frame.handle not in side.writers._writers
+            assert frame.handle not in side.writers._handles
 
     @invariant()
     def only_what_the_newest_pushed_is_there(self) -> None:
@@ -336,7 +336,7 @@ class FencingMachine(RuleBasedStateMachine):
     def who_has_it_is_told_to_the_partition(self) -> None:
         partition = self.partitions.find(self.id) if hasattr(self, "partitions") else None
         if partition is not None:
-            assert (partition.call_writer is None) == (self.newest is None)
+            assert (partition.lease.listener is None) == (self.newest is None)
 
 
 TestFencing = FencingMachine.TestCase

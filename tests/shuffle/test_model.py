@@ -123,7 +123,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
         self.outbox: Any = FakeOutbox()
         self.ended: list[tuple[View, bool]] = []
         self.queue = RequestQueue(
-            self.connection, self.outbox, V2_0, HIGH_WATER, lambda view, complete: self.ended.append((view, complete))
+            self.connection, self.outbox, V2_0, HIGH_WATER, lambda view, cancelled: self.ended.append((view, cancelled))
         )
         self.partitions = []
         for number, kind in enumerate((PartitionType.PIPELINED, PartitionType.PIPELINED, PartitionType.BLOCKING)):
@@ -238,7 +238,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
     @rule(name=consumes(receivers))
     def cancel(self, name: bytes) -> None:
         _, receiver, _ = self.model[name]
-        self.queue.remove(name, complete=True)
+        self.queue.remove(name, cancelled=True)
         assert self.ended.pop() == (receiver.view, True)
         receiver.view.close(True)
         del self.model[name]
@@ -267,7 +267,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
     def spill(self) -> None:
         """All that is in memory moves to a file."""
         for partition in self.partitions:
-            file = FakeFile() if partition.file is None else partition.file
+            file = FakeFile() if partition.holdings.file is None else partition.holdings.file
             assert isinstance(file, FakeFile)
             for part in filter(None, partition.subpartitions):
                 spill(partition, part, file)
@@ -284,16 +284,16 @@ class RequestQueueMachine(RuleBasedStateMachine):
     def the_accounts_are_right(self) -> None:
         if not hasattr(self, "connection"):
             return
-        assert self.budget.memory == sum(partition.memory for partition in self.partitions) >= 0
+        assert self.budget.memory == sum(partition.holdings.memory for partition in self.partitions) >= 0
         for number in range(2):
             partition = self.partitions[number]
             kept = [part.at(position) for part in filter(None, partition.subpartitions) for position in part.kept]
             held = [buffer.payload for buffer in kept if buffer is not None and type(buffer.payload) is bytes]
-            assert partition.memory == sum(map(len, held))
-            assert (partition.in_memory, partition.in_file) == (len(held), len(kept) - len(held))
-            assert partition.buffers == len(kept)
-        ahead = sum(len(receiver.view._ahead) for _, receiver, _ in self.model.values())
-        assert self.budget.index == sum(partition.index_bytes for partition in self.partitions) + ahead
+            assert partition.holdings.memory == sum(map(len, held))
+            assert (partition.holdings.in_memory, partition.holdings.in_file) == (len(held), len(kept) - len(held))
+            assert partition.holdings.buffers == len(kept)
+        ahead = sum(len(receiver.view._ahead.data) for _, receiver, _ in self.model.values())
+        assert self.budget.index == sum(partition.holdings.index_bytes for partition in self.partitions) + ahead
 
     def teardown(self) -> None:
         if not hasattr(self, "connection"):
@@ -310,7 +310,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
             unfinished = model.current is not None and not model.queues[model.current]  # a record that never ends
             assert unfinished or all(not queue for queue in model.queues), "something was never sent"
         for name, (_, receiver, _) in self.model.items():
-            self.queue.remove(name, complete=True)
+            self.queue.remove(name, cancelled=True)
             receiver.view.close(True)
         for partition in self.partitions:
             partition.release()

@@ -361,7 +361,7 @@ def test_a_reader_that_has_gone_holds_nobody_back(tmp_path: Path, how: str, rete
             gone.sync()
         else:
             gone.reset()
-        wait_for(lambda: server.partitions.find(partition).part(0).gone)  # type: ignore[union-attr]
+        wait_for(lambda: server.partitions.find(partition).part(0).abandoned)  # type: ignore[union-attr]
         if not retention_ms:
             assert client.list(partition.hex())[0].bytes == 0
         came = []

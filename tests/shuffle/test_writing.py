@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker.shuffle import partitions
-from broker.shuffle.partition import result_partition
+from broker.shuffle.partition import holdings, result_partition
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES, PARTITION_BYTES, PLACE_BYTES, SUBPARTITION_BYTES
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
@@ -154,8 +154,13 @@ def test_who_pushes_small_buffers_may_be_further_ahead(server: Served) -> None:
 def used(server: Served, writer: Writer) -> int:
     """Of what it was granted last, what has not been granted again."""
     connections = [c for p in server.sockets.processors for c in p.connections.copy() if c.data is not None]
-    (found,) = [each for c in connections for each in c.data.writers._writers.values() if each.handle == writer.handle]
-    return int(found.used)
+    (used,) = [
+        handle.used
+        for connection in connections
+        for handle in connection.data.writers._handles.values()
+        if handle.number == writer.handle
+    ]
+    return int(used)
 
 
 def test_a_gap_is_refused_and_the_writer_may_do_better(server: Served) -> None:
@@ -259,7 +264,7 @@ def test_a_large_blocking_partition_is_written_before_it_is_finished(
     server: Served, monkeypatch: pytest.MonkeyPatch, subpartitions: int
 ) -> None:
     monkeypatch.setattr(result_partition, "_EARLY_BYTES", 20_000)
-    monkeypatch.setattr(result_partition, "_EARLY_BYTES_OF_ONE", 10_000)
+    monkeypatch.setattr(result_partition, "_EARLY_BYTES_OF_EACH", 10_000)
     client = server.connect()
     small = client.open(new_id(), subpartitions, BLOCKING).push(b"x" * 19_000)
     pipelined = client.open(new_id(), 1, PIPELINED).push(b"x" * 40_000)
@@ -346,7 +351,7 @@ def test_a_partition_of_the_same_id_has_files_of_its_own(server: Served) -> None
     assert writer
     assert read(server, partition) == [b"second"]
     wait_for(lambda: len(server.files) == 2)
-    with_restart = server.shuffle.spiller._read_index(server.files[0].partition(".")[0])
+    with_restart = server.shuffle.spiller.directory.read_index(server.files[0].partition(".")[0])
     assert [entry[4] for entry in with_restart.entries] == [6, 5, 4]
 
 
@@ -445,7 +450,7 @@ def test_after_the_retention_a_lost_reader_has_read(serve: Any) -> None:
     receiver = stays.request(partition, 1)
     stays.sync()
     lost.reset()
-    wait_for(lambda: server.partitions.find(partition).part(0).incomplete)
+    wait_for(lambda: server.partitions.find(partition).part(0).abandoned)
     again = server.connect()
     again.request(partition, 0)
     assert again.error().class_name == PARTITION_NOT_FOUND_EXCEPTION
@@ -463,7 +468,7 @@ def granted(client: Client) -> int:
 
 
 def test_a_pipelined_writer_waits_for_its_readers(serve: Any) -> None:
-    size = 1000 + result_partition._BUFFER_OVERHEAD
+    size = 1000 + holdings.BUFFER_OVERHEAD
     server = serve(shuffle_write_credit_buffers=4, shuffle_pipelined_bytes=4 * size)
     client = server.connect()
     writer = client.open(partition := new_id())

@@ -24,8 +24,8 @@ from broker.network.quota import ConnectionQuotas
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
+from broker.shuffle.serving.read_ahead import ReadAhead
 from broker.shuffle.serving.request_queue import RequestQueue
-from broker.shuffle.serving.view import View
 from broker.storage.log.durability import Durability
 from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
@@ -176,7 +176,7 @@ def _wakes_nobody(right: Any) -> Any:
 
 def _released_twice(right: Any) -> Any:
     def release(self: ResultPartition) -> None:
-        memory, disk = self.memory, self.disk
+        memory, disk = self.holdings.memory, self.holdings.disk
         right(self)
         self.budget.give_back(self.owner, memory, disk)
 
@@ -192,11 +192,11 @@ def _resend_stored(right: Any) -> Any:
 
 
 def _spill_offset(right: Any) -> Any:
-    def with_spilled(self: View, taken: list[Any], file: Any) -> Any:
+    def with_payloads(self: ReadAhead, taken: list[Any], file: Any) -> Any:
         beside = [(*one[:3], one[3] + 1 if isinstance(one[3], int) and one[4] else one[3], *one[4:]) for one in taken]
         return right(self, beside, file)
 
-    return with_spilled
+    return with_payloads
 
 
 def _every_attempt_wins(right: Any) -> Any:
@@ -326,7 +326,7 @@ _ALL = [
         "writer_held_back",
         "a writer that was held back is not told of room",
         ResultPartition,
-        "room",
+        "announce_room",
         _uncounted,
         scene="shuffle",
     ),
@@ -349,8 +349,8 @@ _ALL = [
     Bug(
         "spill_offset",
         "spilled buffers are read beside their place",
-        View,
-        "_with_spilled",
+        ReadAhead,
+        "with_payloads",
         _spill_offset,
         scene="shuffle",
     ),

@@ -95,7 +95,8 @@ class ShuffleScene:
             return
         partitions = list(shuffle.partitions._by_id.values())
         budget = shuffle.partitions.budget
-        held = sum(partition.memory for partition in partitions), sum(partition.disk for partition in partitions)
+        holdings = [partition.holdings for partition in partitions]
+        held = sum(each.memory for each in holdings), sum(each.disk for each in holdings)
         if (budget.memory, budget.disk) != held:
             raise Violation(
                 f"{budget.memory} bytes in memory and {budget.disk} on disk are counted, and there are {held}"
@@ -110,7 +111,7 @@ class ShuffleScene:
         partitions = shuffle.partitions
         return {
             "partitions": len(partitions._by_id),
-            "readers that wait": len(partitions._waiting),
+            "readers that wait": len(partitions.waiting),
             "deadlines": len(partitions._deadlines),
             "attempts that have won": len(partitions._winners),
             "bytes of buffers in memory": partitions.budget.memory,

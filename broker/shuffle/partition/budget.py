@@ -54,7 +54,7 @@ class Budget:
         self.disk_max = disk_max
         self.owner_max = owner_max
         # Called when somebody who found it full might find room now; from any thread, perhaps with a partition's lock held.
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_room_freed: Callable[[], None] = lambda: None
         self.memory = 0  # of payloads
         self.disk = 0
         self.index = 0
@@ -85,9 +85,9 @@ class Budget:
     def full(self, to_disk: bool) -> bool:
         """Writers must wait: memory is used up and the spiller is behind; or, ``to_disk``, the disk is used up.
 
-        Who was told so is called through ``on_room``.
+        Who was told so is called through ``on_room_freed``.
         """
-        # Marked, then looked at again: room that came in between was announced to nobody. Only `on_room` takes a mark away,
+        # Marked, then looked at again: room that came in between was announced to nobody. Only `on_room_freed` takes a mark away,
         # whoever else finds room: the one who set it still waits.
         if self.memory + self.index >= self.memory_max:
             self._memory_wanted = True
@@ -119,16 +119,16 @@ class Budget:
             self.index += size
             return True
 
-    def reader_gone(self, size: int) -> None:
+    def reader_left(self, size: int) -> None:
         with self._lock:
             self._readers -= size
             self.index -= size
-        self._look_for_room()
+        self._announce_room()
 
     def promise(self, most: int, each: int, at_least_one: bool) -> int:
         """Reserve room for up to ``most`` buffers of ``each`` bytes, their index included. How many it is for.
 
-        ``at_least_one``: of what is kept for those who have none. Who gets 0 all the same is called through ``on_room``.
+        ``at_least_one``: of what is kept for those who have none. Who gets 0 all the same is called through ``on_room_freed``.
         """
         with self._lock:
             room = self.memory_max - self.index
@@ -148,7 +148,7 @@ class Budget:
             assert self.reserved >= 0
         if unused and self._memory_wanted:  # perhaps it was this that others had no room beside
             self._memory_wanted = False
-            self.on_room()
+            self.on_room_freed()
 
     def _fits(self, size: int, promised: int = 0) -> bool:
         """Beside all that is held, and promised; one alone may be larger."""
@@ -184,7 +184,7 @@ class Budget:
             self.disk += size
             if self.owner_max >= 0:
                 self._owners[owner] -= index
-        self._look_for_room()
+        self._announce_room()
 
     def loaded(self, owner: str, size: int, index: int = 0) -> None:
         """Found on disk at the start."""
@@ -210,7 +210,7 @@ class Budget:
         with self._lock:
             self.index += change
         if change < 0:
-            self._look_for_room()
+            self._announce_room()
 
     def give_back(self, owner: str, memory: int, disk: int, index: int = 0) -> None:
         with self._lock:
@@ -223,13 +223,13 @@ class Budget:
                 self._owners[owner] -= memory + disk + index
                 if self._owners[owner] <= 0:
                     del self._owners[owner]
-        self._look_for_room()
+        self._announce_room()
 
-    def _look_for_room(self) -> None:
+    def _announce_room(self) -> None:
         # With a distance to the mark, so that writers are not told for each buffer.
         if self._memory_wanted and self.memory * 4 <= (self.memory_max - self.index) * 3:
             self._memory_wanted = False
-            self.on_room()
+            self.on_room_freed()
         if self._disk_wanted and not self.disk_full:
             self._disk_wanted = False
-            self.on_room()
+            self.on_room_freed()

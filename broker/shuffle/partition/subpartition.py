@@ -1,22 +1,21 @@
-"""The buffers of one subpartition, in the order of their sequence numbers; the oldest of them may lie in a file.
+"""The buffers of one subpartition, in the order of their sequence numbers, and its reader's place among them.
 
-Guarded by the lock of its partition. A buffer is a byte of kind and, as long as it is in memory, its payload, untouched; when it
-has been spilled its payload is an offset and a size, 12 bytes in two arrays. There is no object for a buffer but the payload, so
-that neither millions of spilled ones nor the garbage collector's visits cost what they would otherwise.
+Guarded by the lock of its partition. A buffer is a byte of kind and, while it is in memory, its payload, untouched. When it has
+been spilled, its payload is an offset and a size, 12 bytes in two arrays. The payload is the only object that a buffer has, so
+that millions of spilled buffers cost neither objects nor visits of the garbage collector.
 
     first             memory_from                 next_sequence
-      | in the file      | in memory                   |          nothing has come yet
+      | in the file      | in memory                   |          not pushed yet
 """
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from broker.shuffle.partition.listeners import ReaderListener
+from broker.shuffle.partition.reading import ReadingEvent, ReadingState, next_state
 from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
 
-if TYPE_CHECKING:
-    from broker.shuffle.serving.view import Cursor
-
-# The kind of a buffer is its data type, and this if it is compressed.
+# The kind of a buffer is its data type, with this bit set if it is compressed.
 COMPRESSED = 0x80
 # How much longer than what is kept the lists may get before they are cut: cutting costs their length.
 _CUT_FROM = 64
@@ -24,10 +23,12 @@ _CUT_FROM = 64
 _OVERHEAD_BYTES = 64
 
 _END_OF_DATA, _END_OF_PARTITION = DataType.END_OF_DATA, DataType.END_OF_PARTITION
+_UNREAD, _LOST, _LOST_AT_END = ReadingState.UNREAD, ReadingState.LOST, ReadingState.LOST_AT_END
+_ABANDONED = ReadingState.ABANDONED
 
 
 class Stored(NamedTuple):
-    """One buffer, for those who look at single ones. ``payload``: the bytes, or their offset in the file."""
+    """One buffer, for code that looks at single ones. ``payload``: the bytes, or their offset in the file."""
 
     data_type: DataType
     compressed: bool
@@ -35,44 +36,98 @@ class Stored(NamedTuple):
     size: int
 
 
+class Reader(ReaderListener, Protocol):
+    """A reader of a pipelined partition: it has a cursor in each of its subpartitions."""
+
+    def buffer_added(self, cursor: "Cursor", is_data: bool) -> bool:
+        """A buffer was appended at the cursor's subpartition. Called with the partition's lock held.
+
+        True: call ``notify`` when the lock has been released.
+        """
+
+
+class Cursor:
+    """A reader's place in one subpartition.
+
+    Guarded by the partition's lock, except for ``reader``; changed by its reader only.
+    """
+
+    __slots__ = ("index", "part", "position", "reader", "ready")
+
+    def __init__(self, reader: Reader, part: "Subpartition", index: int) -> None:
+        self.reader = reader
+        self.part = part
+        self.index = index
+        self.position = part.first  # the sequence number of the buffer that is sent next
+        self.ready = False  # it has a buffer to send, and stands in the reader's row or is its current cursor
+
+
 class Subpartition:
     __slots__ = (
         "cursor",
         "data_ended",
         "data_total",
+        "dropped_before",
         "ended",
         "first",
-        "incomplete",
         "kinds",
-        "let_go_before",
-        "lost",
         "memory_from",
         "offsets",
         "payloads",
-        "sent_all",
+        "reading",
         "sizes",
     )
 
     def __init__(self) -> None:
         self.first = 0  # sequence number of kinds[0], and of offsets[0] and sizes[0] if there are any
         self.memory_from = 0  # sequence number of payloads[0]
-        self.let_go_before = 0  # what has a lower number is gone, though it may not have been cut yet
+        self.dropped_before = 0  # buffers with lower numbers are dropped, though they may not have been cut yet
         self.kinds = bytearray()
         self.offsets = array("q")
         self.sizes = array("i")
-        self.payloads: list[bytes | None] = []  # None: let go
-        self.data_total = 0  # data buffers ever
-        self.data_ended = False  # EndOfData has come
-        self.ended = False  # the last one is EndOfPartition
-        self.cursor: Cursor | None = None  # a pipelined one's reader
-        self.incomplete = False  # a reader has had buffers that are not kept any more
-        self.lost = False  # its reader's connection was lost; another may begin again
-        self.sent_all = False  # ... when it had been sent everything
+        self.payloads: list[bytes | None] = []  # None: dropped
+        self.data_total = 0  # data buffers ever pushed
+        # Two facts about what was pushed, not states: a writer may push EndOfPartition without EndOfData.
+        self.data_ended = False  # EndOfData was pushed
+        self.ended = False  # EndOfPartition was pushed
+        self.reading = _UNREAD
+        self.cursor: Cursor | None = None  # its reader's; only in the states READING and CONSUMING
+
+    # -- its reader -----------------------------------------------------------------------------------------------------
 
     @property
-    def gone(self) -> bool:
-        """A pipelined one that nobody reads any more, nor ever can."""
-        return self.incomplete and self.cursor is None
+    def claimable(self) -> bool:
+        """A reader may begin with it."""
+        return self.reading is _UNREAD or self.reading is _LOST or self.reading is _LOST_AT_END
+
+    @property
+    def waits_for_reader(self) -> bool:
+        """Its reader was lost, and another one may come."""
+        return self.reading is _LOST or self.reading is _LOST_AT_END
+
+    @property
+    def sent_all(self) -> bool:
+        """Its reader was lost when it had been sent everything."""
+        return self.reading is _LOST_AT_END
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody reads it, and nobody can."""
+        return self.reading is _ABANDONED
+
+    def claim(self, reader: Reader, index: int) -> Cursor:
+        """``reader`` begins with the first buffer that is kept."""
+        self.reading = next_state(self.reading, ReadingEvent.READER_CAME)
+        self.cursor = cursor = Cursor(reader, self, index)
+        return cursor
+
+    def note(self, event: ReadingEvent) -> None:
+        """Something else has happened to its reader; if the reader is gone, so is its cursor."""
+        self.reading = next_state(self.reading, event)
+        if event is not ReadingEvent.BUFFERS_DROPPED:
+            self.cursor = None
+
+    # -- its buffers ----------------------------------------------------------------------------------------------------
 
     @property
     def next_sequence(self) -> int:
@@ -80,11 +135,11 @@ class Subpartition:
 
     @property
     def kept(self) -> range:
-        """The sequence numbers of what is there."""
-        return range(self.let_go_before, self.first + len(self.kinds))
+        """The sequence numbers of the buffers that are kept."""
+        return range(self.dropped_before, self.first + len(self.kinds))
 
     def at(self, position: int) -> Stored | None:
-        """None if it has not come yet."""
+        """None if it has not been pushed yet."""
         index = position - self.first
         if index >= len(self.kinds):
             return None
@@ -93,24 +148,23 @@ class Subpartition:
         if position < self.memory_from:
             return Stored(data_type, compressed, self.offsets[index], self.sizes[index])
         payload = self.payloads[position - self.memory_from]
-        assert payload is not None, "a buffer that was let go of"
+        assert payload is not None, "the buffer was dropped"
         return Stored(data_type, compressed, payload, len(payload))
 
     def append(self, data_type: DataType, compressed: bool, payload: bytes) -> None:
         self.kinds.append(data_type | COMPRESSED if compressed else data_type)
         self.payloads.append(payload)
-        self.note(data_type)
+        self._count(data_type)
 
     def load(self, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
-        """One that was in the file before this broker began."""
+        """Add a buffer that an earlier broker has written to the file."""
         self.kinds.append(data_type | COMPRESSED if compressed else data_type)
         self.offsets.append(offset)
         self.sizes.append(size)
         self.memory_from += 1
-        self.note(data_type)
+        self._count(data_type)
 
-    def note(self, data_type: DataType) -> None:
-        """A buffer of this type has come."""
+    def _count(self, data_type: DataType) -> None:
         if IS_BUFFER[data_type]:
             self.data_total += 1
         elif data_type is _END_OF_DATA:
@@ -119,29 +173,29 @@ class Subpartition:
             self.ended = True
 
     def pass_over(self, data_type: DataType) -> None:
-        """One has come and is not kept. Nothing else is kept either."""
+        """Count a pushed buffer without keeping it. No other buffer may be kept either."""
         assert not self.kinds
         self.first += 1
-        self.memory_from = self.let_go_before = self.first
-        self.note(data_type)
+        self.memory_from = self.dropped_before = self.first
+        self._count(data_type)
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Of those kept from ``start`` to before ``end``."""
+        """Bytes of the kept buffers from ``start`` to before ``end``."""
         border = min(max(self.memory_from, start), end)
         size = sum(self.sizes[start - self.first : border - self.first]) if border > start else 0
         held = self.payloads[border - self.memory_from : end - self.memory_from]
         return size + sum(len(payload) for payload in held if payload is not None)
 
-    def let_go(self, end: int) -> None:
-        """Forget what comes before ``end``."""
-        start, border = self.let_go_before, self.memory_from
+    def drop_before(self, end: int) -> None:
+        """Drop the buffers before ``end``."""
+        start, border = self.dropped_before, self.memory_from
         if end > border:
             begin = start - border if start > border else 0
             if end == border + begin + 1:
                 self.payloads[begin] = None
             else:
                 self.payloads[begin : end - border] = [None] * (end - border - begin)
-        self.let_go_before = end
+        self.dropped_before = end
         count = end - self.first
         if count > _CUT_FROM and count * 2 > len(self.kinds):
             self._cut(end)
@@ -159,38 +213,38 @@ class Subpartition:
         self.first = end
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all buffers."""
         end = self.first + len(self.kinds)
         self.kinds = bytearray()
         self.offsets, self.sizes = array("q"), array("i")
         self.payloads = []
-        self.first = self.memory_from = self.let_go_before = end
+        self.first = self.memory_from = self.dropped_before = end
 
     # -- to the file ----------------------------------------------------------------------------------------------------
 
-    def oldest_in_memory(self, most_bytes: int) -> tuple[int, list[bytes]]:
-        """The sequence number of the first, and the payloads from there on, up to the one with which they are so many bytes.
+    def oldest_in_memory(self, bytes_max: int) -> tuple[int, list[bytes]]:
+        """The oldest buffers in memory: the sequence number of the first, and payloads until they are ``bytes_max`` or more.
 
-        Each counts some bytes more: somebody waits for the partition's lock while small ones are gathered.
+        Each counts some bytes more than it has, because the partition's lock is held while small ones are gathered.
         """
-        start = max(self.memory_from, self.let_go_before)
-        found: list[bytes] = []
+        start = max(self.memory_from, self.dropped_before)
+        oldest: list[bytes] = []
         for index in range(start - self.memory_from, len(self.payloads)):
             payload = self.payloads[index]
             assert payload is not None
-            found.append(payload)
-            most_bytes -= len(payload) + _OVERHEAD_BYTES
-            if most_bytes <= 0:
+            oldest.append(payload)
+            bytes_max -= len(payload) + _OVERHEAD_BYTES
+            if bytes_max <= 0:
                 break
-        return start, found
+        return start, oldest
 
     def spilled(self, start: int, payloads: list[bytes], offset: int) -> tuple[int, int]:
-        """These, from ``start`` on, lie in the file now, one after another from ``offset`` on.
+        """These payloads, numbered from ``start`` on, now lie in the file one after another from ``offset`` on.
 
-        Returns how many of them were still wanted, and their bytes; others were let go of meanwhile.
+        Returns how many of them are still kept, and their bytes; the others were dropped meanwhile.
         """
         end = start + len(payloads)
-        if self.memory_from < start:  # let go of before, and not cut yet
+        if self.memory_from < start:  # dropped before, and not cut yet
             self._cut(start)
         count = size = 0
         for position, payload in enumerate(payloads, start):
@@ -198,7 +252,7 @@ class Subpartition:
             if position >= self.memory_from:
                 self.offsets.append(offset)
                 self.sizes.append(length)
-                if position >= self.let_go_before:
+                if position >= self.dropped_before:
                     count += 1
                     size += length
             offset += length
@@ -206,3 +260,23 @@ class Subpartition:
             del self.payloads[: end - self.memory_from]
             self.memory_from = end
         return count, size
+
+    def kept_in_file(self) -> "tuple[int, array[int], array[int]] | None":
+        """The kept buffers that lie in the file:
+
+        the sequence number of the first, their offsets and sizes. None: there are none.
+        """
+        start = self.dropped_before
+        if self.memory_from <= start:
+            return None
+        index = start - self.first
+        return start, self.offsets[index:], self.sizes[index:]
+
+    def moved_in_file(self, start: int, offsets: "array[int]") -> None:
+        """What ``kept_in_file`` returned has been copied: from ``start`` on the buffers now lie at ``offsets``.
+
+        Nothing is noted if all of them were dropped meanwhile.
+        """
+        if self.memory_from == start + len(offsets) and self.offsets:
+            first = max(start, self.first)
+            self.offsets[first - self.first :] = offsets[first - start :]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from broker.log import get_logger
 from broker.network.service import Connection, Outbox, Part
 from broker.runtime.disk import FileRegion
-from broker.shuffle.partition.result_partition import ResultPartition
-from broker.shuffle.serving.view import PartitionFailed, PartitionGone, View
+from broker.shuffle.partition.holdings import Holdings
+from broker.shuffle.serving.view import PartitionFailed, PartitionReleased, View
 from protocol.errors import ProtocolError
 from protocol.shuffle import buffer_response
 from protocol.shuffle.errors import (
@@ -46,7 +46,7 @@ class Receiver:
 
 
 class RequestQueue:
-    """``on_end(view, complete)``: a receiver is gone; see ``View.close``."""
+    """``on_end(view, cancelled)``: a receiver has left; see ``View.close``."""
 
     def __init__(
         self,
@@ -68,27 +68,28 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._receivers)
 
-    def get(self, receiver: bytes) -> Receiver | None:
-        return self._receivers.get(receiver)
+    def get(self, receiver_id: bytes) -> Receiver | None:
+        return self._receivers.get(receiver_id)
 
     def add(self, receiver: Receiver) -> None:
         """A request was granted. A receiver that asks twice replaces its first request."""
-        self.remove(receiver.id, complete=True)
+        self.remove(receiver.id, cancelled=True)
         self._receivers[receiver.id] = receiver
         self.look(receiver)
 
-    def remove(self, receiver: bytes, complete: bool) -> None:
-        """Cancelled (``complete``), or lost. Unknown ones do nothing."""
-        gone = self._receivers.pop(receiver, None)
-        if gone is not None:
-            if gone.queued:
-                self._row.remove(gone)
-                gone.queued = False
-            self._on_end(gone.view, complete)
+    def remove(self, receiver_id: bytes, cancelled: bool) -> None:
+        """A receiver has ``cancelled``, or its connection was lost. An unknown one is ignored."""
+        receiver = self._receivers.pop(receiver_id, None)
+        if receiver is not None:
+            if receiver.queued:
+                self._row.remove(receiver)
+                receiver.queued = False
+            self._on_end(receiver.view, cancelled)
 
-    def close(self, complete: bool) -> None:
-        for receiver in list(self._receivers):
-            self.remove(receiver, complete)
+    def close(self, cancelled: bool) -> None:
+        """All receivers leave."""
+        for receiver_id in list(self._receivers):
+            self.remove(receiver_id, cancelled)
 
     def look(self, receiver: Receiver) -> None:
         """The receiver has got data, credit or leave to go on: see whether it can send."""
@@ -133,25 +134,25 @@ class RequestQueue:
 
     def _send(self) -> None:
         connection, row, generation = self._connection, self._row, self._generation
-        room = self._high_water_bytes - connection.outgoing_bytes
+        bytes_left = self._high_water_bytes - connection.outgoing_bytes
         header = buffer_response.header
         parts: list[Part] = []
         in_memory = True
-        unsettled: ResultPartition | None = None
+        unsettled: Holdings | None = None
         sent = 0
-        while row and room > 0:
+        while row and bytes_left > 0:
             receiver = row.popleft()
             receiver.queued = False
             view = receiver.view
-            if view.partition is not unsettled:
+            if view.holdings is not unsettled:
                 if unsettled is not None:
                     unsettled.settle()
-                unsettled = view.partition
+                unsettled = view.holdings
             try:
-                taken = view.take_one(room) if row else view.take(_RUN_BUFFERS, room)
-            except (PartitionFailed, PartitionGone, OSError) as error:
+                taken = view.take_one(bytes_left) if row else view.take(_RUN_BUFFERS, bytes_left)
+            except (PartitionFailed, PartitionReleased, OSError) as error:
                 parts.append(_error(receiver, error))
-                self.remove(receiver.id, complete=True)
+                self.remove(receiver.id, cancelled=True)
                 continue
             identity, sequence = receiver.id, receiver.sequence
             for subpartition, data_type, compressed, payload, size, backlog in taken:
@@ -162,7 +163,7 @@ class RequestQueue:
                         in_memory = False
                 sequence += 1
                 sent += size + 64
-                room -= size + 64
+                bytes_left -= size + 64
             receiver.sequence = sequence
             if view.more:
                 receiver.queued = True
@@ -182,7 +183,7 @@ def _error(receiver: Receiver, error: Exception) -> bytes:
     partition = receiver.view.partition.id
     if isinstance(error, PartitionFailed):
         return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
-    if isinstance(error, PartitionGone):
+    if isinstance(error, PartitionReleased):
         return partition_not_found(partition, receiver.id)
     log.error("spilled_buffers_unreadable", partition=str(partition), error=str(error))
     return encode_error(IO_EXCEPTION, f"The broker cannot read the partition: {error}", receiver.id)

@@ -14,11 +14,10 @@ from typing import Self
 import attrs
 
 from broker.shuffle.partition.budget import Budget
-from broker.shuffle.partition.result_partition import FINISHED, ResultPartition
+from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import COMPRESSED
 from protocol.checksum import crc32c
-from protocol.shuffle.data_type import DATA_TYPES
 from protocol.shuffle.ids import ResultPartitionID
 from protocol.shuffle.writer_frames import PartitionType
 
@@ -125,16 +124,7 @@ class SpillIndex:
         """The partition whose data is in ``file``, of ``size`` bytes. ValueError if it cannot be that."""
         if any(offset + length > size for _, _, _, offset, length in self.entries):
             raise ValueError("the data is shorter than its index says")
-        partition = ResultPartition(self.id, PartitionType.BLOCKING, self.subpartitions, budget, self.owner)
-        partition.ttl_ms = self.ttl_ms
-        for subpartition, data_type, compressed, offset, length in self.entries:
-            part = partition.part(subpartition)
-            part.load(DATA_TYPES[data_type], bool(compressed), offset, length)
-            partition.disk += length
-            partition.in_file += 1
-        for subpartition in range(self.subpartitions):
-            partition.part(subpartition).ended = True
-        partition.file = file
-        partition.file_end = size
-        partition.state = FINISHED
-        return partition
+        partition = ResultPartition(
+            self.id, PartitionType.BLOCKING, self.subpartitions, budget, self.owner, ttl_ms=self.ttl_ms
+        )
+        return partition.load(self.entries, file, size)

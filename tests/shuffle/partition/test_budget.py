@@ -10,7 +10,7 @@ from broker.shuffle.partition.budget import Budget, NoRoom
 
 def called(budget: Budget) -> list[bool]:
     calls: list[bool] = []
-    budget.on_room = lambda: calls.append(True)
+    budget.on_room_freed = lambda: calls.append(True)
     return calls
 
 
@@ -57,7 +57,7 @@ def test_nobody_waits_while_all_is_free(steps: list[tuple[str, int, bool]]) -> N
     """Whatever happened, when everything has been given back all who wait have been called."""
     budget = Budget(100, 100, -1)
     waiting: set[int] = set()
-    budget.on_room = waiting.clear
+    budget.on_room_freed = waiting.clear
     for number, (what, size, to_disk) in enumerate(steps):
         if what == "take":
             with suppress(NoRoom):
@@ -97,7 +97,7 @@ def test_what_the_index_takes_is_not_there_for_payloads() -> None:
 def test_who_waits_is_told_when_a_writer_goes_that_was_promised_room() -> None:
     budget = Budget(1000, -1, -1)
     calls = []
-    budget.on_room = lambda: calls.append("room")
+    budget.on_room_freed = lambda: calls.append("room")
     assert budget.take("", 400)
     assert budget.promise(1, 500, at_least_one=True) == 1
     assert budget.promise(1, 300, at_least_one=True) == 0

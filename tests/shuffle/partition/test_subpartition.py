@@ -58,7 +58,7 @@ class SubpartitionModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def are_let_go(self, data: st.DataObject) -> None:
         self.gone = data.draw(st.integers(self.gone + 1, len(self.all)))
-        self.part.let_go(self.gone)
+        self.part.drop_before(self.gone)
 
     @rule()
     def are_forgotten(self) -> None:

@@ -4,18 +4,18 @@ import gc
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from broker.runtime.disk import FileRegion
-from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partition.subpartition import Subpartition
 from broker.shuffle.serving import view as view_module
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
-from broker.shuffle.serving.view import PartitionGone, View
+from broker.shuffle.serving.view import PartitionReleased, View
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
@@ -44,15 +44,9 @@ def spill(partition: ResultPartition, part: Subpartition, file: FakeFile) -> Non
     start, payloads = part.oldest_in_memory(1 << 60)
     if not payloads:
         return
-    count, size = part.spilled(start, payloads, len(file.data))
+    with partition.lock:
+        partition.holdings.piece_written(file, len(file.data), [(part, start, payloads)])
     file.data += b"".join(payloads)
-    partition.in_memory -= count
-    partition.in_file += count
-    partition.memory -= size
-    partition.disk += size
-    partition.wanted += size
-    partition.budget.spilled(size, count * (IN_MEMORY_BYTES - IN_FILE_BYTES))
-    partition.file = file
 
 
 class Bench:
@@ -66,7 +60,7 @@ class Bench:
         self.connection: Any = SimpleNamespace(writable=True, outgoing_bytes=0)
         self.parts: list[Any] = []
         outbox: Any = SimpleNamespace(push=self._push)
-        self.queue = RequestQueue(self.connection, outbox, Generation.V2_0, high_water, lambda view, complete: None)
+        self.queue = RequestQueue(self.connection, outbox, Generation.V2_0, high_water, lambda view, cancelled: None)
         self.next = [0] * subpartitions
 
     def _push(self, connection: Any, parts: list[Any]) -> None:
@@ -204,8 +198,8 @@ def test_empty_spilled_buffers_of_a_pipelined_partition_are_counted_as_such() ->
     bench.connection.writable = True
     bench.queue.send()
     assert sorted(bench.sent()) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert (bench.partition.in_file, bench.partition.in_memory) == (0, 0)
-    assert bench.budget.index == bench.partition.structure
+    assert (bench.partition.holdings.in_file, bench.partition.holdings.in_memory) == (0, 0)
+    assert bench.budget.index == bench.partition.holdings.structure
 
 
 def test_large_spilled_buffers_leave_as_regions_of_the_file() -> None:
@@ -244,7 +238,7 @@ def test_what_ends_a_receiver_may_set_another_one_going_but_not_before_its_turn(
     bench.sent()
     bench.connection.writable = False
     bench.partition.fail("no")
-    bench.queue._on_end = lambda view, complete: bench.queue.look(second)
+    bench.queue._on_end = lambda view, cancelled: bench.queue.look(second)
     bench.connection.writable = True
     bench.queue.send()
     assert bench.queue.get(first.id) is None
@@ -269,7 +263,7 @@ def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> Non
     partition = ResultPartition(
         ResultPartitionID.of(b"p" * 16), PartitionType.PIPELINED, 2, Budget(2**30, -1, -1), unsent_max=1
     )
-    partition.call_writer = told.append
+    partition.lease.listener = cast(Any, SimpleNamespace(room_freed=lambda: told.append(True)))
     view = View(partition, IndexSet(0, 1), Credit(10), lambda: None)
     partition.append(0, 0, DataType.DATA_BUFFER, False, memoryview(b"the beginning of a record"))
     assert len(view.take(1, 1000)) == 1
@@ -299,7 +293,7 @@ def test_a_buffer_says_the_same_whether_its_receiver_is_alone_or_one_of_many(spi
         bench.connection.writable = True
         bench.queue.send()
         first = [frame for number, frame in bench.frames() if number == 0]
-        assert bench.partition.memory == bench.budget.memory
+        assert bench.partition.holdings.memory == bench.budget.memory
         assert all(view.finished for view in (r.view for r in bench.queue._receivers.values()))
         return first
 
@@ -348,7 +342,7 @@ def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are
             assert len(view.take(5, 1000)) == 5
             bench.partition.append(0, 2, data_type, False, memoryview(b"z"))
             _ = view.backlog(), bench.partition.held_back
-            bench.partition.room()
+            bench.partition.announce_room()
 
         return calls(take)
 
@@ -377,7 +371,7 @@ def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(mo
         return sum(part is not None and part.cursor is not None for part in bench.partition.subpartitions)
 
     assert (claimed(), view.backlog(), [found[0] for found in view.take(9, 1000)]) == (10, 1, [3])
-    with pytest.raises(PartitionGone):
+    with pytest.raises(PartitionReleased):
         union(bench, 1)
     assert view.idle
     bench.push(5, b"x" * 10)
@@ -414,7 +408,7 @@ def test_of_two_views_that_are_opened_at_once_only_one_gets_a_subpartition(monke
     first = union(bench, 25)
     second = View(bench.partition, IndexSet(20, 24), Credit(1), lambda: None)
     assert first.open_further()
-    with pytest.raises(PartitionGone):
+    with pytest.raises(PartitionReleased):
         first.open_further()
     while not first.close(True):
         pass

@@ -30,7 +30,7 @@ def test_a_pipelined_partition_that_is_spilled_makes_them_go_too(tmp_path: Path)
     setup.release(setup.finished(b"x" * 900))
     partition = setup.partition(PIPELINED, b"y" * 600)
     setup.spiller.step(0)
-    assert partition.disk == 600
+    assert partition.holdings.disk == 600
     assert {} == setup.files
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from broker.runtime.disk import FileRegion, SystemDisk
-from broker.shuffle.partition import result_partition
+from broker.shuffle.partition import holdings
 from broker.shuffle.partition.budget import IN_FILE_BYTES, SUBPARTITION_BYTES, Budget
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.serving.credit import Credit
@@ -46,7 +46,7 @@ def test_a_finished_blocking_partition_survives_a_restart(tmp_path: Path) -> Non
             assert info[1:5] == (BLOCKING, 1, 1, sum(map(len, BUFFERS)) + 9)
             assert (
                 server.partitions.budget.owned("somebody")
-                == info.bytes + server.partitions._by_id[partition].index_bytes
+                == info.bytes + server.partitions._by_id[partition].holdings.index_bytes
             )
             assert (server.partitions.budget.memory, server.partitions.budget.disk) == (0, info.bytes)
 
@@ -279,15 +279,16 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
     setup = Setup(tmp_path, disk)
     partition = setup.partition(PIPELINED, b"x" * 300, b"y" * 300, b"z" * 300)
     part = partition.part(0)
+    View(partition, IndexSet(0, 0), Credit(0), lambda: None)
 
     def sent(count: int) -> None:
         with partition.lock:
-            start = part.let_go_before
+            start = part.dropped_before
             in_file = min(count, max(0, part.memory_from - start))
             size = part.bytes_between(start, start + count)
             from_file = part.bytes_between(start, start + in_file)
-            partition.sent(part, start + count, size - from_file, count - in_file, in_file, from_file)
-        partition.settle()
+            partition.holdings.sent(part, start + count, size - from_file, count - in_file, in_file, from_file)
+        partition.holdings.settle()
 
     disk.meanwhile = lambda: sent(2)
     setup.spiller.step(0)
@@ -295,7 +296,7 @@ def test_what_is_sent_while_it_is_spilled_is_counted_once(tmp_path: Path) -> Non
     assert setup.accounts == (0, 300)
     sent(1)
     assert setup.accounts == (0, 0)
-    assert partition.file is None
+    assert partition.holdings.file is None
 
 
 def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothing(tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_a_disk_that_takes_nothing_is_left_in_peace_for_a_while_and_loses_nothin
     assert not setup.spiller.step(0)
     assert setup.spiller.broken is disk.error
     setup.spiller.press()
-    assert not setup.spiller._wanted.is_set()
+    assert not setup.spiller._wake.is_set()
     disk.error = None
     setup.spiller.finish(partition, setup.done.append)
     partition.end_subpartitions()
@@ -393,7 +394,7 @@ class Lagging:
         self.pushed[subpartition].append(payload)
 
     def spill(self) -> None:
-        while self.setup.spiller._spill(self.partition):
+        while self.setup.spiller.spill_piece(self.setup.spiller._spills[self.partition]):
             pass
 
     def take(self, subpartition: int, count: int) -> None:
@@ -405,23 +406,23 @@ class Lagging:
         for pushed, taken in zip(self.pushed, self.taken, strict=True):
             assert taken == pushed[: len(taken)]
         partition, budget = self.partition, self.setup.budget
-        assert budget.disk == partition.disk >= partition.wanted
+        assert budget.disk == partition.holdings.disk >= partition.holdings.live_bytes
         wanted = sum(
             len(payload)
             for part, pushed, taken in zip(partition.subpartitions, self.pushed, self.taken, strict=True)
             for payload in (pushed[len(taken) : part.memory_from] if part is not None else [])
         )
-        assert partition.wanted == wanted
-        file = partition.file
+        assert partition.holdings.live_bytes == wanted
+        file = partition.holdings.file
         if file is not None:
-            assert file.get().size() == partition.file_end
+            assert file.get().size() == partition.holdings.file_end
 
 
 def test_a_pipelined_partition_s_file_is_bounded_by_what_is_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its readers are always ten buffers behind, and one of them further; a hundred times that goes through the file."""
-    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 5_000)
+    monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 5_000)
     setup = Setup(tmp_path, SystemDisk())
     setup.budget.memory_max = 1 << 20
     lagging = Lagging(setup, 3)
@@ -436,23 +437,23 @@ def test_a_pipelined_partition_s_file_is_bounded_by_what_is_unread(
         if number % 100 == 99:
             lagging.take(2, 95)
         setup.spiller.step(0)
-        assert lagging.partition.file is not None
-        file_size = lagging.partition.file.get().size()
+        assert lagging.partition.holdings.file is not None
+        file_size = lagging.partition.holdings.file.get().size()
         largest = max(largest, file_size)
-        assert file_size <= 2 * lagging.partition.wanted + 5_000
+        assert file_size <= 2 * lagging.partition.holdings.live_bytes + 5_000
         lagging.check()
     assert largest < 60_000
     for subpartition in range(3):
         lagging.take(subpartition, 1000)
     assert lagging.taken == lagging.pushed
-    assert lagging.partition.file is None
+    assert lagging.partition.holdings.file is None
     assert setup.accounts == (0, 0)
 
 
 def test_what_is_read_while_the_file_is_written_anew_is_read_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 0)
+    monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 0)
     disk = Interrupting()
     setup = Setup(tmp_path, disk)
     setup.budget.memory_max = 1 << 24
@@ -462,7 +463,7 @@ def test_what_is_read_while_the_file_is_written_anew_is_read_right(
             lagging.push(0, size)
             lagging.push(1, size)
     lagging.spill()
-    old = lagging.partition.file
+    old = lagging.partition.holdings.file
 
     def meanwhile() -> None:
         disk.meanwhile = None
@@ -474,7 +475,7 @@ def test_what_is_read_while_the_file_is_written_anew_is_read_right(
     disk.meanwhile = meanwhile
     setup.spiller.step(0)
     assert disk.meanwhile is None
-    assert lagging.partition.file not in (None, old)
+    assert lagging.partition.holdings.file not in (None, old)
     lagging.check()
     lagging.push(1, 50)
     lagging.spill()
@@ -485,7 +486,7 @@ def test_what_is_read_while_the_file_is_written_anew_is_read_right(
 
 
 def test_a_file_that_cannot_be_written_anew_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_partition, "_GARBAGE_BYTES", 0)
+    monkeypatch.setattr(holdings, "_GARBAGE_BYTES", 0)
     disk = MoodyDisk()
     setup = Setup(tmp_path, disk)
     setup.budget.memory_max = 1 << 20
@@ -497,12 +498,12 @@ def test_a_file_that_cannot_be_written_anew_stays_as_it_is(tmp_path: Path, monke
     disk.error = OSError(errno.ENOSPC, "full")
     setup.spiller.step(0)
     disk.error = None
-    assert (lagging.partition.disk, lagging.partition.wanted) == (10_000, 1_000)
+    assert (lagging.partition.holdings.disk, lagging.partition.holdings.live_bytes) == (10_000, 1_000)
     lagging.push(0, 100)
     lagging.spill()
     lagging.take(0, 1)
     setup.spiller.step(0)
-    assert (lagging.partition.disk, lagging.partition.wanted) == (1_000, 1_000)
+    assert (lagging.partition.holdings.disk, lagging.partition.holdings.live_bytes) == (1_000, 1_000)
     lagging.take(0, 100)
     assert lagging.taken == lagging.pushed
 

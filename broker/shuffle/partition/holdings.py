@@ -1,0 +1,244 @@
+"""What a result partition holds: its buffers in memory and in its file, and the accounts of them.
+
+Owns the counters of one partition, and knows its file. Guarded by the partition's lock, which the caller of every method except
+``settle`` holds. Whatever is counted here is counted in the budget of all partitions, too.
+
+Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py, tests/shuffle/spill/test_spiller.py.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from broker.runtime.threads import Lock
+from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.reading import ReadingEvent, ReadingState
+from broker.shuffle.partition.spill_file import SpillFile
+from broker.shuffle.partition.subpartition import Subpartition
+from protocol.shuffle.data_type import DataType
+
+# What a buffer of no bytes costs all the same; counted against the bound of a pipelined partition.
+BUFFER_OVERHEAD = 128
+# A pipelined partition's file is rewritten when this many bytes of it, and half of it, belong to dropped buffers: as much has
+# been written before, so rewriting doubles the cost at most.
+_GARBAGE_BYTES = 16 * 1024 * 1024
+
+_CONSUMING = ReadingState.CONSUMING
+
+# Buffers of one subpartition: the sequence number of the first, and payloads from there on.
+Run = tuple[Subpartition, int, list[bytes]]
+# Buffers of one subpartition that lie in a file: the sequence number of the first, and offsets and sizes from there on.
+FileRun = tuple[Subpartition, int, "array[int]", "array[int]"]
+
+
+class OverQuota(Exception):
+    """The owner has as many bytes as it may have."""
+
+
+def _nothing() -> None:
+    pass
+
+
+class Holdings:
+    __slots__ = (
+        "_budget",
+        "_lock",
+        "_owed_buffers",
+        "_owed_bytes",
+        "_owner",
+        "_retains",
+        "disk",
+        "file",
+        "file_end",
+        "in_file",
+        "in_memory",
+        "live_bytes",
+        "memory",
+        "on_garbage",
+        "structure",
+        "unsent",
+    )
+
+    def __init__(self, budget: Budget, owner: str, lock: Lock, retains: bool, structure: int) -> None:
+        """``retains``:
+
+        what was sent is kept. ``structure``: bytes of the budget's index that it counts for the partition already.
+        """
+        self._budget = budget
+        self._owner = owner
+        self._lock = lock
+        self._retains = retains
+        self.structure = structure  # bytes of the budget's index for the partition and its subpartitions
+        self.unsent = 0  # bytes that no reader has been sent, with `BUFFER_OVERHEAD` for each buffer
+        self.memory = 0  # bytes of payloads in memory
+        self.disk = 0  # bytes of `file`
+        self.live_bytes = 0  # of them, in a pipelined partition: bytes of buffers that are not dropped
+        self.in_memory = 0  # buffers in memory
+        self.in_file = 0  # buffers in `file`
+        self.file: SpillFile | None = None
+        self.file_end = 0
+        # Much of the file belongs to dropped buffers. Called with the lock held, at each drop until the file is rewritten.
+        self.on_garbage: Callable[[], None] = _nothing
+        self._owed_bytes = self._owed_buffers = 0  # sent and dropped, and still counted by the budget
+
+    @property
+    def buffers(self) -> int:
+        return self.in_memory + self.in_file
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept beside payloads."""
+        return self.structure + self.in_memory * IN_MEMORY_BYTES + self.in_file * IN_FILE_BYTES
+
+    # -- coming ---------------------------------------------------------------------------------------------------------
+
+    def charge(self, structure: int, bounded: bool = False) -> None:
+        """Count subpartitions that are used for the first time. Raises NoRoom if ``bounded`` and they are too many."""
+        self._budget.charge(self._owner, structure, bounded)
+        self.structure += structure
+
+    def keep(
+        self,
+        part: Subpartition,
+        data_type: DataType,
+        compressed: bool,
+        payload: bytes | memoryview,
+        obliged: bool = False,
+        unpromised: int | None = None,
+    ) -> None:
+        """Keep a buffer; one copy of the payload is made. Raises OverQuota, NoRoom. For the options see ``Budget.take``."""
+        size = len(payload)
+        budget = self._budget
+        if not budget.take(self._owner, size, obliged, IN_MEMORY_BYTES, unpromised):
+            raise OverQuota(f"{self._owner or 'nobody'} has {budget.owned(self._owner)} bytes")
+        part.append(data_type, compressed, bytes(payload))
+        self.memory += size
+        self.unsent += size + BUFFER_OVERHEAD
+        self.in_memory += 1
+
+    def load(self, part: Subpartition, data_type: DataType, compressed: bool, offset: int, size: int) -> None:
+        """Add a buffer that an earlier broker has written to the file. The budget is told of all of them later."""
+        part.load(data_type, compressed, offset, size)
+        self.disk += size
+        self.in_file += 1
+
+    # -- being sent -----------------------------------------------------------------------------------------------------
+
+    def sent(self, part: Subpartition, end: int, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
+        """The buffers before ``end`` were taken out of a pipelined subpartition; ``settle`` is to be called soon.
+
+        ``memory``, ``in_file_bytes``: bytes of those in memory and in the file; ``in_memory``, ``in_file``: their numbers.
+        """
+        self.unsent -= memory + in_file_bytes + (in_memory + in_file) * BUFFER_OVERHEAD
+        if not self._retains:
+            if part.reading is not _CONSUMING:
+                part.note(ReadingEvent.BUFFERS_DROPPED)
+            part.drop_before(end)
+            if in_file:
+                self._dropped(memory, in_memory, in_file, in_file_bytes)
+            else:
+                self.memory -= memory
+                self.in_memory -= in_memory
+                self._owed_bytes += memory
+                self._owed_buffers += in_memory
+
+    def settle(self) -> None:
+        """Give back to the budget what was ``sent``. Without the lock.
+
+        Not done for each buffer, because all partitions share the budget and its lock.
+        """
+        with self._lock:
+            memory, self._owed_bytes = self._owed_bytes, 0
+            buffers, self._owed_buffers = self._owed_buffers, 0
+        if buffers:
+            self._budget.give_back(self._owner, memory, 0, buffers * IN_MEMORY_BYTES)
+
+    def unsend(self, part: Subpartition, position: int) -> None:
+        """Another reader will be sent again what comes before ``position``."""
+        begin = part.dropped_before
+        self.unsent += part.bytes_between(begin, position) + (position - begin) * BUFFER_OVERHEAD
+
+    # -- going ----------------------------------------------------------------------------------------------------------
+
+    def drop(self, part: Subpartition, position: int) -> None:
+        """Drop all buffers of a pipelined subpartition; its reader had been sent those before ``position``."""
+        if not part.kinds:
+            return
+        end = part.next_sequence
+        begin = max(position, part.dropped_before)
+        self.unsent -= part.bytes_between(begin, end) + (end - begin) * BUFFER_OVERHEAD
+        kept = part.dropped_before
+        in_file = max(0, part.memory_from - kept)
+        memory = part.bytes_between(kept + in_file, end)
+        in_file_bytes = part.bytes_between(kept, kept + in_file)
+        part.clear()
+        self._dropped(memory, end - kept - in_file, in_file, in_file_bytes)
+
+    def _dropped(self, memory: int, in_memory: int, in_file: int, in_file_bytes: int) -> None:
+        disk = 0
+        if in_file:
+            self.in_file -= in_file
+            self.live_bytes -= in_file_bytes
+            if not self.in_file:  # all of the file is dropped; what is being sent keeps it open
+                disk, self.disk = self.disk, 0
+                self.file_end = self.live_bytes = 0
+                self.file = None
+            elif self.disk > 2 * self.live_bytes + _GARBAGE_BYTES:
+                self.on_garbage()
+        self.memory -= memory
+        self.in_memory -= in_memory
+        self._budget.give_back(self._owner, memory, disk, in_memory * IN_MEMORY_BYTES + in_file * IN_FILE_BYTES)
+
+    def drop_all(self, parts: Sequence[Subpartition | None]) -> None:
+        """Drop the buffers of all subpartitions. ``file_end`` stays: the spiller asks how large the file was."""
+        for part in parts:
+            if part is not None:
+                part.clear()
+        self._budget.give_back(self._owner, self.memory, self.disk, self.index_bytes - self.structure)
+        self.memory = self.disk = self.live_bytes = self.unsent = self.in_memory = self.in_file = 0
+        self.file = None  # regions that are being sent keep it open
+
+    def take_structure(self) -> int:
+        """The partition is released: what is to be given back to the budget for its objects, without the lock."""
+        structure, self.structure = self.structure, 0
+        return structure
+
+    # -- the spiller's --------------------------------------------------------------------------------------------------
+
+    def piece_written(self, file: SpillFile, offset: int, runs: list[Run]) -> None:
+        """The payloads of ``runs`` have been written to ``file``, one after another from ``offset`` on."""
+        moved = kept = 0
+        for part, start, payloads in runs:
+            count, size = part.spilled(start, payloads, offset)  # others were sent meanwhile
+            kept += count
+            moved += size
+            offset += sum(map(len, payloads))
+        self.file = file
+        self.file_end = offset
+        self.in_memory -= kept
+        self.in_file += kept
+        self.memory -= moved
+        self.disk += moved
+        self.live_bytes += moved
+        if not self.in_file:
+            self.file, self.file_end = None, 0
+        # Still with the lock held: before somebody gives back what was moved.
+        self._budget.spilled(moved, kept * (IN_MEMORY_BYTES - IN_FILE_BYTES), self._owner)
+
+    def file_rewritten(self, file: SpillFile, end: int, runs: list[FileRun], moved: "list[array[int]]") -> None:
+        """The kept buffers of the file have been copied to ``file``, of ``end`` bytes; ``moved``: their offsets there."""
+        for (part, start, _, _), offsets in zip(runs, moved, strict=True):
+            part.moved_in_file(start, offsets)
+        self.file, self.file_end = file, end
+        unused, self.disk = self.disk - end, end
+        self._budget.give_back(self._owner, 0, unused)
+
+    def loaded(self, file: SpillFile, size: int) -> None:
+        """All buffers have been loaded; they lie in ``file``, of ``size`` bytes."""
+        self.file = file
+        self.file_end = size
+
+    def count_loaded(self, structure: int) -> None:
+        """Tell the budget of a partition that was loaded; its subpartitions have been charged, ``structure`` has not."""
+        charged = self.structure
+        self.structure += structure
+        self._budget.loaded(self._owner, self.disk, self.index_bytes - charged)

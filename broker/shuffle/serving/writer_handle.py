@@ -1,0 +1,129 @@
+"""One opened partition of a writer's connection: its handle, its credit, what has not been acknowledged.
+
+Owned by the connection's processor. Credit counts buffers and is backed by bytes: for each credit, room for a buffer as large as
+the writer's last ones is reserved in the budget; before its first push, for one of Flink's 32 KiB.
+
+A window is the number of pushes that a writer may be ahead of its grants. It holds at most as many bytes as a window of 32 KiB
+buffers, but always a few buffers. A writer of small buffers gets up to eight times as many, because a writer that waits after
+each 64 KiB does little but wait.
+
+Tests: tests/shuffle/test_writing.py, tests/shuffle/test_bounds.py.
+"""
+
+from broker.shuffle.partition.budget import IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.serving.acknowledgement import Unacknowledged
+
+# A window holds this many bytes for each push of its first size, when buffers are smaller than that; and at most this many times
+# the pushes.
+_SMALL_BYTES = 8 * 1024
+_LARGER_MAX = 8
+# Pushes from which the size of the next ones is judged; fewer say nothing.
+_JUDGED_BY = 16
+# What a buffer is taken for before the first push, and above which a window has fewer: Flink's memory segment.
+_BUFFER_BYTES = 32 * 1024
+# A window of larger buffers has this many of them all the same.
+_LARGE_MIN = 4
+# A buffer as large as one of the last 64 to 128 may come again: credit is for as large ones.
+_REMEMBERED = 64
+
+
+class WriterHandle:
+    """``epoch``: of this opening. ``initial_window``: pushes granted at first.
+
+    ``finishing`` is its only state beside its place in the connection's table: its writer has said that it has pushed everything,
+    and is to hear how that ended.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_initial_window",
+        "_largest_before",
+        "_pushes",
+        "epoch",
+        "finishing",
+        "largest",
+        "number",
+        "partition",
+        "reserved",
+        "unacknowledged",
+        "used",
+        "used_bytes",
+        "window",
+    )
+
+    def __init__(
+        self, number: int, partition: ResultPartition, epoch: int, initial_window: int, budget: Budget
+    ) -> None:
+        self.number = number
+        self.partition = partition
+        self.epoch = epoch
+        self.finishing = False
+        self.unacknowledged = Unacknowledged()
+        self.window = 0  # pushes that it may be ahead of what it is granted again
+        # The next three are counted by `Writers.push`, for each buffer.
+        self.used = 0  # credits used and not granted again
+        self.used_bytes = 0  # bytes of these pushes
+        self.largest = 0  # bytes of the largest of the last pushes, up to 64
+        self._largest_before = partition.lease.buffer_bytes or min(_BUFFER_BYTES, budget.memory_max // 8)
+        self._pushes = 0  # granted again since then
+        self.reserved = 0  # bytes that the budget keeps for its credit, with what is used of it
+        self._initial_window = initial_window
+        self._budget = budget
+
+    @property
+    def buffer_bytes(self) -> int:
+        """How large the next buffer may be, going by the last ones."""
+        return max(self.largest, self._largest_before)
+
+    @property
+    def left(self) -> int:
+        """Credits that it has not used."""
+        return self.window - self.used
+
+    def promise(self) -> int:
+        """Grant it as much new credit as its window and the budget have room for; how much.
+
+        If it gets none and has none left, its partition announces when there is room.
+        """
+        left = self.left
+        wanted = self._fitting_window() - left
+        each = self.buffer_bytes + IN_MEMORY_BYTES
+        # Marked before the budget is asked, so that room that comes in between is announced.
+        self.partition.hold_writer_back()
+        granted = self._budget.promise(max(wanted, 1 - left), each, left == 0) if wanted > 0 or left == 0 else 0
+        if granted or left:
+            self.partition.hold_writer_back(False)
+            self.reserved += granted * each
+            self.window = left + granted
+            self._forget_sizes()
+            self.used = self.used_bytes = 0
+        return granted
+
+    def reserve_left(self) -> None:
+        """Reserve for what is left of its credit only: what was pushed is counted as held by now."""
+        self._reserve(min(self.reserved, self.left * (self.buffer_bytes + IN_MEMORY_BYTES)))
+
+    def give_up_credit(self) -> None:
+        """It pushes no more: others may have what is reserved for it."""
+        self._reserve(0, unused=True)
+
+    def _reserve(self, size: int, unused: bool = False) -> None:
+        if size != self.reserved:
+            self._budget.unreserve(self.reserved - size, unused)
+            self.reserved = size
+
+    def _forget_sizes(self) -> None:
+        self._pushes += self.used
+        if self._pushes >= _REMEMBERED:
+            self._largest_before, self.largest, self._pushes = self.largest, 0, 0
+
+    def _fitting_window(self) -> int:
+        """For pushes as large as the last ones."""
+        size, initial = self.buffer_bytes, self._initial_window
+        if size > _BUFFER_BYTES:
+            return max(min(_LARGE_MIN, initial), initial * _BUFFER_BYTES // size)
+        if self.used < _JUDGED_BY:
+            return max(initial, self.window)
+        fitting = initial * _SMALL_BYTES * self.used // max(1, self.used_bytes)
+        return max(initial, min(fitting, initial * _LARGER_MAX))

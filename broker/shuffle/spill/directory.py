@@ -1,0 +1,211 @@
+"""The directory of spilled partitions: its files, their names, and what is durable.
+
+Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``spill_index.py``), written last
+and made durable, so that the partition survives a restart. Files without an index are what a broker that died has left; they are
+removed when the next one starts.
+"""
+
+import re
+from collections.abc import Iterator
+
+import attrs
+
+from broker.log import get_logger
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk, File
+from broker.runtime.open_files import CachedFile, OpenFiles
+from broker.shuffle.partition.budget import PARTITION_BYTES, PLACE_BYTES, Budget
+from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.partition.spill_file import NamelessFile
+from broker.shuffle.spill.released_files import ReleasedFiles
+from broker.shuffle.spill.spill import Spill
+from broker.shuffle.spill.spill_index import SpillIndex
+
+log = get_logger("shuffle")
+
+_DATA = ".data"
+_INDEX = ".index"
+# The files that are made here: a partition's id and a number.
+_OWN = re.compile(r"[0-9a-f]+-[0-9]+\.(?:data|index|index\.tmp)")
+
+
+@attrs.define(eq=False)
+class Storing:
+    """A partition on its way to be durable. All of it is in ``data``."""
+
+    data: CachedFile
+    index: SpillIndex
+    error: OSError | None = None
+    index_file: File | None = None
+
+    @property
+    def index_path(self) -> str:
+        return self.data.path.removesuffix(_DATA) + _INDEX
+
+
+class SpillDirectory:
+    def __init__(self, disk: Disk, path: str, clock: Clock, released_bytes: int, open_files: int) -> None:
+        """``released_bytes``: of the files of released partitions, how much may wait for others to grow."""
+        self._disk = disk
+        self._path = path
+        self._clock = clock
+        self._open_files = OpenFiles(disk, open_files)
+        self._next_number = 0
+        self._durable = False  # its own name, where the data directory keeps it
+        self.released = ReleasedFiles(released_bytes, clock, self._remove_file)
+
+    def create(self, spill: Spill) -> NamelessFile | CachedFile:
+        """A new, empty file for a partition. OSError."""
+        self._disk.makedirs(self._path)
+        named = spill.named_file
+        if named is None:
+            # Never a name that was used before: an earlier partition of the same id may still be being sent or removed.
+            self._next_number += 1
+            path = f"{self._path}/{spill.partition.id.hex()}-{self._next_number}{_DATA}"
+            if spill.partition.pipelined:
+                # No other broker will read it, and it will not grow for long: without a name it is deleted when it is closed.
+                file = self._disk.open(path, create=True)
+                self._disk.remove(path)
+                return NamelessFile(file)
+            named = spill.named_file = self._open_files.cached(path)
+        named.create()
+        return named
+
+    # -- making durable -----------------------------------------------------------------------------------------------
+
+    def store(self, storing: list[Storing]) -> None:
+        """Make partitions durable together, step by step; each has an ``error``, or is durable with its names.
+
+        The first sync of a step makes most of what the others wait for durable.
+        """
+        for step in (self._sync_data, self._write_index, self._sync_index, self._name_index):
+            for each in storing:
+                if each.error is None:
+                    try:
+                        step(each)
+                    except OSError as error:
+                        each.error = error
+        stored = [each for each in storing if each.error is None]
+        if stored:
+            try:
+                self._sync_names()
+            except OSError as error:
+                for each in stored:
+                    each.error = error
+
+    def _sync_data(self, storing: Storing) -> None:
+        storing.data.get().sync()
+
+    def _write_index(self, storing: Storing) -> None:
+        storing.index_file = self._disk.open(f"{storing.index_path}.tmp", create=True)
+        offset = 0
+        for piece in storing.index.pieces():
+            offset += storing.index_file.pwrite([piece], offset)
+
+    def _sync_index(self, storing: Storing) -> None:
+        assert storing.index_file is not None
+        storing.index_file.sync()
+        storing.index_file.close()
+
+    def _name_index(self, storing: Storing) -> None:
+        self._disk.rename(f"{storing.index_path}.tmp", storing.index_path)
+
+    def _sync_names(self) -> None:
+        """Make durable which files there are, and the directory's own name."""
+        self._disk.sync_dir(self._path)
+        if not self._durable:
+            self._disk.sync_dir(self._path.rpartition("/")[0] or "/")
+            self._durable = True
+
+    # -- when the broker starts -----------------------------------------------------------------------------------------
+
+    def load(self, budget: Budget, ttl_s: float) -> Iterator[tuple[Spill, float]]:
+        """The finished partitions on disk, each with the time (s) that it has left. The files of all others are removed.
+
+        ``ttl_s``: of partitions whose writer did not say.
+        """
+        if not self._disk.is_dir(self._path):
+            return
+        # The newest first. If there are two indexes of one partition, the older one was released before the newer was
+        # written, and the broker died before its files were removed. It must not come back, whatever the newer one is like.
+        names = sorted(self._disk.listdir(self._path), key=_number, reverse=True)
+        kept = set()
+        known = set()
+        for name in names:
+            stem, dot, kind = name.partition(".")
+            number = stem.partition("-")[2]
+            if number.isdecimal():
+                self._next_number = max(self._next_number, int(number))
+            if dot + kind != _INDEX or not _OWN.fullmatch(name):
+                continue
+            key = stem.partition("-")[0]
+            if key in known:
+                log.info("released_partition_removed", file=name)
+                continue
+            known.add(key)
+            try:
+                index = self.read_index(stem)
+                named = self._open_files.cached(f"{self._path}/{stem}{_DATA}")
+                partition = index.partition(named, named.get().size(), budget)
+            except (FileNotFoundError, ValueError) as error:
+                log.warning("partition_unreadable", file=name, error=str(error))
+                continue
+            except OSError as error:  # perhaps it passes: the partition is not served now, and kept for another start
+                log.warning("partition_unreadable", file=name, error=str(error))
+                kept |= {stem + _INDEX, stem + _DATA}
+                continue
+            partition.holdings.count_loaded(PARTITION_BYTES + PLACE_BYTES * len(partition.subpartitions))
+            kept |= {stem + _INDEX, stem + _DATA}
+            yield Spill.stored(partition, named), self._time_left_s(partition, index, ttl_s)
+        for name in names:
+            if name not in kept and _OWN.fullmatch(name):
+                self._remove_file(f"{self._path}/{name}")
+        # A broker that was killed may have renamed an index without making that durable, and its writer is told so only now.
+        self._sync_names()
+
+    def _time_left_s(self, partition: ResultPartition, index: SpillIndex, ttl_s: float) -> float:
+        ttl = ttl_s if partition.ttl_ms < 0 else partition.ttl_ms / 1000
+        age_s = (self._clock.time_ms() - index.finished_ms) / 1000
+        return min(ttl, max(0.0, ttl - age_s))
+
+    def read_index(self, stem: str) -> SpillIndex:
+        """ValueError if it is damaged or of another partition; OSError."""
+        file: File = self._disk.open(f"{self._path}/{stem}{_INDEX}", read_only=True)
+        try:
+            index = SpillIndex.parse(file.pread(file.size(), 0))
+        finally:
+            file.close()
+        if index.id.hex() != stem.partition("-")[0]:
+            raise ValueError("not the index of this partition")
+        return index
+
+    # -- removing -----------------------------------------------------------------------------------------------------
+
+    def remove(self, spill: Spill) -> None:
+        """A partition was released: remove its files, the data later perhaps (``released_files.py``)."""
+        named = spill.named_file
+        if named is not None:
+            named.drop()  # it stays open only where something of it is being sent
+            index = named.path.removesuffix(_DATA) + _INDEX
+            # The index first: without it the data means nothing.
+            for path in (index, f"{index}.tmp"):
+                self._remove_file(path)
+            self.released.add(named.path, spill.partition.holdings.file_end)
+
+    def _remove_file(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("file_not_removed", file=path, error=str(error))
+
+    def close(self) -> None:
+        """When the spiller's thread has ended."""
+        self.released.trim(0)
+        self._open_files.close_all()
+
+
+def _number(name: str) -> int:
+    number = name.partition(".")[0].partition("-")[2]
+    return int(number) if number.isdecimal() and number.isascii() else 0
