@@ -139,7 +139,7 @@ def test_a_lock_that_somebody_holds_at_the_fork_stops_no_child(broker: Broker, p
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with writer._changed, gate.lock, records._lock, gate.loop.poller._alarm._lock:  # type: ignore[attr-defined]
+        with writer._shared.changed, gate.lock, records._lock, gate.loop.poller._alarm._lock:  # type: ignore[attr-defined]
             held.set()
             done.wait(60)
 

@@ -22,7 +22,7 @@ from broker.client.shuffle.errors import (
     TransportError,
 )
 from broker.client.shuffle.io.liveness import Liveness, Verdict
-from broker.client.shuffle.writing import shuffle_writer
+from broker.client.shuffle.writing import broker_link
 from protocol.shuffle.data_type import DataType
 from tests.client.conftest import InThread
 from tests.client.shuffle.reference_server import ReferenceServer
@@ -236,7 +236,7 @@ def test_a_writer_asks_a_broker_that_does_not_acknowledge(
     server: ReferenceServer, partition: ResultPartitionID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By opening again on the same connection, as any broker allows."""
-    monkeypatch.setattr(shuffle_writer, "_LOOK_S", 0.01)
+    monkeypatch.setattr(broker_link, "_CHECK_S", 0.01)
     server.acknowledge = False
     with ShuffleWriter(server.address, partition, 1, "blocking", window_bytes=100) as writer:
         for number in range(10):

@@ -101,7 +101,7 @@ class Both:
         self.window.opened(policies.credit, self.stored)
 
     def push(self, subpartition: int, size: int) -> bool:
-        if not self.window.room(size):
+        if not self.window.has_room(size):
             return False
         self.window.push(subpartition, 1, False, bytes(size))
         return True

@@ -14,8 +14,8 @@ Per subpartition the pushes are numbered from 0. Each is in one of three states:
     disconnected    0
     forget          0: nobody wants what is kept
 
-``room`` is asked before ``push``: there has to be a credit for all that is unsent and for the new one, and memory. If there is
-none, ``lacks`` says what the writer waits for: credit, or acknowledgements that make room for the new push.
+A writer calls ``has_room`` before ``push``: there has to be a credit for each unsent push and for the new one, and memory.
+If there is no room, ``lacks`` says what the writer waits for: credit, or acknowledgements that free memory.
 
 A broker acknowledges what has arrived without being asked, but some of an older release do so only after a number of pushes,
 which the window may never reach. ``unanswered`` tells a writer that waits for an acknowledgement which no credit will bring:
@@ -58,11 +58,11 @@ class ResendWindow:
         "_connected",
         "_kept",
         "_next",
-        "_started",
         "_unsent",
         "credit",
         "kept_bytes",
         "max_bytes",
+        "was_opened",
     )
 
     def __init__(self, subpartitions: int, max_bytes: int) -> None:
@@ -74,7 +74,7 @@ class ResendWindow:
         self._kept: list[deque[Push]] = [deque() for _ in range(subpartitions)]
         self._unsent: deque[Push] = deque()
         self._connected = False
-        self._started = False
+        self.was_opened = False  # at least once
 
     @property
     def next_sequences(self) -> tuple[int, ...]:
@@ -89,19 +89,19 @@ class ResendWindow:
     def all_acknowledged(self) -> bool:
         return not any(self._kept)
 
-    def room(self, size: int) -> bool:
+    def has_room(self, size: int) -> bool:
         """Whether a push of ``size`` bytes is welcome now. One that is larger than the memory alone is, when it is alone."""
         if self.credit <= len(self._unsent):
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
 
     def lacks(self, size: int) -> Lack:
-        """Why there is no ``room`` for a push of ``size`` bytes."""
+        """Why there is no room for a push of ``size`` bytes."""
         if not self._connected:
             return Lack.CONNECTION
         if self.credit <= len(self._unsent):
             return Lack.CREDIT
-        return Lack.NOTHING if self.room(size) else Lack.ACKNOWLEDGEMENT
+        return Lack.NOTHING if self.has_room(size) else Lack.ACKNOWLEDGEMENT
 
     @property
     def unanswered(self) -> bool:
@@ -134,8 +134,8 @@ class ResendWindow:
         expected = tuple(next_sequences)
         if len(expected) != len(self._next):
             raise ProtocolError(f"a partition of {len(self._next)} subpartitions opened with {len(expected)}")
-        if not self._started:
-            self._started = True
+        if not self.was_opened:
+            self.was_opened = True
             self._next = list(expected)
             self._acknowledged = list(expected)
         for subpartition, sequence in enumerate(expected):

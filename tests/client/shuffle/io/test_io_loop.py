@@ -79,7 +79,7 @@ def test_what_a_callback_raises_fails_its_writer_and_no_other(
             while True:
                 gate.poll(30)
 
-        wait_until(lambda: bad._error is not None)
+        wait_until(lambda: bad._shared.error is not None)
         raises_soon(bad, expected, text)
         with pytest.raises(expected, match=text):
             bad.commit(30)
@@ -152,7 +152,7 @@ def test_a_connection_that_fails_here_takes_no_other_with_it(
     with ShuffleWriter(server.address, other, 1) as good:
         bad = ShuffleWriter(server.address, partition, 1)
         bad.open()
-        monkeypatch.setattr(bad, "_on_message", unlucky)
+        monkeypatch.setattr(bad._link, "_on_message", unlucky)
         bad.push(0, b"data")
         with pytest.raises(LocalTransportError, match="Unlucky"):
             bad.commit(30)
@@ -167,8 +167,8 @@ def test_what_is_called_belongs_to_whoever_it_is_a_method_of(
     with ShuffleWriter(server.address, other, 1) as good:
         bad = ShuffleWriter(server.address, partition, 1)
         bad.open()
-        monkeypatch.setattr(bad._window, "_unsent", None)  # `_pump` fails
-        bad._schedule_pump()
+        monkeypatch.setattr(bad._window, "_unsent", None)  # sending fails
+        bad._link.schedule_send()
         with pytest.raises(TypeError):
             bad.commit(30)
         bad.close()

@@ -40,7 +40,7 @@ class WriterAndBroker(RuleBasedStateMachine):
     @rule(data=st.data(), size=st.integers(0, 20))
     def push(self, data: st.DataObject, size: int) -> None:
         subpartition = data.draw(st.integers(0, len(self.pushed) - 1))
-        if self.window.room(size):
+        if self.window.has_room(size):
             payload = f"{subpartition}.{len(self.pushed[subpartition])}".encode().ljust(size)
             self.window.push(subpartition, 1, False, payload)
             self.pushed[subpartition].append(payload)
@@ -135,6 +135,6 @@ def test_a_broker_that_has_more_than_was_pushed_is_an_error() -> None:
 def test_a_payload_larger_than_the_window_goes_alone() -> None:
     window = ResendWindow(1, 10)
     window.opened(10, (0,))
-    assert window.room(50)
+    assert window.has_room(50)
     window.push(0, 1, False, bytes(50))
-    assert not window.room(0)
+    assert not window.has_room(0)

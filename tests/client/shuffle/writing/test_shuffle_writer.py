@@ -17,6 +17,7 @@ from broker.client.shuffle.errors import (
     TransportError,
     WriterFencedError,
 )
+from broker.client.shuffle.writing.link_state import LinkState
 from protocol.shuffle import events
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.errors import IO_EXCEPTION, encode_error
@@ -147,9 +148,9 @@ def test_a_broker_that_has_a_writer_wait_for_room_is_not_lost(
         server.call(server.partitions[partition].subpartitions[0].clear)
         server.credit = 0
         server.cut_connections()
-        while server.opens < 2 or writer._handle < 0:
+        while server.opens < 2 or writer._link.state is not LinkState.OPEN:
             time.sleep(0.001)
-        assert writer._lost_at is None
+        assert writer._link.reconnecting.lost_at is None
         server.credit, server.acknowledge = 16, True
         server.cut_connections()
     assert [b"not taken"] == stored(server, partition)

@@ -1,0 +1,420 @@
+"""A writer's connection to its broker: opening the partition, sending what there is credit for, and connecting again.
+
+Everything here runs on the I/O thread, except ``schedule_send`` and ``part``, which the user's threads call. What is shared with
+them is guarded by the lock of ``SharedState``; how far the connection has got is ``link_state.py``'s table.
+
+    event                                    what the link does
+    connected                                sends OpenPartition
+    PartitionOpened                          sends again what is kept and not known to the broker, then the rest
+    connection lost, opened before           connects again, a little later, until ``reconnect_timeout`` is over
+    connection lost, never opened            the writer fails
+    for a while nothing but an               sends OpenPartition again, on the same connection; PartitionOpened says what the
+    acknowledgement can come, and none does  broker has
+    nothing comes for ``answer_timeout``,    as if the connection were lost
+    though something is expected
+
+Tests: tests/client/shuffle/writing/test_shuffle_writer.py, tests/client/shuffle/test_silent_broker.py.
+"""
+
+from collections.abc import Callable
+
+import attrs
+
+from broker.client.shuffle.errors import (
+    ConnectionFailedError,
+    LocalTransportError,
+    PartitionLostError,
+    RemoteTransportError,
+    ShuffleError,
+    TransportError,
+    writer_refused,
+)
+from broker.client.shuffle.io.connection import Connection
+from broker.client.shuffle.io.io_loop import IoLoop, Timer
+from broker.client.shuffle.io.liveness import Liveness, Verdict
+from broker.client.shuffle.names import Address
+from broker.client.shuffle.writing.link_state import LinkEvent, LinkState, next_state
+from broker.client.shuffle.writing.reconnecting import Reconnecting
+from broker.client.shuffle.writing.shared_state import SharedState
+from broker.client.shuffle.writing.writer_state import WriterEvent, WriterState
+from broker.runtime.disk import Buffer
+from protocol.errors import ProtocolError
+from protocol.shuffle.buffer_response import ServerMessage
+from protocol.shuffle.generation import Generation
+from protocol.shuffle.ids import ResultPartitionID
+from protocol.shuffle.messages import ErrorResponse
+from protocol.shuffle.writer_frames import (
+    AllRecordsProcessed,
+    BufferSizeHint,
+    PartitionFinished,
+    PartitionList,
+    PartitionOpened,
+    PartitionType,
+    PushAcknowledged,
+    WriterCredit,
+    WriterError,
+    WriterErrorCode,
+    WriterTaskEvent,
+    encode_finish_partition,
+    encode_list_partitions,
+    encode_open_partition,
+    push_header,
+)
+
+# How much is given to the connection at a time: it should always have something to send, and a lost one little to lose.
+_AHEAD_BYTES = 2 * 1024 * 1024
+_PUSHES_AT_A_TIME = 256
+# A payload below this is copied behind its header: one part less for the kernel costs more than the copy.
+_JOIN_BYTES = 2048
+# How often the link checks whether the broker still answers, and whether it should be asked what it has.
+_CHECK_S = 1.0
+
+# Messages for the user's callbacks.
+Notice = WriterTaskEvent | BufferSizeHint | AllRecordsProcessed
+
+
+@attrs.frozen
+class Opening:
+    """What OpenPartition says of the writer and its partition."""
+
+    writer_id: bytes
+    incarnation: int  # tells this writer from another one of the same id
+    partition: ResultPartitionID
+    subpartitions: int
+    type: PartitionType
+    ttl_ms: int
+    owner: str
+
+
+@attrs.frozen
+class Timeouts:
+    """In s; see ``ShuffleWriter``."""
+
+    connect_s: float
+    reconnect_s: float
+    answer_s: float
+
+
+class BrokerLink:
+    """``on_notice`` is called with the lock held, on the I/O thread."""
+
+    def __init__(
+        self,
+        shared: SharedState,
+        address: Address,
+        generation: Generation,
+        buffer_size: int,
+        timeouts: Timeouts,
+        on_notice: Callable[[Notice], None],
+    ) -> None:
+        self.state = LinkState.UNCONNECTED
+        self.send_scheduled = False  # a call of ``_send_scheduled`` is on its way to the I/O thread
+        self.reconnecting = Reconnecting(timeouts.reconnect_s)
+        self._shared = shared
+        self._window = shared.window
+        self._address = address
+        self._name = f"{address[0]}:{address[1]}"
+        self._generation, self._buffer_size = generation, buffer_size
+        self._timeouts = timeouts
+        self._on_notice = on_notice
+        self._loop: IoLoop | None = None
+        self._opening: Opening | None = None
+        self._openings_sent = 0
+        self._connection: Connection | None = None
+        self._handle = -1  # what the broker calls the partition on this connection; valid from OPEN to PARTED
+        self._parting = b""  # the frame to send in PARTING
+        self._liveness: Liveness | None = None  # of the present connection
+        self._check_timer: Timer | None = None
+        self._was_unanswered = False  # at the last check, and no acknowledgement has come since
+
+    # -- from any thread, with the lock held ----------------------------------------------------------------------
+
+    def schedule_send(self) -> None:
+        """Have the I/O thread send what there is to send. Needless while ``send_scheduled``."""
+        if not self.send_scheduled and self._loop is not None:
+            self.send_scheduled = True
+            self._loop.call(self._send_scheduled)
+
+    def part(self, parting: Callable[[int], bytes]) -> bool:
+        """Have a last frame, made for the handle, sent with the next send. False if the broker has no use for one."""
+        if self.state is not LinkState.OPEN and self.state is not LinkState.FINISH_SENT:
+            return False
+        self._advance(LinkEvent.PART)
+        self._parting = parting(self._handle)
+        return True
+
+    @property
+    def is_parting(self) -> bool:
+        """The last frame is not with the kernel yet."""
+        return self.state is LinkState.PARTING or self.state is LinkState.PARTING_SENT
+
+    def _advance(self, event: LinkEvent) -> None:
+        self.state = next_state(self.state, event)
+        if not LinkState.OPEN <= self.state <= LinkState.PARTED:
+            self._handle = -1
+
+    # -- the connection, on the I/O thread ------------------------------------------------------------------------
+
+    def start(self, loop: IoLoop, opening: Opening) -> None:
+        """Once, from the user's thread, before everything else."""
+        self._loop, self._opening = loop, opening
+        loop.call(self._connect)
+
+    def _connect(self) -> None:
+        loop, shared = self._loop, self._shared
+        assert loop is not None
+        with shared.changed:
+            if shared.state >= WriterState.CLOSED or self.state is not LinkState.UNCONNECTED:
+                return
+            self._advance(LinkEvent.CONNECT)
+        timeout = self.reconnecting.limit(self._timeouts.connect_s, loop.now())
+        self._connection = Connection(loop, self._address, self._generation, self._buffer_size, self, timeout)
+        self._connection.open()
+
+    def connected(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        self._liveness = Liveness(self.reconnecting.limit(self._timeouts.answer_s, loop.now()), loop.now())
+        self._was_unanswered = False
+        with self._shared.changed:
+            self._advance(LinkEvent.CONNECTED)
+            self._ask_to_open()
+        self._check_later()
+
+    def _ask_to_open(self) -> None:
+        connection, opening = self._connection, self._opening
+        assert connection is not None
+        assert opening is not None
+        self._openings_sent += 1
+        frame = encode_open_partition(
+            opening.writer_id,
+            opening.partition,
+            opening.subpartitions,
+            opening.type,
+            opening.ttl_ms,
+            opening.owner,
+            opening.incarnation,
+            self._window.was_opened,
+            self._openings_sent,
+        )
+        connection.send([frame])
+
+    def closed(self, error: TransportError) -> None:
+        loop, shared = self._loop, self._shared
+        assert loop is not None
+        self._connection = None
+        self._stop_checking()
+        with shared.changed:
+            self._advance(LinkEvent.LOST)
+            self._window.disconnected()
+            if shared.state >= WriterState.DISCARDING:  # there is nothing left to tell the broker
+                shared.changed.notify_all()
+                return
+            now = loop.now()
+            delay_s = self.reconnecting.lost(now)
+            may_return = not isinstance(error, LocalTransportError) and loop.crashed is None
+            if not self._window.was_opened or not may_return or delay_s is None:
+                shared.fail(error)
+                return
+            shared.wake_waiting()
+        loop.at(now + delay_s, self._connect)
+
+    def disconnect(self) -> None:
+        """The writer is closed."""
+        self._stop_checking()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        with self._shared.changed:
+            if self.state is not LinkState.UNCONNECTED:
+                self._advance(LinkEvent.LOST)
+            self._shared.changed.notify_all()
+
+    def abandon(self, error: Exception) -> None:
+        """The I/O loop calls this when a method of the link has raised ``error``."""
+        with self._shared.changed:
+            self._shared.fail(error)
+
+    # -- whether the broker answers -------------------------------------------------------------------------------
+
+    def _check_later(self) -> None:
+        loop, liveness = self._loop, self._liveness
+        assert loop is not None
+        assert liveness is not None
+        self._check_timer = loop.at(loop.now() + min(_CHECK_S, liveness.silence_max_s / 4), self._check)
+
+    def _stop_checking(self) -> None:
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
+
+    def _check(self) -> None:
+        """Every second, as long as there is a connection."""
+        loop, connection, liveness, shared = self._loop, self._connection, self._liveness, self._shared
+        assert loop is not None
+        if connection is None or liveness is None:
+            return
+        with shared.changed:
+            verdict = liveness.look(loop.now(), self._expects_an_answer())
+            if verdict is Verdict.ASK:
+                assert self._opening is not None
+                # Any question with a short answer will do.
+                connection.send([encode_list_partitions(0, self._opening.partition.hex())])
+            unanswered = self._window.unanswered and shared.state is WriterState.WRITING
+            if unanswered and self._was_unanswered:
+                self._open_again()
+            else:
+                self._was_unanswered = unanswered
+        if verdict is not Verdict.DEAD:
+            self._check_later()
+            return
+        silence = f"{self._name} has not answered for {liveness.silence_max_s:g} s"
+        if self._window.was_opened:
+            connection.close(RemoteTransportError(silence, self._name))
+        else:
+            connection.close(ConnectionFailedError(f"no connection to {self._name}: {silence}", self._name))
+
+    def _expects_an_answer(self) -> bool:
+        """With the lock held."""
+        shared = self._shared
+        if shared.state >= WriterState.DISCARDING:
+            return False
+        return (
+            self._handle < 0
+            or shared.state is not WriterState.WRITING
+            or shared.waiting_threads > 0
+            or not self._window.all_acknowledged
+        )
+
+    def _open_again(self) -> None:
+        """With the lock held: ask the broker what it has. The answer takes the place of an acknowledgement."""
+        self._was_unanswered = False
+        self._advance(LinkEvent.OPEN_AGAIN)
+        self._window.disconnected()
+        self._ask_to_open()
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    def received(self, messages: list[ServerMessage]) -> None:
+        assert self._loop is not None
+        assert self._liveness is not None
+        self._liveness.heard(self._loop.now())
+        shared = self._shared
+        with shared.changed:
+            for message in messages:
+                self._on_message(message)
+            # On this thread, so that what the credit is for is sent at the end of the same step.
+            self._send()
+            if shared.waiting_threads:
+                shared.changed.notify_all()
+
+    def _on_message(self, message: ServerMessage) -> None:
+        match message:
+            case WriterCredit(handle, credit):
+                if handle == self._handle:
+                    self._window.granted(credit)
+            case PushAcknowledged(handle, next_sequences):
+                if handle == self._handle:
+                    for subpartition, sequence in next_sequences:
+                        self._window.acknowledged(subpartition, sequence)
+                    self._was_unanswered = False
+                    self.reconnecting.proven()
+            case PartitionOpened(writer_id, handle, credit, next_sequences):
+                if self._opening is not None and writer_id == self._opening.writer_id:
+                    self._on_opened(handle, credit, next_sequences)
+            case PartitionFinished(handle):
+                if handle == self._handle and self._shared.state is WriterState.COMMITTING:
+                    self._shared.advance(WriterEvent.PARTITION_FINISHED)
+            case WriterError(writer_id, handle, code, text):
+                if (self._opening is not None and writer_id == self._opening.writer_id) or handle == self._handle:
+                    self._on_refused(code, text)
+            case WriterTaskEvent() | BufferSizeHint() | AllRecordsProcessed():
+                self._on_notice(message)
+            case ErrorResponse(class_name, text, _):
+                self._shared.fail(ShuffleError(f"error at {self._name}: {class_name}: {text}"))
+            case PartitionList():
+                pass  # the answer to a check
+            case _:
+                raise ProtocolError(f"a {type(message).__name__} for a writer")
+
+    def _on_opened(self, handle: int, credit: int, next_sequences: tuple[int, ...]) -> None:
+        if self.state is not LinkState.OPENING:
+            raise ProtocolError("a PartitionOpened that nobody has asked for")
+        window = self._window
+        try:
+            window.opened(credit, next_sequences)
+        except PartitionLostError as error:
+            self._shared.fail(error)
+            return
+        self._advance(LinkEvent.OPENED)
+        self._handle = handle
+        # With something left to send, only its acknowledgement proves the connection.
+        if window.all_acknowledged and not self._shared.is_finishing:
+            self.reconnecting.proven()
+        elif not credit and not window.all_sent:
+            self.reconnecting.held_back()
+
+    def _on_refused(self, code: WriterErrorCode, text: str) -> None:
+        shared = self._shared
+        if code is WriterErrorCode.FINISHED_ALREADY and shared.state is WriterState.COMMITTING:
+            # The answer to FinishPartition was lost with its connection.
+            shared.advance(WriterEvent.PARTITION_FINISHED)
+        elif code is WriterErrorCode.READERS_GONE:
+            shared.readers_left = True
+            if WriterState.WRITING <= shared.state < WriterState.DISCARDING:
+                shared.advance(WriterEvent.READERS_LEFT)
+            if self.state is not LinkState.VOID:
+                self._advance(LinkEvent.READERS_LEFT)
+            self._window.forget()
+            shared.changed.notify_all()
+        else:
+            shared.fail(writer_refused(code, text))
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _send_scheduled(self) -> None:
+        with self._shared.changed:
+            self.send_scheduled = False
+            self._send()
+
+    def _send(self) -> None:
+        """With the lock held: give the connection what there is credit for."""
+        connection = self._connection
+        handle = self._handle
+        if connection is None or handle < 0 or not connection.is_connected:
+            return
+        if self.state >= LinkState.PARTING:
+            if self.state is LinkState.PARTING:
+                self._advance(LinkEvent.SEND_PARTING)
+                connection.send([self._parting])
+            return
+        shared = self._shared
+        if shared.error is not None:
+            return
+        window = self._window
+        while connection.outgoing_bytes < _AHEAD_BYTES:
+            pushes = window.take(_PUSHES_AT_A_TIME)
+            if not pushes:
+                break
+            parts: list[Buffer] = []
+            for subpartition, sequence, data_type, compressed, payload in pushes:
+                size = len(payload)
+                header = push_header(handle, subpartition, sequence, data_type, compressed, size)
+                if size < _JOIN_BYTES:
+                    parts.append(header + payload)
+                else:
+                    parts.append(header)
+                    parts.append(payload)
+            connection.send(parts)
+        if shared.is_finishing and self.state is LinkState.OPEN and window.all_sent:
+            self._advance(LinkEvent.SEND_FINISH)
+            shared.advance(WriterEvent.FINISH_SENT)
+            connection.send([encode_finish_partition(handle)])
+
+    def drained(self) -> None:
+        with self._shared.changed:
+            if self.state is LinkState.PARTING_SENT:
+                self._advance(LinkEvent.DRAINED)
+                self._shared.changed.notify_all()
+            else:
+                self._send()
