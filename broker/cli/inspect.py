@@ -11,8 +11,9 @@ from broker.cli.output import json_line, json_text, print_table
 from broker.cli.segment_check import OnBatch, Segment, check_segment
 from broker.errors import BrokerError
 from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.markers import read_marker
-from protocol.kafka.records.records import BatchHeader, records
+from protocol.kafka.records.records import records
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 # For each segment; otherwise a file of zeros would fill the screen.

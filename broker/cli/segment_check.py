@@ -13,7 +13,8 @@ import attrs
 
 from broker.runtime.disk import File, SystemDisk
 from protocol.errors import ProtocolError
-from protocol.kafka.records.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_crc, read_header, records
+from protocol.kafka.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_crc, read_header
+from protocol.kafka.records.records import records
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _OFFSET_ENTRY = struct.Struct(">ii")

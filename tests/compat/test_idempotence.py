@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from broker.client import Broker
-from protocol.kafka.records.records import BatchHeader
+from protocol.kafka.records.batch import BatchHeader
 from tests.compat.clients.kafka_python import kafka
 from tests.compat.clients.librdkafka import Librdkafka, settings
 from tests.compat.clients.node import Kafkajs, Platformatic

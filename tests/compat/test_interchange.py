@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kafka.records.records import BatchHeader, batches
+from protocol.kafka.records.batch import BatchHeader, batches
 from tests.compat.clients import CLIENTS, each_client, skip_if_missing, writable
 from tests.compat.clients.librdkafka import Librdkafka
 from tests.compat.clients.record import CODECS, Client, Record

@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import read_header
 from protocol.kafka.records.compression import compress
-from protocol.kafka.records.records import build_batch, read_header
+from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.compat.clients.librdkafka import settings
 from tests.process.broker_process import BrokerProcess

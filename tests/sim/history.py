@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from protocol.kafka.records import records
+from protocol.kafka.records.batch import batches, check_crc
 from tests.sim.world import Violation, World
 
 
@@ -110,8 +111,8 @@ class PartitionHistory:
         self.known_end = max(self.known_end, high_watermark)
         view = memoryview(data)
         position = None
-        for at, header in records.batches(view):
-            records.check_crc(view, at, header)
+        for at, header in batches(view):
+            check_crc(view, at, header)
             if position is None:
                 if not header.base_offset <= offset <= header.last_offset:
                     raise Violation(

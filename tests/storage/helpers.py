@@ -15,7 +15,8 @@ from broker.storage.log.log import Log
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
 from protocol.checksum import crc32c
-from protocol.kafka.records.records import HEADER, Record, batches, build_batch, check_crc, read_header, records
+from protocol.kafka.records.batch import HEADER, batches, check_crc, read_header
+from protocol.kafka.records.records import Record, build_batch, records
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "t"

@@ -6,8 +6,8 @@ Java's producer does the same. Records are copied one by one, which costs some 1
 
 from collections.abc import Iterator
 
-from protocol.kafka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, set_producer
-from protocol.kafka.records.records import MAX_RECORDS_SIZE, Record, build_batch, read_header, records
+from protocol.kafka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header, set_producer
+from protocol.kafka.records.records import MAX_RECORDS_SIZE, Record, build_batch, records
 
 _SEQUENCES = 2**31  # sequence numbers go on with 0 after 2^31 - 1
 # A record's own bytes beside key, value and headers, at most: seven fields of up to five bytes, a time of ten.

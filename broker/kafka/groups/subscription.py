@@ -7,7 +7,7 @@ an array of topic names. The rest belongs to the clients.
 from collections.abc import Iterable
 
 from protocol.errors import ProtocolError
-from protocol.wire import Reader
+from protocol.kafka.messages.consumer_protocol import parse_subscribed_topics
 
 # The protocol type of consumers; Kafka Connect and others have their own and their own metadata.
 CONSUMER = "consumer"
@@ -22,15 +22,9 @@ def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
     left = _NAMES_MAX
     try:
         for one in set(metadata):  # most members send the same
-            reader = Reader(memoryview(one))
-            if reader.i16() < 0:
-                return None
-            count = reader.array(smallest=2)
-            left -= count
-            if left < 0:
-                return None
-            for _ in range(count):
-                topics.add(reader.string())
+            names = parse_subscribed_topics(one, left)
+            left -= len(names)
+            topics.update(names)
     except ProtocolError:
         return None
     return frozenset(topics)

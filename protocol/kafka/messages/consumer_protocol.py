@@ -1,8 +1,8 @@
 """What the members of a consumer group tell each other through the broker: subscriptions and assignments.
 
-The broker passes these bytes on and does not look at them; our command line's consumer, the description of groups
-and OffsetDelete (is the topic subscribed?) do. Both begin with a version; as Kafka asks, one that is newer than we
-know is read as the newest that we know.
+The broker passes these bytes on unread, with one exception: ``groups/subscription.py`` reads the topics of a subscription,
+because OffsetDelete must know which topics a group reads. The rest serves the consumers of the simulator and of the tests. Both
+messages begin with a version. As Kafka's rules ask, a version newer than the newest known here is read like the newest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.wire import BytesLike, Reader, Writer
+from protocol.wire import UNLIMITED, BytesLike, Reader, Writer
 
 NEWEST_VERSION = 3
 
@@ -60,11 +60,19 @@ def encode_subscription(
     return out.getvalue()
 
 
+def parse_subscribed_topics(data: BytesLike, max_topics: int = UNLIMITED) -> list[str]:
+    """The topics of a subscription, which stand where version 0 had them; what follows is not looked at, as in Kafka's broker.
+
+    Raises ProtocolError, TooManyEntries for more than ``max_topics`` before any is read.
+    """
+    _, topics = _read_topics(Reader(data, 0, max_topics))
+    return topics
+
+
 def parse_subscription(data: BytesLike) -> Subscription:
     """Raises ProtocolError."""
     reader = Reader(data)
-    version = _read_version(reader)
-    topics = [reader.string() for _ in range(reader.array(2))]
+    version, topics = _read_topics(reader)
     user_data = _read_user_data(reader)
     owned = _read_partitions(reader) if version >= 1 else {}
     generation = reader.i32() if version >= 2 else -1
@@ -92,6 +100,11 @@ def parse_assignment(data: BytesLike) -> Assignment:
     version = _read_version(reader)
     partitions = _read_partitions(reader)
     return Assignment(version, partitions, _read_user_data(reader))
+
+
+def _read_topics(reader: Reader) -> tuple[int, list[str]]:
+    version = _read_version(reader)
+    return version, [reader.string() for _ in range(reader.array(2))]
 
 
 def _read_version(reader: Reader) -> int:

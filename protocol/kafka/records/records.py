@@ -13,62 +13,18 @@ from typing import NamedTuple
 from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import (
-    COMPRESSION_MASK,
-    CONTROL,
     CRC_START,
-    DELETE_HORIZON,
     HEADER,
     HEADER_SIZE,
-    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    TRANSACTIONAL,
     BatchHeader,
-    CorruptBatch,
-    UnsupportedMagic,
-    batches,
-    check_crc,
     read_header,
-    set_log_append_time,
-    stamp,
 )
 from protocol.kafka.records.compression import compress, decompress
 from protocol.wire import BytesLike
-
-__all__ = [
-    "COMPRESSION_MASK",
-    "CONTROL",
-    "CRC_START",
-    "DELETE_HORIZON",
-    "HEADER",
-    "HEADER_SIZE",
-    "LOG_APPEND_TIME",
-    "LOG_OVERHEAD",
-    "MAGIC",
-    "MAX_RECORDS_SIZE",
-    "SMALLEST_RECORD",
-    "NO_PRODUCER_ID",
-    "NO_TIMESTAMP",
-    "TRANSACTIONAL",
-    "BatchHeader",
-    "CorruptBatch",
-    "Headers",
-    "Record",
-    "UnsupportedMagic",
-    "batches",
-    "build_batch",
-    "check_crc",
-    "read_header",
-    "read_records",
-    "records",
-    "set_log_append_time",
-    "stamp",
-    "unpack",
-    "varint",
-    "varlong",
-]
 
 Headers = Sequence[tuple[str, bytes | None]]
 

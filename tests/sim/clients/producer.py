@@ -7,7 +7,8 @@ import attrs
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.records.records import HEADER_SIZE, build_batch
+from protocol.kafka.records.batch import HEADER_SIZE
+from protocol.kafka.records.records import build_batch
 from tests.sim.clients.client import Call, Client
 from tests.sim.world import Violation
 

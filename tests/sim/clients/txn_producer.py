@@ -11,7 +11,8 @@ import attrs
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
-from protocol.kafka.records.records import TRANSACTIONAL, build_batch
+from protocol.kafka.records.batch import TRANSACTIONAL
+from protocol.kafka.records.records import build_batch
 from tests.sim.clients.client import Call, Client
 from tests.sim.clients.offsets import fetched_offsets, offset_fetch
 from tests.sim.ledger import Ledger, Partition, Txn

@@ -6,6 +6,7 @@ from typing import Any
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records import records
+from protocol.kafka.records.batch import batches, check_crc
 from protocol.kafka.records.markers import read_marker
 from tests.sim.clients.client import Call, Client
 from tests.sim.ledger import Ledger, Partition
@@ -118,8 +119,8 @@ class TxnReader(Client):
         aborted = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
         passed_over: set[int] = set()
         view = memoryview(bytes(data.records or b""))
-        for at, header in records.batches(view):
-            records.check_crc(view, at, header)
+        for at, header in batches(view):
+            check_crc(view, at, header)
             if header.next_offset <= place.offset:
                 continue
             if header.next_offset > stable:

@@ -15,8 +15,8 @@ from broker.storage.log.log import Log
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.refusals import InvalidBatch, InvalidTransactionState, OldProducerEpoch, OutOfOrderSequence
 from broker.storage.upkeep import cleaner, kept_records
-from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL
-from protocol.kafka.records.records import Record, batches
+from protocol.kafka.records.batch import DELETE_HORIZON, TRANSACTIONAL, batches
+from protocol.kafka.records.records import Record
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, read_bytes, records_in, values
 
 

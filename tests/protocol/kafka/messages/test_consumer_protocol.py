@@ -8,7 +8,7 @@ from kio.index import load_entity_schema
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from protocol.errors import ProtocolError
+from protocol.errors import ProtocolError, TooManyEntries
 from protocol.kafka.messages import consumer_protocol
 from protocol.kafka.messages.consumer_protocol import Assignment, Subscription
 
@@ -62,6 +62,17 @@ def test_a_subscription_is_written_and_read_as_kio_does(
     for size in range(len(data)):
         with pytest.raises(ProtocolError):
             consumer_protocol.parse_subscription(data[:size])
+
+
+@given(st.lists(st.text(max_size=9), max_size=4), st.integers(0, 4), st.sampled_from(VERSIONS))
+def test_the_topics_of_a_subscription_are_read_by_themselves(topics: list[str], most: int, version: int) -> None:
+    data = consumer_protocol.encode_subscription(topics, version=version) + b"whatever comes"
+    assert topics == consumer_protocol.parse_subscribed_topics(data)
+    if len(topics) <= most:
+        assert topics == consumer_protocol.parse_subscribed_topics(data, most)
+    else:
+        with pytest.raises(TooManyEntries):
+            consumer_protocol.parse_subscribed_topics(data, most)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

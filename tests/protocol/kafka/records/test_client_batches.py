@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from protocol.kafka.records.records import Record, batches, build_batch, check_crc, read_header, records
+from protocol.kafka.records.batch import batches, check_crc, read_header
+from protocol.kafka.records.records import Record, build_batch, records
 from tests.protocol.kafka.capturing_broker import capturing_broker
 
 Given = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]

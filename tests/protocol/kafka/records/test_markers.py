@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import check_crc, read_header
 from protocol.kafka.records.markers import Marker, build_marker, parse_marker, read_marker
-from protocol.kafka.records.records import check_crc, read_header, records
+from protocol.kafka.records.records import records
 
 
 @given(

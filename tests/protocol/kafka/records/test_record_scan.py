@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader
+from protocol.kafka.records.batch import LOG_APPEND_TIME, BatchHeader, read_header
 from protocol.kafka.records.record_scan import check_records, first_record, latest_record
-from protocol.kafka.records.records import Record, build_batch, read_header, read_records, unpack
+from protocol.kafka.records.records import Record, build_batch, read_records, unpack
 
 NULLABLE = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(

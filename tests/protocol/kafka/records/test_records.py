@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.kafka.records import compression
-from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME
-from protocol.kafka.records.records import Record, build_batch, check_crc, read_header, records
+from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_APPEND_TIME, check_crc, read_header
+from protocol.kafka.records.records import Record, build_batch, records
 
 Given = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
