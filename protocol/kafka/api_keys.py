@@ -1,14 +1,14 @@
 """Kafka's API keys, and which header each version of each API carries.
 
-``parse_request_header`` and the reply encoders decide by these tables alone, so that the header of a request for an
-API or a version that nobody serves can still be read and answered.
+``parse_request_header`` and the encoders of responses use only these tables, so that the broker can read and answer the header
+of a request for an API or a version that it does not serve.
 """
 
 from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Every API that a client or a broker may send, by Kafka's names, and one of ours. What is served is another matter."""
+    """Every API of Kafka, served by this broker or not, and one API of this project."""
 
     PRODUCE = 0
     FETCH = 1
@@ -99,13 +99,13 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
-    # Not Kafka's: `end_txns.py`. Far from Kafka's keys, which grow by a few a year.
+    # This project's own, see `end_txns.py`. Its number is far from Kafka's, which grow by a few a year.
     END_TXNS = 20000
 
 
 # The first version whose bodies have compact lengths and tagged fields (KIP-482), and whose headers have tags.
 # An API that is not listed has no such version.
-first_flexible_version: dict[ApiKey, int] = {
+_FIRST_FLEXIBLE_BY_NAME: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 6,
@@ -196,21 +196,16 @@ first_flexible_version: dict[ApiKey, int] = {
     ApiKey.END_TXNS: 0,
 }
 
-# By plain int: looking up an IntEnum member by value first would cost more than the look-up itself.
-_FIRST_FLEXIBLE: dict[int, int] = {int(key): version for key, version in first_flexible_version.items()}
-_NEVER = 1 << 15  # above any version, which is an int16
-
-
-def is_flexible(key: int, version: int) -> bool:
-    """Whether this version of this API has tagged fields. False for an API nobody knows."""
-    return version >= _FIRST_FLEXIBLE.get(key, _NEVER)
+# Keyed by plain int: converting a number from the wire to an ApiKey would cost more than the look-up itself.
+FIRST_FLEXIBLE_VERSION: dict[int, int] = {int(key): version for key, version in _FIRST_FLEXIBLE_BY_NAME.items()}
+NO_FLEXIBLE_VERSION = 1 << 15  # above every version, which is an int16
 
 
 def request_header_version(key: int, version: int) -> int:
     """1 (client id), or 2 (client id and tags)."""
-    return 2 if version >= _FIRST_FLEXIBLE.get(key, _NEVER) else 1
+    return 2 if version >= FIRST_FLEXIBLE_VERSION.get(key, NO_FLEXIBLE_VERSION) else 1
 
 
 def response_header_version(key: int, version: int) -> int:
-    """0, or 1 (tags). ApiVersions stays at 0: its reader does not know yet what the broker speaks (KIP-511)."""
-    return 1 if version >= _FIRST_FLEXIBLE.get(key, _NEVER) and key != ApiKey.API_VERSIONS else 0
+    """0, or 1 (tags). Always 0 for ApiVersions: its reader does not yet know which versions the broker speaks (KIP-511)."""
+    return 1 if version >= FIRST_FLEXIBLE_VERSION.get(key, NO_FLEXIBLE_VERSION) and key != ApiKey.API_VERSIONS else 0

@@ -1,4 +1,4 @@
-"""Request and response headers, on the path of every request.
+"""Request and response headers. Every request passes through here.
 
 A request frame begins with its length, the API key and version, the correlation id and the client id; from header
 version 2 on, tagged fields follow. The client id keeps its old int16 length in all versions.
@@ -10,19 +10,19 @@ import struct
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
-from protocol.kafka.api_keys import _FIRST_FLEXIBLE, _NEVER
+from protocol.kafka.api_keys import FIRST_FLEXIBLE_VERSION, NO_FLEXIBLE_VERSION
 from protocol.wire import BytesLike, Reader
 
 _FIXED = struct.Struct(">ihhih")  # frame length, API key, API version, correlation id, length of the client id
 _FIXED_SIZE = _FIXED.size
 _I32 = struct.Struct(">i")
 _I32_TAGS = struct.Struct(">iB")
-# Tagged fields of a header. Kafka's schemas define none for requests, and headers are read on the processor.
+# The most tagged fields of a header. Kafka's schemas define none for requests, and the processor thread reads headers.
 _TAGS_MAX = 64
 
 
 class RequestHeader(NamedTuple):
-    """``body_offset`` is where in the frame the body begins."""
+    """``body_offset`` is the position in the frame at which the body begins."""
 
     api_key: int
     api_version: int
@@ -35,7 +35,7 @@ _new = tuple.__new__  # skips the generated __new__: 0.15 us of 1 us
 
 
 def parse_request_header(frame: BytesLike) -> RequestHeader:
-    """Header of a whole frame, its length prefix included. Raises ProtocolError."""
+    """The header of a whole frame, which includes its length prefix. Raises ProtocolError."""
     try:
         _, key, version, correlation_id, size = _FIXED.unpack_from(frame)
     except struct.error:
@@ -54,7 +54,7 @@ def parse_request_header(frame: BytesLike) -> RequestHeader:
         end = _FIXED_SIZE
     else:
         raise ProtocolError(f"a client id of {size} bytes")
-    if version >= _FIRST_FLEXIBLE.get(key, _NEVER):
+    if version >= FIRST_FLEXIBLE_VERSION.get(key, NO_FLEXIBLE_VERSION):
         if end >= len(frame):
             raise ProtocolError("the request ends before its header's tagged fields")
         if frame[end] == 0:
@@ -70,7 +70,7 @@ def request_header(key: int, version: int, correlation_id: int, client_id: str |
     """A request's header without the frame's length, as a client sends it."""
     text = b"" if client_id is None else client_id.encode()
     size = -1 if client_id is None else len(text)
-    tags = b"\x00" if version >= _FIRST_FLEXIBLE.get(key, _NEVER) else b""
+    tags = b"\x00" if version >= FIRST_FLEXIBLE_VERSION.get(key, NO_FLEXIBLE_VERSION) else b""
     return struct.pack(">hhih", key, version, correlation_id, size) + text + tags
 
 

@@ -2,7 +2,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
-from protocol.kafka.api_keys import ApiKey, first_flexible_version, request_header_version, response_header_version
+from protocol.kafka.api_keys import FIRST_FLEXIBLE_VERSION, ApiKey, request_header_version, response_header_version
 
 ALL = [(ApiKey(key), version) for key, name in api_key_map.items() for version in schema_name_map[name]]
 
@@ -28,7 +28,7 @@ def test_versions_nobody_has_still_have_headers() -> None:
     assert response_header_version(999, 99) == 0
 
 
-def test_the_table_of_first_flexible_versions() -> None:
-    assert first_flexible_version[ApiKey.PRODUCE] == 9
-    assert first_flexible_version[ApiKey.FETCH] == 12
-    assert ApiKey.SASL_HANDSHAKE not in first_flexible_version
+def test_the_table_of_FIRST_FLEXIBLE_VERSIONs() -> None:
+    assert FIRST_FLEXIBLE_VERSION[ApiKey.PRODUCE] == 9
+    assert FIRST_FLEXIBLE_VERSION[ApiKey.FETCH] == 12
+    assert ApiKey.SASL_HANDSHAKE not in FIRST_FLEXIBLE_VERSION
