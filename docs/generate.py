@@ -14,7 +14,7 @@ from broker.config import BrokerConfig, setting_infos
 from broker.config.topic_settings import SETTINGS
 from broker.kafka import handlers
 from broker.kafka.api import Api
-from broker.kafka.transactions import joint_end, transaction
+from broker.kafka.transactions import joint_end, phases
 from broker.network.mute import TABLE
 
 DOCS = Path(__file__).parent
@@ -87,7 +87,7 @@ def mute_states() -> str:
 
 
 def transaction_phases() -> str:
-    return _table_of(transaction.__doc__)
+    return _table_of(phases.__doc__)
 
 
 def joint_ends() -> str:

@@ -13,7 +13,6 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.service import KafkaService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
-from broker.kafka.transactions.registry import Registry as TransactionRegistry
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.storage.log_manager import LogManager
 
@@ -28,9 +27,7 @@ class KafkaPart:
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config)
-        transactions = TransactionCoordinator(
-            TransactionRegistry(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
-        )
+        transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
         self.apis = handlers.load()
         self.context = KafkaContext(

@@ -12,9 +12,9 @@ import attrs
 from broker.errors import StorageError
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.service import KafkaSession
-from broker.kafka.transactions import registry
+from broker.kafka.transactions import executor
+from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
-from broker.kafka.transactions.registry import Registry
 from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
@@ -250,7 +250,7 @@ def _offsets_on_abort(right: Any) -> Any:
 
 
 def _not_resumed(right: Any) -> Any:
-    def carry_out(self: Registry, entry: Any, state: Any, partitions: Any, if_open: bool = False) -> None:
+    def carry_out(self: TransactionExecutor, entry: Any, state: Any, partitions: Any, if_open: bool = False) -> None:
         if not if_open:
             right(self, entry, state, partitions)
 
@@ -374,7 +374,7 @@ _ALL = [
     Bug(
         "offsets_on_abort",
         "an abort commits the offsets",
-        registry,
+        executor,
         "_complete",
         _offsets_on_abort,
         scene="transactions",
@@ -382,12 +382,19 @@ _ALL = [
     Bug(
         "decision_not_resumed",
         "a start carries out nothing",
-        Registry,
+        TransactionExecutor,
         "_carry_out",
         _not_resumed,
         scene="transactions",
     ),
-    Bug("transaction_without_end", "no transaction times out", Registry, "_arm", _uncounted, scene="transactions"),
+    Bug(
+        "transaction_without_end",
+        "no transaction times out",
+        TransactionExecutor,
+        "_arm",
+        _uncounted,
+        scene="transactions",
+    ),
     Bug(
         "aborted_untold",
         "readers are not told which records were aborted",

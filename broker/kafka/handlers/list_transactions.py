@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.kafka.api import Api, Call
 from broker.kafka.context import KafkaContext
-from broker.kafka.transactions.transaction import Phase
+from broker.kafka.transactions.phases import Phase
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema.control import milliseconds

@@ -1,7 +1,7 @@
 """The transaction coordinator: what the handlers call.
 
-Any thread may call any method; answers come by callback, on whatever thread brings them about. What may be is decided by
-``transaction.py``, what then happens is done by ``registry.py``.
+Any thread may call any method. Answers come by callback, on the thread that completes the request: the caller's, the catalogue
+writer's, the marker writer's or the flusher's. ``transaction.py`` decides what a request does, ``executor.py`` carries it out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,53 +9,104 @@ from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
 
+from broker.config import BrokerConfig
 from broker.errors import StorageError
+from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import Offsets
 from broker.kafka.transactions import joint_end
-from broker.kafka.transactions.entry import Entry, Reply
+from broker.kafka.transactions.entry import Reply, TransactionEntry
+from broker.kafka.transactions.executor import TransactionExecutor, log_failure
+from broker.kafka.transactions.hanging import AbortReply, HangingTransactions
+from broker.kafka.transactions.id_expiration import TransactionalIdExpiration
 from broker.kafka.transactions.marker_writer import MarkerWriter
-from broker.kafka.transactions.registry import Registry, log_failure
-from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, Phase, State
-from broker.kafka.transactions.unknown import AbortReply
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.registry import TransactionRegistry
+from broker.kafka.transactions.rows import committed_of, state_of
+from broker.kafka.transactions.transaction import LAST_EPOCH, Claim, Partition, State
+from broker.metadata.catalogue import Catalogue
+from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from broker.storage.log_manager import LogManager
 from protocol.kafka.errors import ErrorCode
 
 # ``reply(error, producer id, epoch)``.
 InitReply = Callable[[ErrorCode, int, int], None]
-# ``reply(error, which of them)``; -1 for none or all.
+# ``reply(error, index of the transaction that refuses)``; the index is -1 if none or all are meant.
 JointReply = Callable[[ErrorCode, int], None]
 
 
 class TransactionCoordinator:
-    """All transactions of this broker. ``markers`` is the body of a thread that the assembly runs."""
+    """All transactions of this broker. ``markers`` is the body of the ``marker-writer`` thread, which the assembly runs."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    @property
-    def markers(self) -> MarkerWriter:
-        return self._registry.markers
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        config: BrokerConfig,
+        logs: LogManager,
+        groups: GroupCoordinator,
+    ) -> None:
+        self._clock = clock
+        self._catalogue = catalogue
+        self._config = config
+        self._logs = logs
+        self._groups = groups
+        self.markers = MarkerWriter(clock, logs, logs.flusher)
+        self._hanging = HangingTransactions(logs, self.markers)
+        self._registry = TransactionRegistry(groups)
+        self._executor = TransactionExecutor(clock, timer, logs, groups, self._registry, self.markers)
+        self._expiration = TransactionalIdExpiration(clock, timer, groups.writer, config, self._registry)
 
     def open(self) -> None:
-        """Go on with what the catalogue has. The groups are open. Raises StorageError."""
-        self._registry.open()
+        """Load the transactions and go on with them. The groups have to be open. Raises StorageError."""
+        for row in self._catalogue.load_transactions():
+            self._registry.load(row.transactional_id, state_of(row))
+        self._load_offsets()
+        entries = self._registry.entries()
+        for entry in entries:
+            self._executor.resume(entry)
+        states = [state for entry in entries if (state := entry.transaction.state) is not None]
+        self._hanging.abort_all({(state.producer_id, key) for state in states for key in state.partitions})
+        self._expiration.start()
+        self._registry.is_active = True
+
+    def _load_offsets(self) -> None:
+        orphaned: set[str] = set()
+        for pending in self._catalogue.load_pending_offsets():
+            entry = self._registry.get(pending.transactional_id)
+            if entry is None or self._logs.topic(pending.topic) is None:
+                orphaned.add(pending.topic)
+                continue
+            key = (pending.topic, pending.partition)
+            entry.put_offsets(pending.group, {key: committed_of(pending)})
+            self._executor.make_unstable(entry, pending.group, [key])
+        for topic in sorted(orphaned):
+            self._executor.delete_topic_offsets(topic)
 
     def shut_down(self) -> None:
-        self._registry.shut_down()
+        """Refuse requests from now on. What has been decided is carried out, now or after the next start."""
+        self._registry.is_active = False
+        self._expiration.stop()
+        for entry in self._registry.entries():
+            with entry.lock:
+                if entry.timer is not None:
+                    entry.timer.cancel()
 
     def on_topic_deleted(self, topic: str) -> None:
-        self._registry.on_topic_deleted(topic)
+        self._executor.on_topic_deleted(topic)
 
     # Requests -------------------------------------------------------------------------------------------------------
 
     def init(self, transactional_id: str, timeout_ms: int, claim: Claim | None, reply: InitReply) -> None:
-        """A producer takes the id: ``reply`` gets its producer id and epoch. Blocks where a new producer id is needed."""
+        """A producer takes the id: ``reply`` gets its producer id and epoch. Blocks if a new producer id is needed."""
         registry = self._registry
-        if not registry.active:
+        if not registry.is_active:
             reply(ErrorCode.coordinator_not_available, -1, -1)
             return
-        if not 0 < timeout_ms <= registry.config.transaction_max_timeout_ms:
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             reply(ErrorCode.invalid_transaction_timeout, -1, -1)
             return
         entry = registry.get_or_create(transactional_id)
@@ -66,27 +117,28 @@ class TransactionCoordinator:
         new_id = -1
         if state is None or state.epoch >= LAST_EPOCH:
             try:
-                new_id = registry.catalogue.allocate_producer_ids(1)
+                new_id = self._catalogue.allocate_producer_ids(1)
             except StorageError as error:
                 log_failure(error)
                 registry.drop_if_new(entry)
                 reply(ErrorCode.coordinator_not_available, -1, -1)
                 return
         with entry.lock:
-            result: State | ErrorCode = ErrorCode.not_coordinator  # forgotten just now: asked again, it is a new one
-            if not entry.is_gone:
-                result = entry.transaction.init(timeout_ms, claim, new_id, registry.clock.time_ms())
+            # If it was forgotten a moment ago: when the client asks again, the id is a new one.
+            result: State | ErrorCode = ErrorCode.not_coordinator
+            if not entry.is_forgotten:
+                result = entry.transaction.init(timeout_ms, claim, new_id, self._clock.time_ms())
             if isinstance(result, State) and result.producer_id < 0:
-                result = ErrorCode.concurrent_transactions  # the last epoch was given away since we looked: ask again
+                result = ErrorCode.concurrent_transactions  # the last epoch was given away meanwhile: ask again
             if isinstance(result, State):
-                registry.change(entry, result, partial(self._initialized, result, reply))
+                self._executor.change(entry, result, partial(self._initialized, result, reply))
                 return
         reply(result, -1, -1)
 
     @staticmethod
     def _initialized(state: State, reply: InitReply, error: ErrorCode) -> None:
         if not error and state.phase is not Phase.EMPTY:
-            error = ErrorCode.concurrent_transactions  # the predecessor's transaction is being aborted: ask again
+            error = ErrorCode.concurrent_transactions  # its predecessor's transaction is being aborted: ask again
         if error:
             reply(error, -1, -1)
         else:
@@ -112,10 +164,10 @@ class TransactionCoordinator:
         if entry is None:
             return
         with entry.lock:
-            result = entry.transaction.add(claim, self._registry.clock.time_ms(), partitions=partitions, groups=groups)
+            result = entry.transaction.add(claim, self._clock.time_ms(), partitions=partitions, groups=groups)
             if isinstance(result, State):
-                if self._registry.may_grow_to(entry, result):
-                    self._registry.change(entry, result, reply)
+                if self._registry.has_memory_to_grow(entry, result):
+                    self._executor.change(entry, result, reply)
                     return
                 result = ErrorCode.coordinator_not_available
         reply(result)
@@ -123,34 +175,34 @@ class TransactionCoordinator:
     def commit_offsets(
         self, transactional_id: str, claim: Claim, group: str, committer: Committer, offsets: Offsets, reply: Reply
     ) -> None:
-        """They count once the transaction is committed."""
+        """Commit these offsets of the group with the transaction."""
         entry = self._entry(transactional_id, reply)
         if entry is None:
             return
         with entry.lock:
             error = entry.transaction.check_group(claim, group)
-            error = error or self._registry.groups.offsets.check_in_transaction(group, committer)
+            error = error or self._groups.offsets.check_in_transaction(group, committer)
             if not error and offsets:
-                self._registry.add_offsets(entry, group, offsets, reply)
+                self._executor.add_offsets(entry, group, offsets, reply)
                 return
         reply(error)
 
     def end(self, transactional_id: str, claim: Claim, commit: bool, reply: Reply) -> None:
-        """``reply`` when the transaction is committed or aborted and everybody sees so."""
+        """``reply`` is called when the transaction is committed or aborted and every reader sees that."""
         entry = self._entry(transactional_id, reply)
         if entry is None:
             return
         with entry.lock:
-            result = entry.transaction.end(claim, commit, self._registry.clock.time_ms())
+            result = entry.transaction.end(claim, commit, self._clock.time_ms())
             if isinstance(result, State):
-                self._registry.change(entry, result, reply)
+                self._executor.change(entry, result, reply)
                 return
         reply(result)
 
     def end_together(self, members: Sequence[tuple[str, Claim]], commit: bool, reply: JointReply) -> None:
-        """As ``end`` for all of them, by one decision: it is durable for all, or taken for none."""
+        """As ``end``, for all of them by one decision: it is durable for all or for none."""
         registry = self._registry
-        if not registry.active:
+        if not registry.is_active:
             reply(ErrorCode.coordinator_not_available, -1)
             return
         names = [name for name, _ in members]
@@ -165,26 +217,26 @@ class TransactionCoordinator:
                 (None if entry is None else entry.transaction, claim)
                 for entry, (_, claim) in zip(entries, members, strict=True)
             ]
-            result = joint_end.decide(asked, commit, registry.clock.time_ms())
+            result = joint_end.decide(asked, commit, self._clock.time_ms())
             if not isinstance(result, joint_end.Refused):
                 changes = [(entry, state) for entry, state in zip(entries, result, strict=True) if entry and state]
                 if changes:
-                    registry.change_together(changes, _Together(len(changes), reply))
+                    self._executor.change_together(changes, _JointAnswer(len(changes), reply))
                     return
                 result = joint_end.Refused(ErrorCode.none, -1)
         reply(result.error, result.index)
 
     def may_write(self, transactional_id: str | None, producer_id: int) -> ErrorCode:
-        """Is the batch of a transaction that says to come with this id from the producer that has it?"""
+        """Whether a transactional batch under this id comes from the producer that owns the id."""
         if transactional_id is None:
-            return ErrorCode.transactional_id_authorization_failed  # as Kafka says it
+            return ErrorCode.transactional_id_authorization_failed  # the code that Kafka answers
         entry = self._registry.get(transactional_id)
         if entry is None or not entry.transaction.is_held_by(producer_id):
             return ErrorCode.invalid_producer_id_mapping
         return ErrorCode.none
 
     def why_refused(self, transactional_id: str | None, claim: Claim) -> ErrorCode:
-        """Why a partition refused a batch of this producer's transaction."""
+        """Why a partition refused a batch of this producer's transaction, as an error code of Produce."""
         entry = self._registry.get(transactional_id or "")
         if entry is None:
             return ErrorCode.invalid_producer_id_mapping
@@ -194,29 +246,30 @@ class TransactionCoordinator:
     def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
         """An operator aborts what a producer has open in these partitions.
 
-        If it is a transaction of ours, all of it is aborted, and ``reply`` comes when it is: half of a transaction is none.
+        If it belongs to a transaction that the coordinator knows, the whole transaction is aborted, since it is atomic. ``reply``
+        is called when that is done.
         """
         registry = self._registry
-        if not registry.active:
+        if not registry.is_active:
             reply(dict.fromkeys(partitions, ErrorCode.coordinator_not_available))
             return
         entry = registry.holder(claim.producer_id)
         if entry is not None:
             with entry.lock:
                 held = entry.transaction.is_held_by(claim.producer_id)
-                result = entry.transaction.abort(claim, partitions, registry.clock.time_ms())
+                result = entry.transaction.abort(claim, partitions, self._clock.time_ms())
                 if isinstance(result, State):
-                    registry.abort(entry, result, lambda error: reply(dict.fromkeys(partitions, error)))
+                    self._executor.abort(entry, result, lambda error: reply(dict.fromkeys(partitions, error)))
                     return
             if held:
                 reply(dict.fromkeys(partitions, result))
                 return
-        registry.unknown.abort(claim, partitions, reply)
+        self._hanging.abort(claim, partitions, reply)
 
     # Administration -------------------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> tuple[ErrorCode, State | None]:
-        if not self._registry.active:
+        if not self._registry.is_active:
             return ErrorCode.coordinator_not_available, None
         entry = self._registry.get(transactional_id)
         if entry is None or entry.transaction.state is None:
@@ -225,14 +278,18 @@ class TransactionCoordinator:
 
     def list(self) -> tuple[ErrorCode, list[tuple[str, State]]]:
         """Every transactional id with its state."""
-        if not self._registry.active:
+        if not self._registry.is_active:
             return ErrorCode.coordinator_not_available, []
-        found = [(entry.transaction.transactional_id, entry.transaction.state) for entry in self._registry.entries()]
-        return ErrorCode.none, sorted([(key, state) for key, state in found if state is not None], key=itemgetter(0))
+        states = [
+            (entry.transaction.transactional_id, state)
+            for entry in self._registry.entries()
+            if (state := entry.transaction.state) is not None
+        ]
+        return ErrorCode.none, sorted(states, key=itemgetter(0))
 
-    def _entry(self, transactional_id: str, reply: Reply) -> Entry | None:
+    def _entry(self, transactional_id: str, reply: Reply) -> TransactionEntry | None:
         entry = self._registry.get(transactional_id)
-        if not self._registry.active:
+        if not self._registry.is_active:
             reply(ErrorCode.coordinator_not_available)
             return None
         if entry is None:
@@ -240,8 +297,8 @@ class TransactionCoordinator:
         return entry
 
 
-class _Together:
-    """One answer for the ends of several transactions, when the last of them has come."""
+class _JointAnswer:
+    """Collects the answers of several transactions, and replies when the last of them has come."""
 
     def __init__(self, left: int, reply: JointReply) -> None:
         self._left = left

@@ -1,6 +1,8 @@
-"""One transactional id in memory: its state machine, lock and timer, the offsets it will commit, and how much room it takes.
+"""One transactional id in memory: its state machine, lock and timer, the offsets that it will commit, and its size.
 
-Decides nothing; ``registry.py`` and ``coordinator.py`` use it, on any thread, with its lock held.
+Decides nothing. Any thread may use it while it holds the lock.
+
+Tests: tests/kafka/transactions/test_coordinator.py.
 """
 
 from collections.abc import Callable
@@ -18,33 +20,57 @@ Reply = Callable[[ErrorCode], None]
 
 
 @attrs.define(eq=False)
-class Entry:
-    """One transactional id. All of it is guarded by ``lock``; a group's lock may be taken under it. Who holds several of them has
-    taken them in the order of their ids."""
+class TransactionEntry:
+    """All fields are guarded by ``lock``. A thread that holds it may take a group's lock. A thread that needs several of
+    these locks takes them in the order of the transactional ids."""
 
     transaction: Transaction
     lock: Lock = attrs.Factory(Lock)
-    # Group -> what it commits with the transaction, as far as durable.
+    # Group -> the offsets that it commits with the transaction, as far as they are durable.
     offsets: dict[str, Offsets] = attrs.Factory(dict)
-    # The same, from the moment it is asked for: readers that want stable offsets wait for these.
+    # The (group, partition) of the same offsets, from the moment they are requested: readers of stable offsets wait for these.
     unstable: set[tuple[str, Partition]] = attrs.Factory(set)
-    ended: list[Reply] = attrs.Factory(list)  # told when the decision is carried out
+    # Called when the decision is carried out.
+    end_replies: list[Reply] = attrs.Factory(list)
     timer: TimerHandle | None = None
-    offsets_bytes: int = 0  # about what `offsets` take
-    counted_bytes: int = 0  # what it counts for in the room that groups and transactions share
-    is_gone: bool = False  # forgotten: whoever still has it asks again
+    # About how much memory `offsets` take.
+    offsets_bytes: int = 0
+    # The part of the coordinator's memory that is counted for this entry.
+    counted_bytes: int = 0
+    # No longer in the registry. A thread that still has the entry answers so that the client asks again.
+    is_forgotten: bool = False
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """About how much memory it takes."""
         state = self.transaction.pending or self.transaction.state
         participants = 0 if state is None else len(state.partitions) + len(state.groups)
         name_bytes = 2 * len(self.transaction.transactional_id)
         return TRANSACTION_BYTES + name_bytes + PARTICIPANT_BYTES * participants + self.offsets_bytes
 
-    def put(self, group: str, offsets: Offsets) -> None:
-        """These are durable as what the transaction commits for the group."""
+    def put_offsets(self, group: str, offsets: Offsets) -> None:
+        """The transaction commits these for the group, which is durable."""
         of_group = self.offsets.setdefault(group, {})
-        before = sum(of_group[key].size_bytes for key in offsets if key in of_group)
+        replaced_bytes = sum(of_group[key].size_bytes for key in offsets if key in of_group)
         of_group.update(offsets)
-        self.offsets_bytes += sum(one.size_bytes for one in offsets.values()) - before
+        self.offsets_bytes += sum(committed.size_bytes for committed in offsets.values()) - replaced_bytes
+
+    def drop_offsets(self, topic: str) -> bool:
+        """The topic is deleted. False if the transaction commits nothing for it."""
+        has_dropped = False
+        for offsets in self.offsets.values():
+            for key in [key for key in offsets if key[0] == topic]:
+                self.offsets_bytes -= offsets.pop(key).size_bytes
+                has_dropped = True
+        return has_dropped
+
+    def clear_offsets(self) -> None:
+        """The transaction is complete."""
+        self.unstable.clear()
+        self.offsets.clear()
+        self.offsets_bytes = 0
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None

@@ -1,6 +1,6 @@
 """Whether the transactions of several producers may be ended by one decision, and what each becomes by it. Pure.
 
-Each is asked what it would say to an EndTxn of its own (``transaction.py``). Then:
+Each transaction is asked what it would answer to an EndTxn of its own (``transaction.py``). Then:
 
 | the transactions are                           | the answer                                            |
 |------------------------------------------------|-------------------------------------------------------|
@@ -10,28 +10,30 @@ Each is asked what it would say to an EndTxn of its own (``transaction.py``). Th
 | some Ongoing, some ended as asked for already  | INVALID_TXN_STATE and the first that has ended        |
 | one refuses (fenced, unknown, ended otherwise) | its error and which it is; nothing is decided         |
 
-The fourth is a late copy of an older request, which must not decide what its sender has begun since. A refusal that is final goes
-before CONCURRENT_TRANSACTIONS, for which the client asks again.
+In the fourth case the request is a late copy of an older one and must not decide what its sender has begun since. A final refusal
+takes precedence over CONCURRENT_TRANSACTIONS, after which the client asks again.
 """
 
 from collections.abc import Iterable, Sequence
 
 import attrs
 
-from broker.kafka.transactions.transaction import Claim, Phase, State, Transaction
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.transaction import Claim, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 
 @attrs.frozen
 class Refused:
     error: ErrorCode
+    # Which of the transactions refuses.
     index: int
 
 
 def decide(
     members: Iterable[tuple[Transaction | None, Claim]], commit: bool, now_ms: int
 ) -> Sequence[State | None] | Refused:
-    """The next state of each member, None where it has none: all to be made durable in one change, or none of them."""
+    """The next state of each, None where nothing changes. The caller makes all of them durable in one change, or none."""
     states: list[State | None] = []
     ended: int | None = None
     wait: Refused | None = None

@@ -1,7 +1,9 @@
-"""Writes the markers of decided transactions into their partitions, on a thread of its own, and sees that they are durable.
+"""Writes the markers of decided transactions into their partitions, on a thread of its own, and reports when they are durable.
 
-Markers of one transaction are appended one after the other and then wait together for the flusher, so that the transactions
-that come meanwhile share its fsyncs.
+The markers of one transaction are appended one after the other and then wait for the flusher together, so that they share its
+fsyncs with transactions that end at the same time.
+
+Tests: tests/kafka/transactions/test_coordinator.py.
 """
 
 from collections.abc import Callable
@@ -19,14 +21,15 @@ from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("transactions")
 
-# One node has been the coordinator of everything for ever; Kafka counts its changes here.
+# Kafka counts here how often the coordinator has moved to another node. This broker is the only coordinator.
 COORDINATOR_EPOCH = 0
 
 
 @attrs.frozen(eq=False)
 class Markers:
-    """``done`` gets the partitions whose marker is not durable, on some thread that must not wait. ``if_open``: nobody knows
-    which of them were written before a crash."""
+    """What to write. ``done`` gets the partitions whose marker is not durable; it is called on the flusher's or the marker
+    writer's thread and must not block. ``if_open``: write only where the transaction is still open, because some of the markers
+    may have been written before a crash."""
 
     partitions: frozenset[Partition]
     producer_id: int
@@ -37,7 +40,7 @@ class Markers:
 
 
 class MarkerWriter:
-    """The body of the thread. ``write`` may be called from any."""
+    """The body of the ``marker-writer`` thread. Any thread may call ``write``."""
 
     def __init__(self, clock: Clock, logs: LogManager, flusher: Flusher) -> None:
         self._clock = clock
@@ -61,12 +64,12 @@ class MarkerWriter:
         self._queue.put(None)
 
     def _write(self, markers: Markers) -> None:
-        waiting = _Waiting(markers)
+        pending = _PendingFlushes(markers)
         written = []
         now_ms = self._clock.time_ms()
         for topic, partition in sorted(markers.partitions):
             target = self._logs.get(topic, partition)
-            if target is None:  # deleted, and its records with it
+            if target is None:  # deleted together with its records
                 continue
             try:
                 end = target.append_marker(
@@ -78,19 +81,19 @@ class MarkerWriter:
                     if_open=markers.if_open,
                 )
                 written.append((target, end))
-            except Refusal:  # deleted just now
+            except Refusal:  # deleted a moment ago
                 continue
             except StorageError as error:
-                log.error("marker_not_written", topic=topic, partition=partition, error=str(error))
-                waiting.failed.add((topic, partition))
-        waiting.left += len(written)
+                log.error("marker_write_failed", topic=topic, partition=partition, error=str(error))
+                pending.failed.add((topic, partition))
+        pending.left += len(written)
         for target, end in written:
-            self._flusher.wait_durable(target, end, partial(waiting.flushed, (target.topic, target.partition)))
-        waiting.one_less()
+            self._flusher.wait_durable(target, end, partial(pending.flushed, (target.topic, target.partition)))
+        pending.finish_one()
 
 
-class _Waiting:
-    """How many fsyncs are still to come, and one for the writing itself."""
+class _PendingFlushes:
+    """Counts the fsyncs that are still to come, and one more until all markers are written."""
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -102,9 +105,9 @@ class _Waiting:
         if error is not None:
             with self._lock:
                 self.failed.add(partition)
-        self.one_less()
+        self.finish_one()
 
-    def one_less(self) -> None:
+    def finish_one(self) -> None:
         with self._lock:
             self.left -= 1
             if self.left:

@@ -1,7 +1,11 @@
-"""A transaction's state as the catalogue keeps it, and back."""
+"""The state of a transaction as the catalogue stores it, and back.
+
+Tests: tests/kafka/transactions/test_rows.py.
+"""
 
 from broker.kafka.groups.offsets import CommittedOffset
-from broker.kafka.transactions.transaction import NONE, Claim, Phase, State
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.transaction import NONE, Claim, State
 from broker.metadata.catalogue import PendingOffset, TransactionRow
 
 

@@ -1,58 +1,33 @@
-"""One transactional id: which producer has it, and what its transaction is doing. Pure: no clocks, locks or storage.
+"""One transactional id: which producer owns it, and what its transaction does. Pure: no clocks, locks or storage.
 
-An event is either refused with Kafka's error, or gives the next ``State`` of things, which the caller makes durable before
-it counts: ``begin`` marks it as on its way (further events are refused meanwhile, but for offsets of an ongoing
-transaction that grows), ``done`` makes it the present, ``undone`` drops it where it could not be made durable.
+A request is either refused with Kafka's error code, or gives the next ``State``. The caller makes that durable before it
+counts: ``begin_change`` keeps it as ``pending``, ``finish_change`` makes it the present state, ``undo_change`` drops it if it
+could not be made durable. While a change is pending further requests are refused, except for offsets of an ongoing transaction
+that grows. ``phases.py`` has the table of phases.
 
-| in state                    | event                    | goes to        | and                                               |
-|-----------------------------|--------------------------|----------------|---------------------------------------------------|
-| Empty, Complete...          | init                     | Empty          | the next epoch; after the last, a new producer id |
-| Ongoing                     | init                     | PrepareAbort   | an epoch nobody is given: init has to come again  |
-| Empty, Complete..., Ongoing | partition or group added | Ongoing        | these belong to the transaction                   |
-| Ongoing                     | end (commit)             | PrepareCommit  | decided                                           |
-| Ongoing                     | end (abort)              | PrepareAbort   | decided                                           |
-| Ongoing                     | its time is over         | PrepareAbort   | the next epoch: whoever still writes is fenced    |
-| Ongoing                     | an operator aborts it    | PrepareAbort   | as if its time was over                           |
-| PrepareCommit               | carried out              | CompleteCommit | markers and group offsets are durable             |
-| PrepareAbort                | carried out              | CompleteAbort  | markers are durable                               |
-| CompleteCommit              | end (commit)             | -              | the same request once more                        |
-| CompleteAbort               | end (abort)              | -              | the same request once more                        |
-| Empty, Complete...          | unused for long          | Dead           | forgotten                                         |
+Requests that do not fit are refused as follows, in this order:
 
-Prepare... refuses everything but its being carried out with CONCURRENT_TRANSACTIONS. What is not in the table is refused with
-INVALID_TXN_STATE. A producer id that is not the present one is INVALID_PRODUCER_ID_MAPPING, an epoch PRODUCER_FENCED.
+- another producer id than the present one: INVALID_PRODUCER_ID_MAPPING;
+- another epoch: PRODUCER_FENCED;
+- while a change is pending, and in a Prepare... phase: CONCURRENT_TRANSACTIONS;
+- the end of a transaction that is not open: INVALID_TXN_STATE. But if it has ended in the same way already, the request is
+  taken for a copy and answered without an error.
 """
 
 from collections.abc import Iterable
-from enum import Enum
 
 import attrs
 
+from broker.kafka.transactions.phases import AT_REST, PREPARED, Phase, TransactionEvent, next_phase
 from protocol.kafka.errors import ErrorCode
 
 Partition = tuple[str, int]
 
 NONE = -1
-# Short.MAX_VALUE - 1 is the last epoch that a producer is given: one more is kept to fence it with.
+# Short.MAX_VALUE - 1 is the last epoch that a producer is given. One more is reserved to fence it.
 LAST_EPOCH = 2**15 - 2
-# Groups of one transaction. In Kafka they are partitions of its offsets topic, of which there are 50; each change writes all.
+# Groups of one transaction. In Kafka they are partitions of its offsets topic, of which there are 50. Each change writes all.
 GROUPS_MAX = 1000
-
-
-class Phase(Enum):
-    """Kafka's names."""
-
-    EMPTY = "Empty"
-    ONGOING = "Ongoing"
-    PREPARE_COMMIT = "PrepareCommit"
-    PREPARE_ABORT = "PrepareAbort"
-    COMPLETE_COMMIT = "CompleteCommit"
-    COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"
-
-
-PREPARED = (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT)
-AT_REST = (Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT)
 
 
 @attrs.frozen
@@ -65,12 +40,12 @@ class Claim:
 
 @attrs.frozen
 class State:
-    """What is durable of a transactional id. Times are wall clock, -1 for none."""
+    """The durable state of a transactional id. Times are wall clock, -1 if not set."""
 
     producer_id: int
     epoch: int
     timeout_ms: int
-    # What the producer said it was when it asked for the present id and epoch: if it says so again, its answer was lost.
+    # What the producer said it was when it was given the present id and epoch. If it says so again, that answer was lost.
     last: Claim | None = None
     phase: Phase = Phase.EMPTY
     partitions: frozenset[Partition] = frozenset()
@@ -85,48 +60,51 @@ class State:
 
 
 class Transaction:
-    """``state`` is the present one; ``pending`` the next, while it is being made durable."""
+    """``state`` is the present state, ``pending`` the next one while it is being made durable."""
 
     def __init__(self, transactional_id: str, state: State | None = None) -> None:
         self.transactional_id = transactional_id
         self.state = state  # None until the first init is durable
         self.pending: State | None = None
 
-    def begin(self, state: State) -> State:
+    def begin_change(self, state: State) -> None:
         assert self.pending is None, "two changes at a time"
         self.pending = state
-        return state
 
-    def done(self) -> None:
+    def finish_change(self) -> None:
         assert self.pending is not None
         self.state, self.pending = self.pending, None
 
-    def undone(self) -> None:
+    def undo_change(self) -> None:
         self.pending = None
 
     # Requests -------------------------------------------------------------------------------------------------------
 
     def init(self, timeout_ms: int, claim: Claim | None, new_producer_id: int, now_ms: int) -> State | ErrorCode:
-        """A producer takes the transactional id. It has it if the next state is Empty; if that is PrepareAbort, what its
-        predecessor left open is aborted first. ``new_producer_id`` is taken where one is needed."""
+        """A producer takes the transactional id.
+
+        If the next phase is Empty, the producer owns the id. If it is PrepareAbort, the transaction that its predecessor left
+        open is aborted first. ``new_producer_id`` is used if one is needed.
+        """
         state = self.state
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
         if state is None:
             return State(new_producer_id, 0, timeout_ms, updated_ms=now_ms)
         if state.phase is Phase.DEAD:
-            return ErrorCode.not_coordinator  # forgotten just now: asked again, it is a new one
+            return ErrorCode.not_coordinator  # forgotten a moment ago; when the client asks again, the id is a new one
         if state.phase in PREPARED:
             return ErrorCode.concurrent_transactions
-        if claim is not None and not self._is_known(state, claim):
+        if claim is not None and claim not in (Claim(state.producer_id, state.epoch), state.last):
             return ErrorCode.producer_fenced
         if state.phase is Phase.ONGOING:
-            return self._fence(state, claim, now_ms)
+            return _fence(state, TransactionEvent.PRODUCER_INIT, claim, now_ms)
+        phase = next_phase(state.phase, TransactionEvent.PRODUCER_INIT)
         if claim is not None and claim == state.last and state.epoch <= LAST_EPOCH:
-            return attrs.evolve(state, phase=Phase.EMPTY, timeout_ms=timeout_ms, started_ms=NONE, updated_ms=now_ms)
+            return attrs.evolve(state, phase=phase, timeout_ms=timeout_ms, started_ms=NONE, updated_ms=now_ms)
         if state.epoch >= LAST_EPOCH:
-            return State(new_producer_id, 0, timeout_ms, claim, updated_ms=now_ms)
-        return State(state.producer_id, state.epoch + 1, timeout_ms, claim, updated_ms=now_ms)
+            return State(new_producer_id, 0, timeout_ms, claim, phase, updated_ms=now_ms)
+        return State(state.producer_id, state.epoch + 1, timeout_ms, claim, phase, updated_ms=now_ms)
 
     def add(
         self,
@@ -136,9 +114,9 @@ class Transaction:
         partitions: Iterable[Partition] = (),
         groups: Iterable[str] = (),
     ) -> State | ErrorCode:
-        """Partitions, and groups whose offsets are committed, become part of the transaction, which begins if there is none.
+        """Add partitions, and groups whose offsets are committed, to the transaction, which begins if none is open.
 
-        ``none`` where they are part of it already.
+        ``none`` if all of them are part of it already.
         """
         state = self.state
         error = self._refuse(claim)
@@ -146,36 +124,36 @@ class Transaction:
             return error or ErrorCode.invalid_producer_id_mapping
         if state.phase in PREPARED:
             return ErrorCode.concurrent_transactions
-        ongoing = state.phase is Phase.ONGOING
-        all_partitions = (state.partitions if ongoing else frozenset()) | frozenset(partitions)
-        all_groups = (state.groups if ongoing else frozenset()) | frozenset(groups)
-        if ongoing and all_partitions == state.partitions and all_groups == state.groups:
+        is_open = state.phase is Phase.ONGOING
+        all_partitions = (state.partitions if is_open else frozenset()) | frozenset(partitions)
+        all_groups = (state.groups if is_open else frozenset()) | frozenset(groups)
+        if is_open and all_partitions == state.partitions and all_groups == state.groups:
             return ErrorCode.none
         if len(all_groups) > GROUPS_MAX:
             return ErrorCode.invalid_request
         return attrs.evolve(
             state,
-            phase=Phase.ONGOING,
+            phase=next_phase(state.phase, TransactionEvent.PARTICIPANT_ADDED),
             partitions=all_partitions,
             groups=all_groups,
             last=None,
-            started_ms=state.started_ms if ongoing else now_ms,
+            started_ms=state.started_ms if is_open else now_ms,
             updated_ms=now_ms,
         )
 
     def check_group(self, claim: Claim, group: str) -> ErrorCode:
-        """May offsets of this group be committed in the transaction now?
+        """Whether offsets of this group may be committed in the transaction now.
 
-        While more partitions or groups are being added to the same ongoing transaction they may, as in Kafka: librdkafka
-        commits offsets on another connection than it adds partitions on, and asks again only 500 ms after a refusal. Once the
-        end of the transaction is on its way they may not: the end would be durable before them.
+        As in Kafka, they may while more partitions or groups are being added to the same ongoing transaction: librdkafka commits
+        offsets on another connection than it adds partitions on, and after a refusal it tries again only 500 ms later. They may
+        not while the end of the transaction is being made durable, because the end would be durable before them.
         """
         error = self._refuse_claim(claim)
         state, pending = self.state, self.pending
         if error or state is None:
             return error or ErrorCode.invalid_producer_id_mapping
-        grows = pending is None or pending.phase is Phase.ONGOING
-        if state.phase is Phase.ONGOING and group in state.groups and grows:
+        stays_open = pending is None or pending.phase is Phase.ONGOING
+        if state.phase is Phase.ONGOING and group in state.groups and stays_open:
             return ErrorCode.none
         if state.phase in PREPARED or pending is not None:
             return ErrorCode.concurrent_transactions
@@ -186,7 +164,7 @@ class Transaction:
         return state is not None and state.producer_id == producer_id
 
     def why_refused(self, claim: Claim) -> ErrorCode:
-        """Why a log refused this producer's batch, in the terms of Produce."""
+        """Why a log refused this producer's batch, as the error code of a Produce response."""
         state = self.state
         if state is None or state.producer_id != claim.producer_id:
             return ErrorCode.invalid_producer_id_mapping
@@ -195,32 +173,31 @@ class Transaction:
         return ErrorCode.invalid_txn_state
 
     def end(self, claim: Claim, commit: bool, now_ms: int) -> State | ErrorCode:
-        """Decide. ``none`` where it was decided so before, and is carried out."""
+        """Commit or abort. ``none`` if the transaction has ended in the same way already."""
         error = self._refuse(claim)
         state = self.state
         if error or state is None:
             return error or ErrorCode.invalid_producer_id_mapping
-        prepared, complete = (
-            (Phase.PREPARE_COMMIT, Phase.COMPLETE_COMMIT) if commit else (Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT)
-        )
+        event = TransactionEvent.COMMIT_DECIDED if commit else TransactionEvent.ABORT_DECIDED
         if state.phase is Phase.ONGOING:
-            return attrs.evolve(state, phase=prepared, updated_ms=now_ms)
-        if state.phase is complete:
+            return attrs.evolve(state, phase=next_phase(state.phase, event), updated_ms=now_ms)
+        prepared = next_phase(Phase.ONGOING, event)
+        if state.phase is next_phase(prepared, TransactionEvent.MARKERS_WRITTEN):
             return ErrorCode.none
         return ErrorCode.concurrent_transactions if state.phase is prepared else ErrorCode.invalid_txn_state
 
     # Other events ---------------------------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> State | None:
-        """Its time is over if this gives a state."""
+        """The aborted transaction, if its timeout has passed."""
         state = self.state
         if state is None or self.pending is not None or state.deadline_ms is None or now_ms < state.deadline_ms:
             return None
-        # The producer that was too slow may go on with the next epoch, if it asks for it and nobody else has.
-        return self._fence(state, Claim(state.producer_id, state.epoch), now_ms)
+        # The producer that was too slow may go on with the next epoch, if it asks for it before another producer does.
+        return _fence(state, TransactionEvent.TIMED_OUT, Claim(state.producer_id, state.epoch), now_ms)
 
     def abort(self, claim: Claim, partitions: frozenset[Partition], now_ms: int) -> State | ErrorCode:
-        """An operator ends what this producer has open in one of these partitions; ``none`` if that is nothing."""
+        """An operator aborts what this producer has open in one of these partitions; ``none`` if nothing is open there."""
         error = self._refuse(claim)
         state = self.state
         if error or state is None:
@@ -229,18 +206,16 @@ class Transaction:
             return ErrorCode.concurrent_transactions
         if state.phase is not Phase.ONGOING or not state.partitions & partitions:
             return ErrorCode.none
-        return self._fence(state, claim, now_ms)
+        return _fence(state, TransactionEvent.OPERATOR_ABORTED, claim, now_ms)
 
-    def carried_out(self, now_ms: int) -> State:
-        """All markers are durable."""
+    def complete(self, now_ms: int) -> State:
+        """What a decided transaction becomes once all its markers are durable."""
         state = self.state
         assert state is not None
-        assert state.phase in PREPARED
         assert self.pending is None
-        committed = state.phase is Phase.PREPARE_COMMIT
         return attrs.evolve(
             state,
-            phase=Phase.COMPLETE_COMMIT if committed else Phase.COMPLETE_ABORT,
+            phase=next_phase(state.phase, TransactionEvent.MARKERS_WRITTEN),
             partitions=frozenset(),
             groups=frozenset(),
             updated_ms=now_ms,
@@ -253,9 +228,9 @@ class Transaction:
         return now_ms - state.updated_ms >= expiration_ms
 
     def forget(self) -> None:
-        """The end of it."""
+        """End the transactional id, which was unused for long."""
         assert self.state is not None
-        self.state = attrs.evolve(self.state, phase=Phase.DEAD)
+        self.state = attrs.evolve(self.state, phase=next_phase(self.state.phase, TransactionEvent.ID_EXPIRED))
 
     # Rules ----------------------------------------------------------------------------------------------------------
 
@@ -272,10 +247,9 @@ class Transaction:
             return ErrorCode.producer_fenced
         return ErrorCode.none
 
-    @staticmethod
-    def _is_known(state: State, claim: Claim) -> bool:
-        return claim in (Claim(state.producer_id, state.epoch), state.last)
 
-    @staticmethod
-    def _fence(state: State, last: Claim | None, now_ms: int) -> State:
-        return attrs.evolve(state, phase=Phase.PREPARE_ABORT, epoch=state.epoch + 1, last=last, updated_ms=now_ms)
+def _fence(state: State, event: TransactionEvent, last: Claim | None, now_ms: int) -> State:
+    """The transaction is aborted, and its producer's epoch is no longer valid."""
+    return attrs.evolve(
+        state, phase=next_phase(state.phase, event), epoch=state.epoch + 1, last=last, updated_ms=now_ms
+    )

@@ -10,8 +10,8 @@ from broker.kafka.groups import GroupCoordinator
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.transactions.coordinator import TransactionCoordinator
-from broker.kafka.transactions.registry import Registry
-from broker.kafka.transactions.transaction import Claim, Partition, Phase, State
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.transaction import Claim, Partition, State
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
@@ -99,8 +99,9 @@ class House:
         self.catalogue = SqliteCatalogue(path, self.database)
         logs = storage.manager
         self.groups = GroupCoordinator(self.clock, self.timer, self.catalogue, self.config)
-        registry = Registry(self.clock, self.timer, self.catalogue, self.config, logs, self.groups)
-        self.transactions = TransactionCoordinator(registry)
+        self.transactions = TransactionCoordinator(
+            self.clock, self.timer, self.catalogue, self.config, logs, self.groups
+        )
         logs.on_topic_deleted += [self.groups.on_topic_deleted, self.transactions.on_topic_deleted]
         self.groups.open(lambda topic: logs.topic(topic) is not None)
         self.transactions.open()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.errors import Refusal
-from broker.kafka.transactions.transaction import Claim, Phase
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.transaction import Claim
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.house import Answer, Died, House
 from tests.kafka.transactions.test_coordinator import cut_to

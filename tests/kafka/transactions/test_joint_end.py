@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.kafka.transactions.joint_end import Refused, decide
-from broker.kafka.transactions.transaction import Claim, Phase, State, Transaction
+from broker.kafka.transactions.phases import Phase
+from broker.kafka.transactions.transaction import Claim, State, Transaction
 from protocol.kafka.errors import ErrorCode
 from tests.kafka.transactions.test_transaction import ME, PHASES, in_phase
 
@@ -63,7 +64,7 @@ def test_asked_again_while_it_is_carried_out_it_says_try_again() -> None:
 def test_a_change_on_its_way_says_try_again() -> None:
     busy = in_phase(ONGOING)
     assert busy.state is not None
-    busy.begin(busy.state)
+    busy.begin_change(busy.state)
     assert decide([(in_phase(ONGOING), ME), (busy, ME)], True, 50) == Refused(ErrorCode.concurrent_transactions, 1)
 
 

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, PREPARED, Claim, Phase, State, Transaction
+from broker.kafka.transactions.phases import PREPARED, Phase
+from broker.kafka.transactions.transaction import GROUPS_MAX, LAST_EPOCH, Claim, State, Transaction
 from protocol.kafka.errors import ErrorCode
 
 P0, P1 = ("t", 0), ("t", 1)
@@ -16,8 +17,8 @@ ME = Claim(7, 0)
 
 def apply(transaction: Transaction, result: State | ErrorCode | None) -> State:
     assert isinstance(result, State), result
-    transaction.begin(result)
-    transaction.done()
+    transaction.begin_change(result)
+    transaction.finish_change()
     return result
 
 
@@ -36,7 +37,7 @@ def in_phase(phase: Phase) -> Transaction:
         return transaction
     apply(transaction, transaction.end(ME, phase in (Phase.PREPARE_COMMIT, Phase.COMPLETE_COMMIT), 20))
     if phase in (Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT):
-        apply(transaction, transaction.carried_out(30))
+        apply(transaction, transaction.complete(30))
     assert transaction.state is not None
     assert transaction.state.phase is phase
     return transaction
@@ -82,7 +83,7 @@ def test_a_producer_may_go_on_after_its_last_transaction_timed_out() -> None:
     assert transaction.state is not None
     transaction.state = attrs.evolve(transaction.state, epoch=LAST_EPOCH)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
-    apply(transaction, transaction.carried_out(2_000))
+    apply(transaction, transaction.complete(2_000))
     for new_id in (9, -1):
         state = apply(transaction, transaction.init(TIMEOUT_MS, Claim(7, LAST_EPOCH), new_id, 2_000))
         assert (state.producer_id, state.epoch) == (9, 0)
@@ -93,7 +94,7 @@ def test_init_aborts_what_is_open_and_gives_its_epoch_to_nobody() -> None:
     fenced = apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 50))
     assert (fenced.phase, fenced.epoch, fenced.partitions) == (Phase.PREPARE_ABORT, 1, {P0})
     assert transaction.init(TIMEOUT_MS, None, -1, 50) == ErrorCode.concurrent_transactions
-    apply(transaction, transaction.carried_out(60))
+    apply(transaction, transaction.complete(60))
     assert apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 70)).epoch == 2
 
 
@@ -114,14 +115,14 @@ def test_who_is_not_the_producer_cannot_go_on_as_it(claim: Claim) -> None:
 def test_a_producer_may_go_on_after_its_transaction_timed_out() -> None:
     transaction = in_phase(Phase.ONGOING)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
-    apply(transaction, transaction.carried_out(2_000))
+    apply(transaction, transaction.complete(2_000))
     assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 2_000)).epoch == 1
 
 
 def test_but_not_if_another_has_come() -> None:
     transaction = in_phase(Phase.ONGOING)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
-    apply(transaction, transaction.carried_out(2_000))
+    apply(transaction, transaction.complete(2_000))
     assert apply(transaction, transaction.init(TIMEOUT_MS, None, -1, 2_000)).epoch == 2
     assert transaction.init(TIMEOUT_MS, ME, -1, 2_000) == ErrorCode.producer_fenced
 
@@ -190,14 +191,14 @@ def test_others_are_refused_whatever_it_does(phase: Phase) -> None:
 def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None:
     transaction = in_phase(phase)
     assert transaction.state is not None
-    transaction.begin(attrs.evolve(transaction.state, updated_ms=99))
+    transaction.begin_change(attrs.evolve(transaction.state, updated_ms=99))
     concurrent = ErrorCode.concurrent_transactions
     assert transaction.init(TIMEOUT_MS, None, -1, 50) == concurrent
     assert transaction.add(ME, 50, partitions=[P1]) == concurrent
     assert transaction.end(ME, True, 50) == concurrent
     assert transaction.expire(1 << 40) is None
     assert not transaction.is_unused(1 << 40, 1)
-    transaction.undone()
+    transaction.undo_change()
     assert transaction.state.updated_ms != 99
 
 
@@ -213,11 +214,11 @@ def test_offsets_are_taken_while_the_ongoing_transaction_grows() -> None:
     transaction = in_phase(Phase.ONGOING)
     growing = transaction.add(ME, 50, partitions=[P1], groups=["h"])
     assert isinstance(growing, State)
-    transaction.begin(growing)
+    transaction.begin_change(growing)
     assert transaction.check_group(ME, "g") == ErrorCode.none
     assert transaction.check_group(ME, "h") == ErrorCode.concurrent_transactions, "it is not durable that it takes part"
     assert transaction.check_group(Claim(7, 1), "g") == ErrorCode.producer_fenced
-    transaction.done()
+    transaction.finish_change()
     assert transaction.check_group(ME, "h") == ErrorCode.none
 
 
@@ -232,7 +233,7 @@ def test_offsets_are_refused_once_the_end_is_on_its_way(how: str) -> None:
     else:
         ending = transaction.end(ME, how == "commit", 50)
     assert isinstance(ending, State)
-    transaction.begin(ending)
+    transaction.begin_change(ending)
     assert transaction.check_group(ME, "g") == ErrorCode.concurrent_transactions
 
 
@@ -241,7 +242,7 @@ def test_offsets_wait_for_the_beginning_of_the_transaction(phase: Phase) -> None
     transaction = in_phase(phase)
     beginning = transaction.add(ME, 50, groups=["g"])
     assert isinstance(beginning, State)
-    transaction.begin(beginning)
+    transaction.begin_change(beginning)
     assert transaction.check_group(ME, "g") == ErrorCode.concurrent_transactions
 
 
@@ -315,8 +316,8 @@ def test_a_random_walk_keeps_its_promises() -> None:
             self.now += 1
             if not isinstance(result, State):
                 return None
-            self.transaction.begin(result)
-            self.transaction.done()
+            self.transaction.begin_change(result)
+            self.transaction.finish_change()
             return result
 
         @rule(lost=st.booleans(), claim=st.booleans())
@@ -361,7 +362,7 @@ def test_a_random_walk_keeps_its_promises() -> None:
         def carry_out(self) -> None:
             state = self.transaction.state
             if state is not None and state.phase in (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT):
-                done = self.take(self.transaction.carried_out(self.now))
+                done = self.take(self.transaction.complete(self.now))
                 assert done is not None
                 assert (done.phase is Phase.COMPLETE_COMMIT) == (state.phase is Phase.PREPARE_COMMIT)
 

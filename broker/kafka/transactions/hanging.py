@@ -1,6 +1,9 @@
-"""Transactions in the logs that no coordinator knows: files were put there, or the catalogue is an old copy.
+"""Aborts hanging transactions: open transactions in the logs that the coordinator does not know.
 
-Nobody would ever end them, and nothing behind them would become stable. They are aborted, partition by partition. Any thread.
+They exist if files were put into the data directory, or if the catalogue is an old copy. Nobody would ever end them, and no
+record behind them would become stable. They are aborted partition by partition. Any thread may call any method.
+
+Tests: tests/kafka/transactions/test_coordinator.py, tests/kafka/handlers/test_write_txn_markers.py.
 """
 
 from collections.abc import Callable, Set
@@ -13,26 +16,26 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("transactions")
 
-# ``reply(what became of each)``.
+# ``reply(error code of each partition)``.
 AbortReply = Callable[[dict[Partition, ErrorCode]], None]
 
 
-class Unknown:
+class HangingTransactions:
     def __init__(self, logs: LogManager, markers: MarkerWriter) -> None:
         self._logs = logs
         self._markers = markers
 
     def abort_all(self, known: Set[tuple[int, Partition]]) -> None:
-        """All but these (producer id, partition)."""
+        """Abort all except these (producer id, partition), which the coordinator knows."""
         for key, target in list(self._logs.partitions.items()):
-            for producer_id in [one for one in target.producers.open if (one, key) not in known]:
+            for producer_id in [each for each in target.producers.open if (each, key) not in known]:
                 producer = target.producers.get(producer_id)
                 epoch = 0 if producer is None else producer.epoch
-                log.warning("unknown_transaction_aborted", topic=key[0], partition=key[1], producer_id=producer_id)
-                self._markers.write(Markers(frozenset([key]), producer_id, epoch, False, _nothing_more, if_open=True))
+                log.warning("hanging_transaction_aborted", topic=key[0], partition=key[1], producer_id=producer_id)
+                self._markers.write(Markers(frozenset([key]), producer_id, epoch, False, _ignore, if_open=True))
 
     def abort(self, claim: Claim, partitions: frozenset[Partition], reply: AbortReply) -> None:
-        """One that an operator has found; ``reply`` when the markers are durable."""
+        """Abort one that an operator has found. ``reply`` is called when the markers are durable."""
         errors = {}
         for topic, partition in sorted(partitions):
             target = self._logs.get(topic, partition)
@@ -46,9 +49,9 @@ class Unknown:
             written = dict.fromkeys(partitions, ErrorCode.none)
             reply(written | dict.fromkeys(failed, ErrorCode.kafka_storage_error) | errors)
 
-        wanted = partitions - errors.keys()
-        self._markers.write(Markers(wanted, claim.producer_id, claim.epoch, False, done, if_open=True))
+        accepted = partitions - errors.keys()
+        self._markers.write(Markers(accepted, claim.producer_id, claim.epoch, False, done, if_open=True))
 
 
-def _nothing_more(failed: frozenset[Partition]) -> None:
-    """The next start will try again."""
+def _ignore(failed: frozenset[Partition]) -> None:
+    """What could not be written is tried again at the next start."""
