@@ -1,10 +1,10 @@
 """The group coordinator: what the handlers call.
 
-Any thread may call any method, and none of them waits for the catalogue, so that a processor may call them inline. What cannot
-be answered at once is answered by callback, on whatever thread brings the answer about: a handler's, the timer's, the writer's.
+Any thread may call any method. No method waits for the catalogue, so processors may call them inline. A request that cannot be
+answered at once is answered by callback, on the thread that completes it: a processor's, a handler's or the catalogue writer's.
 
-Durable are committed offsets (answered afterwards) and each generation with its assignment, once it is stable or empty. After a
-restart, members of the last stable generation go on with their heartbeats as if nothing had been.
+Committed offsets are durable before the commit is answered. A generation is durable, with its assignment, once it is stable or
+empty. After a restart of the broker the members of the last stable generation just continue with their heartbeats.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +15,7 @@ from broker.errors import StorageError
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
+from broker.kafka.groups.offset_expiration import OffsetExpiration
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
@@ -34,11 +35,15 @@ from protocol.kafka.errors import ErrorCode
 
 
 class GroupCoordinator:
-    """All groups of this broker. ``writer`` is the body of a thread that the assembly runs from ``open`` to ``close``."""
+    """All groups of this broker.
+
+    ``writer`` is the body of the ``catalogue-writer`` thread, which the assembly runs from ``open`` to ``close``.
+    """
 
     def __init__(self, clock: Clock, timer: Timer, catalogue: Catalogue, config: BrokerConfig) -> None:
         self._registry = GroupRegistry(clock, timer, catalogue, config)
         self.offsets = OffsetCoordinator(self._registry)
+        self.expiration = OffsetExpiration(self._registry)
 
     @property
     def writer(self) -> CatalogueWriter:
@@ -54,22 +59,22 @@ class GroupCoordinator:
         return self._registry.has_memory_for(size_bytes)
 
     def open(self, topic_exists: Callable[[str], bool]) -> None:
-        """Load the groups from the catalogue. Raises StorageError if that can't be read."""
+        """Load the groups from the catalogue. Raises StorageError if it cannot be read."""
         self._registry.load(topic_exists)
-        self.offsets.start_sweeping()
+        self.expiration.start()
 
     def shut_down(self) -> None:
-        """Refuse requests and let go of whoever is parked, so that connections can drain."""
-        self.offsets.stop_sweeping()
+        """Refuse requests, and answer those that are parked so that connections can drain."""
+        self.expiration.stop()
         self._registry.shut_down()
 
     def close(self) -> None:
-        """Shut down and write what is left. The writer's thread must have ended."""
+        """Shut down and write what is left. The catalogue writer's thread must have ended."""
         self.shut_down()
         self.writer.flush()
 
     def on_topic_deleted(self, topic: str) -> None:
-        self.offsets.on_topic_deleted(topic)
+        self.expiration.on_topic_deleted(topic)
 
     # Membership -------------------------------------------------------------------------------------------------------
 
@@ -78,12 +83,12 @@ class GroupCoordinator:
         error = registry.refusal(group_id) or self._refuse_session_timeout(request.session_timeout_ms)
         entry = None
         if not error:
-            # Who was told a member id was told so by a group: if there is none any more, that id is worth nothing.
-            begins = request.member_id == UNKNOWN_MEMBER
-            if begins and not registry.has_memory_for_group(group_id):
+            # A member id was given by a group. If that group does not exist any more, the id is no longer valid.
+            is_new = request.member_id == UNKNOWN_MEMBER
+            if is_new and not registry.has_memory_for_group(group_id):
                 error = ErrorCode.coordinator_not_available
             else:
-                entry = registry.get_or_create(group_id) if begins else registry.get(group_id)
+                entry = registry.get_or_create(group_id) if is_new else registry.get(group_id)
         if entry is None:
             reply(JoinResult(error or ErrorCode.unknown_member_id, request.member_id))
             return
@@ -117,7 +122,7 @@ class GroupCoordinator:
         return error
 
     def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members by (member id, group instance id). The error of the whole request, or else one for each member."""
+        """Members by (member id, group instance id). Returns the error of the whole request, or else one for each member."""
         registry = self._registry
         error = registry.refusal(group_id)
         entry = registry.get(group_id)
@@ -146,46 +151,46 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> tuple[ErrorCode, GroupDescription]:
         """A group that does not exist is described as dead, without an error."""
-        nothing = GroupDescription(group_id, ClassicGroupState.DEAD)
+        dead = GroupDescription(group_id, ClassicGroupState.DEAD)
         error = self._registry.refusal(group_id, may_be_empty=True)
         entry = self._registry.get(group_id)
         if error or entry is None:
-            return error, nothing
+            return error, dead
         with entry.lock:
             return ErrorCode.none, entry.group.describe()
 
     def list(self, states: Iterable[str] = ()) -> tuple[ErrorCode, list[GroupDescription]]:
-        """All groups, without their members; or those in one of these states, whose names may be in any case."""
+        """All groups, or those in one of these states, without their members. State names are compared without regard to case."""
         error = self._registry.refusal("", may_be_empty=True)
         if error:
             return error, []
-        wanted = {state.lower() for state in states}
-        found = []
+        names = {state.lower() for state in states}
+        overviews = []
         for entry in self._registry.entries():
             with entry.lock:
                 group = entry.group
                 overview = GroupDescription(group.group_id, group.state, group.protocol_type or "")
-            if not wanted or overview.state.value.lower() in wanted:
-                found.append(overview)
-        return ErrorCode.none, found
+            if not names or overview.state.value.lower() in names:
+                overviews.append(overview)
+        return ErrorCode.none, overviews
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """``reply`` gets an error code for each group, when the deletion of all that can be deleted is durable."""
+        """``reply`` gets an error code for each group when all deletions are durable."""
         registry = self._registry
         errors: dict[str, ErrorCode] = {}
         for group_id in group_ids:
             error = registry.refusal(group_id, may_be_empty=True)
             entry = registry.get(group_id)
             if error or entry is None:
-                # Named twice, it is gone by now and was deleted all the same.
+                # setdefault: if the request names a group twice, the first deletion counts.
                 errors.setdefault(group_id, error or ErrorCode.group_id_not_found)
                 continue
             with entry.lock:
                 errors[group_id] = entry.group.delete()
                 if not errors[group_id]:
-                    registry.bury(entry, partial(_deleted, group_id, errors))
+                    registry.delete(entry, partial(_deleted, group_id, errors))
         if ErrorCode.none in errors.values():
-            # The writer keeps the order: when this has its turn, all of the above has been written.
+            # The writer keeps the order: when it makes this call, all of the above has been written.
             registry.writer.call_soon(lambda: send([partial(reply, errors)]))
         else:
             reply(errors)

@@ -1,8 +1,8 @@
-"""Which of many things falls due first, when most of them are put off again and again.
+"""Deadlines by key, of which most are put off again and again: which is the first?
 
-Pure bookkeeping of a ``Group``; whoever holds the group's lock uses it. A heartbeat puts its member's deadline off: that costs
-one look-up, and the heap learns of it only when the earlier time comes. Setting, removing and finding the first one cost
-O(log n); the heap holds at most twice what there is, and 64 more.
+Pure bookkeeping of a ``ClassicGroup``, under the group's lock. Each heartbeat puts off its member's deadline. That costs one
+look-up: the heap keeps the earlier time and is corrected when that time comes. Setting, removing and finding the first deadline
+cost O(log n). The heap holds at most twice as many items as there are deadlines, and 64 more.
 """
 
 import heapq
@@ -17,13 +17,13 @@ _SLACK = 64
 class _Entry:
     key: str
     deadline: float
-    # The heap has this key at this time, which is no later than the deadline, and under this number.
+    # The time and the number under which the heap has this key. The time is not later than the deadline.
     queued: float
     number: int
 
 
 class Deadlines:
-    """Times by key, in seconds. Of equal ones the one that was queued first comes first."""
+    """Times by key, in seconds. Of equal times the one that was queued first comes first."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -48,12 +48,12 @@ class Deadlines:
         self._compact()
 
     def remove(self, key: str) -> None:
-        """Forget it, if it is there."""
+        """Remove the deadline if there is one."""
         if self._entries.pop(key, None) is not None:
             self._compact()
 
     def rename(self, old: str, new: str) -> None:
-        """What was due under one key is due under another."""
+        """Keep the deadline under another key."""
         entry = self._entries.get(old)
         if entry is not None:
             self.remove(old)
@@ -64,12 +64,12 @@ class Deadlines:
         self._heap.clear()
 
     def first(self) -> float:
-        """The earliest deadline; infinity without any."""
+        """The earliest deadline; infinity if there is none."""
         head = self._head()
         return inf if head is None else head.deadline
 
     def first_key(self) -> str | None:
-        """What has the earliest deadline."""
+        """The key that has the earliest deadline."""
         head = self._head()
         return None if head is None else head.key
 

@@ -1,6 +1,8 @@
-"""How far one group has read: its committed offsets, and which of them are too old.
+"""The committed offsets of one group, and which of them are too old.
 
-Pure; whoever holds the group's lock uses it. A commit is staged first and counts (is fetched) once it is durable.
+Pure, under the group's lock. A commit is staged first; it is only fetched once it is durable.
+
+Tests: tests/kafka/groups/test_offset_coordinator.py, tests/kafka/groups/test_bounds.py.
 """
 
 from collections import Counter
@@ -13,7 +15,7 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import OFFSET_BYTES
 from broker.kafka.groups.subscription import CONSUMER
-from broker.metadata.catalogue import OffsetRow
+from broker.metadata.catalogue import Catalogue, OffsetRow
 
 NEVER = -1
 
@@ -23,11 +25,11 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     commit_ms: int  # wall clock
-    expire_ms: int = NEVER  # given by the client, in versions that can
+    expire_ms: int = NEVER  # set by the client, in versions that have the field
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """About how much memory it takes."""
         return OFFSET_BYTES + len(self.metadata)
 
 
@@ -36,11 +38,16 @@ Offsets = dict[Partition, CommittedOffset]
 
 
 def rows_of(offsets: Offsets) -> list[OffsetRow]:
-    """The same as the catalogue takes it. The catalogue does not store an expiry: the client's is only kept in memory."""
+    """The same as rows of the catalogue, which has no place for the expiry that a client sets: that is lost in a restart."""
     return [
         (topic, partition, committed.offset, committed.leader_epoch, committed.metadata, committed.commit_ms)
         for (topic, partition), committed in offsets.items()
     ]
+
+
+def delete_offsets(group_id: str, partitions: list[Partition], catalogue: Catalogue) -> None:
+    """A change of the catalogue."""
+    catalogue.delete_offsets(group_id, partitions)
 
 
 @attrs.frozen
@@ -49,9 +56,9 @@ class Retention:
 
     now_ms: int
     retention_ms: int
-    # Kept whatever their age: somebody reads these.
+    # Kept whatever their age, because members read these.
     topics: frozenset[str] = frozenset()
-    # When the group became empty, if that is what counts.
+    # When the group became empty; 0 if that does not count.
     empty_since_ms: int = 0
 
     def is_over(self, topic: str, committed: CommittedOffset) -> bool:
@@ -59,14 +66,14 @@ class Retention:
             return False
         if committed.expire_ms != NEVER:
             return self.now_ms >= committed.expire_ms
-        # Kafka counts from the group's becoming empty alone, and so drops what an operator has set on a group that has
-        # been empty for long.
+        # Kafka counts only from when the group became empty, and so it drops an offset that an operator has just set on a
+        # group that has been empty for long.
         since_ms = max(committed.commit_ms, self.empty_since_ms)
         return self.now_ms - since_ms >= self.retention_ms
 
 
 def retention_of(group: ClassicGroup, empty_since_ms: int, now_ms: int, retention_ms: int) -> Retention | None:
-    """The rule that applies to a group in its present state (KIP-211); None: nothing of it may be forgotten."""
+    """The rule for a group in its present state (KIP-211); None if none of its offsets may be deleted."""
     if group.protocol_type is None:
         return Retention(now_ms, retention_ms)  # offsets only
     if group.state is ClassicGroupState.EMPTY:
@@ -88,18 +95,18 @@ class GroupOffsets:
 
     @property
     def size_bytes(self) -> int:
-        """About what they take in memory. What is on its way counts as the place that is kept for it."""
+        """About how much memory they take. An offset that is staged or unstable counts without its metadata."""
         return self._durable_bytes + OFFSET_BYTES * (len(self._staged) + len(self._unstable))
 
     def growth(self, offsets: Offsets) -> int:
-        """By how many bytes these would make it larger."""
+        """By how many bytes these offsets would make it larger."""
         return sum(
             committed.size_bytes - (before.size_bytes if (before := self.get(*key)) is not None else 0)
             for key, committed in offsets.items()
         )
 
     def __bool__(self) -> bool:
-        """True if there is anything, durable or on its way."""
+        """True if there is any offset, durable, staged or unstable."""
         return bool(self._topics or self._staged or self._unstable)
 
     def load(self, topic: str, partition: int, committed: CommittedOffset) -> None:
@@ -113,7 +120,7 @@ class GroupOffsets:
         self._staged.update(offsets)
 
     def publish(self, offsets: Offsets) -> None:
-        """These, staged before, are durable. What was removed since stays removed."""
+        """These, which were staged, are durable. Those that were removed since stay removed."""
         for key, committed in offsets.items():
             if key in self._staged:
                 self.load(*key, committed)
@@ -122,11 +129,11 @@ class GroupOffsets:
     def unstage(self, offsets: Offsets) -> None:
         """These are not being written any more."""
         for key, committed in offsets.items():
-            if self._staged.get(key) is committed:  # else a later commit of the same partition is on its way
+            if self._staged.get(key) is committed:  # else a later commit of the partition is staged
                 del self._staged[key]
 
     def make_unstable(self, keys: Iterable[Partition]) -> None:
-        """A transaction that is not decided yet commits these."""
+        """A transaction that has not ended yet commits these."""
         self._unstable.update(keys)
 
     def make_stable(self, keys: Iterable[Partition]) -> None:
@@ -154,17 +161,17 @@ class GroupOffsets:
                     del self._topics[topic]
 
     def may_have(self, topic: str) -> bool:
-        """Asked without the group's lock: False if there is nothing of the topic."""
+        """False if there is no offset of the topic. May be called without the group's lock."""
         return topic in self._topics or bool(self._staged)
 
     def of_topic(self, topic: str) -> list[Partition]:
-        """Its partitions with anything, durable or on its way."""
+        """The topic's partitions that have an offset, durable or staged."""
         keys = {key for key in self._staged if key[0] == topic}
         keys.update((topic, partition) for partition in self._topics.get(topic, ()))
         return sorted(keys)
 
     def expired(self, retention: Retention) -> list[Partition]:
-        """What is too old. A partition with a commit on its way is not."""
+        """The partitions whose offset is too old. One that is staged or unstable is not."""
         return [
             (topic, partition)
             for topic, partitions in self._topics.items()

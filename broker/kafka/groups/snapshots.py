@@ -1,4 +1,4 @@
-"""A group's generation as the bytes that the catalogue keeps: JSON, so that it can be read by eye and can grow."""
+"""A group's generation as the bytes that the catalogue stores: JSON, which people can read and which can get new fields."""
 
 import json
 from base64 import b64decode, b64encode
@@ -15,7 +15,7 @@ _VERSION = 1
 @attrs.frozen
 class StoredGroup:
     snapshot: GroupSnapshot
-    since_ms: int  # wall clock, when it was stored: an empty group's offsets expire counting from here
+    since_ms: int  # wall clock, when it was saved: the age of an empty group's offsets counts from here
 
 
 def encode(snapshot: GroupSnapshot, since_ms: int) -> bytes:

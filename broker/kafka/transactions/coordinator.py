@@ -65,10 +65,9 @@ class TransactionCoordinator:
         for row in self._catalogue.load_transactions():
             self._registry.load(row.transactional_id, state_of(row))
         self._load_offsets()
-        entries = self._registry.entries()
-        for entry in entries:
+        for entry in self._registry.entries():
             self._executor.resume(entry)
-        states = [state for entry in entries if (state := entry.transaction.state) is not None]
+        states = [state for entry in self._registry.entries() if (state := entry.transaction.state) is not None]
         self._hanging.abort_all({(state.producer_id, key) for state in states for key in state.partitions})
         self._expiration.start()
         self._registry.is_active = True

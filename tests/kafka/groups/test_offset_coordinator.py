@@ -318,7 +318,7 @@ def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: Office) -
     week.write()
     week.clock.now += 8 * DAY_S
     week.commit("g", {ORDERS_0: 8})
-    week.groups.offsets.sweep()
+    week.groups.expiration.sweep()
     week.write()
     assert week.committed("g") == week.stored("g") == {ORDERS_0: 8}
 
@@ -333,7 +333,7 @@ def test_a_group_of_which_no_commit_was_durable_is_forgotten(office: Office) -> 
 
 def test_a_group_that_somebody_is_about_to_join_is_not_forgotten(office: Office) -> None:
     pending = office.join("g")
-    office.groups.offsets.sweep()
+    office.groups.expiration.sweep()
     assert office.join("g", pending.member_id).error == ErrorCode.none
 
 

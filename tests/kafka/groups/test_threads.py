@@ -76,7 +76,7 @@ class Worker:
             self.asked.append(answers)
             self.groups.offsets.delete("a", [("t", 0)], lambda error, errors: answers.append(errors))
         elif n % 4 == 2:
-            self.groups.offsets.sweep()
+            self.groups.expiration.sweep()
             self.groups.on_topic_deleted("t")
         else:
             self.groups.list()

@@ -99,10 +99,10 @@ def test_a_static_member_is_fenced_by_its_successor(kafka: Kafka, version: int) 
 def test_a_client_of_old_may_say_how_long_its_offsets_are_kept(kafka: Kafka, version: int) -> None:
     group, topic = new_group(), kafka.topic(partitions=2)
     commit(kafka, group, topic, 7, version=version, retention_time=0)
-    kafka.inside.groups.offsets.sweep()
+    kafka.inside.groups.expiration.sweep()
     assert kafka.inside.groups.offsets.fetch(group, None) == (ErrorCode.none, [])
     commit(kafka, group, topic, 7, version=version, retention_time=-1)
-    kafka.inside.groups.offsets.sweep()
+    kafka.inside.groups.expiration.sweep()
     assert kafka.inside.groups.offsets.fetch(group, None)[1] != []
 
 
