@@ -40,7 +40,7 @@ class LogCheckpoints:
                     yield
             except (StorageError, Refusal) as error:
                 if not log.deleted:  # a topic that was deleted meanwhile is no failure
-                    logger.error("checkpoint failed", topic=log.topic, partition=log.partition, error=str(error))
+                    logger.error("checkpoint_failed", topic=log.topic, partition=log.partition, error=str(error))
         self.save_recovery_points()
 
     def save_recovery_points(self) -> None:

@@ -103,7 +103,7 @@ class LogManager:
                 self.checkpoints.save_cleaner_offsets()
                 adoption.settle(self.catalogue, self.partitions, self.checkpoints.save_recovery_points)
             except StorageError as error:
-                logger.warning("checkpoint not written", error=str(error))
+                logger.warning("checkpoint_not_written", error=str(error))
         except BaseException:
             self.files.close_all()
             self._release_directory()
@@ -198,7 +198,7 @@ class LogManager:
                 return info
             self._add_logs(info, range(total))
             self._names[topics.collision_key(name)] = name
-        logger.info("topic created", topic=name, partitions=total)
+        logger.info("topic_created", topic=name, partitions=total)
         return info
 
     def check_name(self, name: str) -> None:
@@ -227,7 +227,7 @@ class LogManager:
                 try:
                     partition_dir.write_metadata(self.disk, directory, info.topic_id, total)
                 except OSError as error:  # the next start writes it
-                    logger.warning("number of partitions not written", path=directory, error=str(error))
+                    logger.warning("partition_count_not_written", path=directory, error=str(error))
         return changed
 
     def _add_logs(self, info: TopicInfo, numbers: range) -> None:
@@ -260,7 +260,7 @@ class LogManager:
             try:
                 partition_dir.remove(self.disk, directory)
             except OSError as error:  # has no row: the next start removes it
-                logger.warning("directory left behind", path=directory, error=str(error))
+                logger.warning("directory_not_removed", path=directory, error=str(error))
 
     def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic, StorageError. Afterwards the name is free."""
@@ -290,8 +290,8 @@ class LogManager:
                 self.housekeeper.delete_later([path for path in renamed if path is not None], delay_ms)
             except (OSError, StorageError) as error:
                 # It is deleted all the same: the catalogue says so, and the next start finishes it.
-                logger.error("files of a deleted topic are left", topic=name, error=str(error))
-        logger.info("topic deleted", topic=name)
+                logger.error("topic_files_not_removed", topic=name, error=str(error))
+        logger.info("topic_deleted", topic=name)
         for listener in self.on_topic_deleted:
             listener(name)
 

@@ -152,7 +152,7 @@ def rename_deleted(disk: Disk, directory: str, topic: str, partition: int, uniqu
         return None
     if not look(disk, directory).is_partition:
         logger.warning(
-            "directory left alone", path=directory, reason="it is in a partition's place and not a partition's"
+            "directory_left_alone", path=directory, reason="it is in a partition's place and not a partition's"
         )
         return None
     path = f"{directory.rpartition('/')[0]}/{deleted_name(topic, partition, unique)}"
@@ -184,7 +184,7 @@ def remove(disk: Disk, directory: str) -> bool:
     """
     if disk.is_link(directory):
         logger.warning(
-            "link left alone", path=directory, reason="its target may be needed elsewhere: remove both by hand"
+            "link_left_alone", path=directory, reason="its target may be needed elsewhere: remove both by hand"
         )
         return False
     try:
@@ -194,7 +194,7 @@ def remove(disk: Disk, directory: str) -> bool:
     own = [name for name in names if is_own(name)]
     foreign = len(names) - len(own)
     if names and not own:
-        logger.warning("directory left alone", path=directory, reason="it has no files of a partition")
+        logger.warning("directory_left_alone", path=directory, reason="it has no files of a partition")
         return False
     for name in sorted(own, key=lambda name: name == PARTITION_METADATA):
         try:
@@ -205,7 +205,7 @@ def remove(disk: Disk, directory: str) -> bool:
             foreign += 1
     if foreign:
         kept = f"{directory.removesuffix('-delete')}{_KEPT}"
-        logger.warning("directory kept", path=directory, moved_to=kept, reason="it has other files than a partition's")
+        logger.warning("directory_kept", path=directory, moved_to=kept, reason="it has other files than a partition's")
         if not disk.exists(kept):
             disk.rename(directory, kept)
         return False

@@ -88,7 +88,7 @@ class Adoption:
             if catalogue.meta(TAKEN_IN) is None:
                 catalogue.set_meta(TAKEN_IN, "1")
         except StorageError as error:  # a full disk: the next start does it again
-            logger.warning("catalogue not brought up to date", error=str(error))
+            logger.warning("catalogue_not_updated", error=str(error))
         return adopted
 
     def _orphans(self, names: list[str], deleted_ids: set[uuid.UUID]) -> tuple[dict[str, list[_Orphan]], bool]:
@@ -119,13 +119,13 @@ class Adoption:
         topic, number = parsed
         if disk.is_link(path):
             logger.warning(
-                "directory ignored", path=path, reason="it is a link, and the catalogue has no such partition"
+                "directory_ignored", path=path, reason="it is a link, and the catalogue has no such partition"
             )
             return topic, None
         contents = partition_dir.look(disk, path)
         unfinished = partition_dir.is_unfinished(disk, path, contents)
         if not contents.is_partition and not unfinished:
-            logger.warning("directory ignored", path=path, reason="it has no files of a partition")
+            logger.warning("directory_ignored", path=path, reason="it has no files of a partition")
             return topic, None
         metadata = read_partition_metadata(disk, path)
         has_metadata = PARTITION_METADATA in contents.own
@@ -140,7 +140,7 @@ class Adoption:
         """
         illegible = [o for o in orphans if o.has_records and o.has_metadata and o.metadata.topic_id is None]
         for orphan in illegible:
-            logger.warning("directory moved aside", path=orphan.path, reason="its partition.metadata is illegible")
+            logger.warning("directory_moved_aside", path=orphan.path, reason="its partition.metadata is illegible")
             partition_dir.keep(self.disk, orphan.path, self.new_id())
             orphans.remove(orphan)
         return bool(illegible)
@@ -155,7 +155,7 @@ class Adoption:
                 removed = True
             elif row is not None:
                 reason = f"topic {topic} has {row.partitions} partitions"
-                logger.warning("directory ignored", path=orphan.path, reason=reason)
+                logger.warning("directory_ignored", path=orphan.path, reason=reason)
         return removed
 
     def _adopt(self, topic: str, orphans: list[_Orphan]) -> TopicRow:
@@ -183,10 +183,10 @@ class Adoption:
             if number in present or disk.is_link(path) or disk.exists(path):
                 continue
             reason = "other directories of its topic say that it was there"
-            logger.warning("partition made again, empty", path=path, reason=reason)
+            logger.warning("partition_recreated", path=path, reason=reason)
             partition_dir.make(disk, path, row.topic_id, total)
         self.catalogue.put_topic(row)
-        logger.warning("topic taken in", topic=topic, partitions=total, reason="it was not in the catalogue")
+        logger.warning("topic_adopted", topic=topic, partitions=total, reason="it was not in the catalogue")
         return row
 
 
@@ -210,7 +210,7 @@ def settle(
             if log.offline is None and log.recovery_point < log.log_end_offset:
                 log.checkpoint()
         except (StorageError, Refusal) as error:
-            logger.error("checkpoint failed", topic=topic, partition=number, error=str(error))
+            logger.error("checkpoint_failed", topic=topic, partition=number, error=str(error))
         if log.offline is not None or log.recovery_point < log.log_end_offset:
             left.add(topic)
     save_recovery_points()

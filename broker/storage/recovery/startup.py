@@ -114,7 +114,7 @@ def _read_checkpoints(disk: Disk, directory: str) -> _Checkpoints:
             else:
                 missing.add(name)
         except CorruptCheckpoint as error:
-            logger.warning("checkpoint ignored", error=str(error))
+            logger.warning("checkpoint_ignored", error=str(error))
             damaged.add(name)
     return _Checkpoints(offsets, missing, damaged)
 
@@ -123,7 +123,7 @@ def _log_config(config: StorageConfig, info: TopicInfo) -> LogConfig:
     try:
         return LogConfig.from_overrides(config.defaults, info.configs)
     except Refusal as error:  # a setting that this version does not have
-        logger.error("topic settings ignored", topic=info.name, error=str(error))
+        logger.error("topic_settings_ignored", topic=info.name, error=str(error))
         return config.defaults
 
 
@@ -185,7 +185,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
         log.open_failed(
             StorageError(str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}")
         )
-        logger.error("partition offline", topic=info.name, partition=number, reason=str(error))
+        logger.error("partition_taken_offline", topic=info.name, partition=number, reason=str(error))
     return log
 
 
@@ -205,14 +205,14 @@ def _write_metadata(disk: Disk, directory: str, info: TopicInfo) -> None:
     try:
         partition_dir.write_metadata(disk, directory, info.topic_id, info.partitions)
     except OSError as error:  # nothing needs it while there is the catalogue: the next start tries again
-        logger.warning("partition.metadata not written", path=directory, error=str(error))
+        logger.warning("partition_metadata_not_written", path=directory, error=str(error))
 
 
 def _read_epochs(disk: Disk, log: Log) -> None:
     try:
         epochs = read_leader_epochs(disk, log.dir)
     except CorruptCheckpoint as error:
-        logger.warning("leader epochs ignored", error=str(error))
+        logger.warning("leader_epochs_ignored", error=str(error))
         epochs = []
     if epochs:
         log.set_leader_epochs(epochs)

@@ -1,9 +1,11 @@
-"""What a cleaning knows of transactions while it goes through a log from its begin: what was aborted, and of which transactions
-something is left. Kafka's rules (CleanedTransactionMetadata).
+"""What a cleaning knows of transactions while it reads a log from its start: which were aborted, and of which something is left.
+Kafka's rules (CleanedTransactionMetadata).
 
-A marker may go once nothing of its transaction is in the log any more when a cleaning comes to it; what this very cleaning takes
-away was still there. So the records go first, a later cleaning gives the marker the time when it may go, and a still later one
-takes it away. The entry in the index of aborted transactions goes with the second of these.
+A marker may be removed if nothing of its transaction was in the log when a cleaning came to it; what this same cleaning removes
+was still there. So one cleaning removes the records, a later one gives the marker the time when it may be removed, and a third
+removes it. The second of these also removes the entry in the index of aborted transactions.
+
+Pure. Housekeeper thread.
 """
 
 from collections.abc import Iterable
@@ -13,15 +15,15 @@ from protocol.kafka.records.batch import BatchHeader
 
 
 class CleanedTransactions:
-    """One cleaning's."""
+    """Of one cleaning. It sees the batches of the log in order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        # Producer id -> (first, last offset) of what it aborted.
+        # Producer id -> (first, last offset) of its aborted transactions.
         self._aborted: dict[int, list[tuple[int, int]]] = {}
         for entry in aborted:
             self._aborted.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
-        self._left: set[int] = set()  # producers of whose present transaction there was a batch
-        self._nothing_left: set[int] = set()  # offsets of markers
+        self._left: set[int] = set()  # producers whose current transaction has had a batch
+        self._nothing_left: set[int] = set()  # offsets of markers before which no batch of the transaction was left
 
     def is_aborted(self, header: BatchHeader) -> bool:
         ranges = self._aborted.get(header.producer_id)
@@ -40,5 +42,5 @@ class CleanedTransactions:
             self._left.add(header.producer_id)
 
     def is_over(self, marker_offset: int) -> bool:
-        """Nothing is left of the transaction that this marker ends. The marker was seen."""
+        """True if nothing was left of the transaction that this marker ends. ``saw`` has had the marker."""
         return marker_offset in self._nothing_left

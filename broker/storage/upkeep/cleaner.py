@@ -1,23 +1,25 @@
-"""Compaction: of each key only the last record stays. Kafka's rules (LogCleaner, Cleaner), on the background thread.
+"""Compaction: only the last record of each key is kept. Kafka's rules (LogCleaner, Cleaner), on the housekeeper thread.
 
-A log is cleaned from its begin up to some closed segment that is durable. First the keys of the part that was not cleaned yet
-are read, each with its last offset, as many as the memory allows; then every segment up to there is written again without the
-records that a later one replaces, several small ones into one. Offsets stay what they are, so a cleaned log has gaps.
+A log is cleaned from its start up to a closed segment that is durable. First the cleaner reads the keys of the part that was not
+cleaned yet, each with its last offset, as many as the memory allows. Then it writes every segment up to there again, without the
+records that a later one replaces, and several small segments as one. Offsets do not change, so a cleaned log has gaps.
 
-- A record without a value (a tombstone) stays ``delete.retention.ms`` longer: its batch gets the time when it may go, in the
-  place of its base timestamp (bit 6 of the attributes), the first time it is cleaned.
-- Records of aborted transactions go, and replace nothing. A marker stays until nothing of its transaction is left, and then
-  ``delete.retention.ms`` longer, as a tombstone does. Nothing is cleaned from the first unstable offset on.
-- The last batch of an idempotent producer stays, if need be without records: its sequence number is in it. So does a marker that
-  is all there is of a producer: its epoch is in it, which fences older ones.
-- A batch that keeps all its records is copied as it is. So is one that matches its checksum and cannot be read, or is larger
-  inside than ``inspection.py`` allows: nothing is known of its keys. One that does not match its checksum takes the partition
-  offline.
+- A record without a value (a tombstone) is kept ``delete.retention.ms`` longer. The first time that its batch is cleaned, the
+time
+  when it may be removed replaces the batch's base timestamp (bit 6 of the attributes).
+- Records of aborted transactions are removed, and replace nothing. A marker is kept until nothing of its transaction is left, and
+  then ``delete.retention.ms`` longer, like a tombstone. Nothing is cleaned from the first unstable offset on.
+- The last batch of an idempotent producer is kept, without records if necessary, because it has the sequence number. So is a
+marker
+  if nothing else of its producer is left, because it has the epoch that fences older instances.
+- A batch that keeps all its records is copied unchanged. So is a batch that matches its checksum and cannot be read, or that is
+  larger inside than ``inspection.py`` allows: its keys are not known. A batch that does not match its checksum takes the
+  partition offline.
 
-A new segment takes the place of the old ones in durable steps (``_swap``), each of which recovery can finish or forget:
-``.cleaned`` files are forgotten, a ``.swap`` file is complete and finished.
+A new segment takes the place of the old ones in durable steps (``_swap``). After a crash recovery removes ``.cleaned`` files, and
+finishes the replacement for a ``.swap`` file, which is complete.
 
-Everything here is a generator, so that the background thread can stop between two pieces of about a MiB.
+Everything here is a generator, so that the thread can stop between two pieces of about a MiB.
 """
 
 from collections.abc import Iterator
@@ -42,17 +44,17 @@ PIECE_BYTES = 1024 * 1024
 
 @attrs.frozen
 class Cleanable:
-    """What of a log can be cleaned: ``segments``, of which those from ``dirty`` on have not been."""
+    """The part of a log that can be cleaned: ``segments``, of which those from number ``dirty`` on have not been cleaned."""
 
     log: Log
     segments: tuple[Segment, ...]
-    dirty: int  # number of the first
+    dirty: int
     dirty_ratio: float
     overdue: bool  # max.compaction.lag.ms has passed
 
 
 def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | None:
-    """None where there is nothing to clean. ``durable``: what could be cleaned if the recovery point were saved to be there."""
+    """None if there is nothing to clean. With ``durable``: what could be cleaned if the saved recovery point were there."""
     config = log.config
     if not config.compact or log.offline is not None:
         return None
@@ -61,7 +63,7 @@ def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | 
     for segment, next_base in zip(view.segments, view.bases[1:], strict=False):
         timestamp, _ = segment.largest()
         too_young = config.min_compaction_lag_ms > 0 and timestamp > now_ms - config.min_compaction_lag_ms
-        # Behind the recovery point that a crash would leave there must be no gaps: recovery takes one for damage.
+        # Beyond the saved recovery point there must be no gaps: after a crash, recovery takes a gap there for damage.
         point = log.saved_point if durable is None else durable
         if too_young or next_base > min(point, log.last_stable_offset):
             break
@@ -69,7 +71,7 @@ def cleanable(log: Log, now_ms: int, durable: int | None = None) -> Cleanable | 
     segments = view.segments[:end]
     dirty = sum(segment.base_offset < log.first_dirty_offset for segment in segments)
     if dirty and segments[dirty - 1 : dirty] and _ends_after(view.bases, dirty, log.first_dirty_offset):
-        dirty -= 1  # the keys did not all fit: it was cleaned in part
+        dirty -= 1  # it was cleaned in part, because not all keys fitted the memory
     dirty_bytes = sum(segment.size for segment in segments[dirty:])
     if dirty_bytes == 0:
         return None
@@ -83,7 +85,7 @@ def _ends_after(bases: tuple[int, ...], number: int, offset: int) -> bool:
 
 
 def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
-    """The log that is in most need of it, if any is enough."""
+    """The log that needs cleaning most, if any needs it."""
     best: Cleanable | None = None
     for log in logs:
         found = _worth_cleaning(log, now_ms)
@@ -95,8 +97,8 @@ def choose(logs: list[Log], now_ms: int) -> Cleanable | None:
 
 
 def waiting(logs: list[Log], now_ms: int) -> list[Log]:
-    """The logs that need cleaning and wait only for a checkpoint, because what is to be cleaned lies behind their saved recovery
-    points."""
+    """The logs that need cleaning and cannot be cleaned before a checkpoint, because the part to be cleaned lies beyond their
+    saved recovery points."""
     found = []
     for log in logs:
         bases = log.view.bases
@@ -129,14 +131,14 @@ class Cleaning:
         self._kept = KeptRecords(plan.log.config, now_ms)
 
     def run(self) -> Iterator[None]:
-        """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has happened then."""
+        """Clean; yields between two pieces of work. Raises StorageError; unless the machine failed, nothing has changed then."""
         log, kept = self.log, self._kept
         try:
             aborted = [entry for segment in log.view.segments for entry in segment.aborted.entries()]
             kept.transactions = CleanedTransactions(aborted)
             yield from self._read_keys()
             segments = [segment for segment in self._plan.segments if segment.base_offset < kept.end_offset]
-            # Already now: neither the scrub nor, after a crash, recovery must take the first gap for damage.
+            # Before the first gap: neither the scrub nor, after a crash, recovery must take it for damage.
             log.expect_gaps_before(kept.end_offset)
             log.around.save_cleaner_offset(log)
             for group in self._groups(segments):
@@ -147,7 +149,7 @@ class Cleaning:
                 yield from self._clean(group)
             if kept.unread:
                 logger.warning(
-                    "batches that cannot be read are kept",
+                    "unreadable_batches_kept",
                     topic=log.topic,
                     partition=log.partition,
                     batches=len(kept.unread),
@@ -178,7 +180,8 @@ class Cleaning:
             kept.end_offset = following[0]
 
     def _batches(self, segment: Segment) -> Iterator[tuple[memoryview | None, BatchHeader]]:
-        """Each batch with its header, verified. (None, the last header) after each piece: time for something else."""
+        """Each batch with its header, verified; (None, the last header) after each piece, so that the thread can do something
+        else."""
         position, end = 0, segment.size
         want = PIECE_BYTES
         while position < end:
@@ -191,7 +194,7 @@ class Cleaning:
                     size = int.from_bytes(data[at + 8 : at + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
                     if at + size > len(data) and position + size <= end:
                         if at == 0:
-                            want = size  # larger than a piece: once more, whole
+                            want = size  # larger than a piece: read it again, whole
                         break
                     header = read_header(data, at)
                     check_crc(data, at, header)
@@ -206,7 +209,7 @@ class Cleaning:
                 raise CorruptSegment(f"{segment.log.path} is damaged at position {position}: it ends within a batch")
 
     def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
-        """Segments in a row that become one: together not larger than one may be."""
+        """Successive segments that become one, which is not larger than a segment may be."""
         group: list[Segment] = []
         size = 0
         bases = self.log.view.bases
@@ -224,7 +227,7 @@ class Cleaning:
             yield group
 
     def _clean(self, group: list[Segment]) -> Iterator[None]:
-        """Write what stays of these segments into a new one, and put it in their place."""
+        """Write what is kept of these segments into a new one, and put it in their place."""
         log, first = self.log, group[0]
         cleaned = Segment(first.files, log.dir, first.base_offset, 0, first.created_ms, CLEANED)
         cleaned.largest_timestamp = -1
@@ -271,13 +274,13 @@ class Cleaning:
                 self.log.around.disk.remove(cached.path)
 
     def _swap(self, group: list[Segment], cleaned: Segment) -> None:
-        """Put ``cleaned`` in the place of ``group``, unless some of that was deleted meanwhile."""
+        """Put ``cleaned`` in the place of ``group``, unless a segment of the group was deleted meanwhile."""
         log = self.log
         disk = log.around.disk
         final = f"{log.dir}/{file_name(cleaned.base_offset, LOG)}"
         with log.files_lock:
-            there = log.view.segments
-            if log.deleted or any(segment not in there for segment in group):
+            present = log.view.segments
+            if log.deleted or any(segment not in present for segment in group):
                 self._remove(cleaned)
                 return
             caches = [cleaned.log, cleaned.offsets.cached, cleaned.times.cached]
@@ -285,7 +288,7 @@ class Cleaning:
                 caches.insert(0, cleaned.aborted.cached)  # before the log, durably: see finish_swap
             for cached in caches:
                 cached.get()
-                cached.pinned = True  # nobody can open them while their names change
+                cached.pinned = True  # they cannot be opened while their names change
             try:
                 if len(cleaned.aborted):  # unlike the others, this one could not be made again from the log
                     swapped = cleaned.aborted.cached.path.removesuffix(CLEANED) + SWAP
@@ -295,11 +298,11 @@ class Cleaning:
                 disk.rename(cleaned.log.path, final + SWAP)
                 cleaned.log.path = final + SWAP
                 disk.sync_dir(log.dir)
-                # From here on the new segment is the one that counts, after a crash too.
+                # From here on the new segment is the valid one, after a crash too.
                 log.replace_segments(group, cleaned)
                 old = [path for segment in group for path in segment.paths() if path != final]
                 log.discard([path for path in old if not path.endswith(SNAPSHOT)])
-                # Whoever still looks at the old segment must not find the new file under its name.
+                # A thread that still reads the old segment must not find the new file under its name.
                 group[0].log.path = final + DELETED
                 for cached in caches:
                     path = cached.path.removesuffix(SWAP).removesuffix(CLEANED)
@@ -315,16 +318,16 @@ class Cleaning:
                     cached.pinned = False
             for segment in group:
                 segment.drop_files()
-            # All of a cleaned segment is durable, and of the others what was.
+            # The whole index of the cleaned segment is durable; of the others, what was durable before.
             known = {segment: log.aborted_sums.get(segment.base_offset, (0, 0))[0] for segment in log.view.segments}
             known[cleaned] = len(cleaned.aborted)
             log.save_aborted({segment: count for segment, count in known.items() if count})
 
 
 def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:
-    """Clean a log, keeping at most about ``key_bytes`` of keys in memory. Errors are reported and end it.
+    """Clean a log, with at most about ``key_bytes`` of keys in memory. An error is logged and ends the cleaning.
 
-    Yields False between two pieces of work, and at the very end True if it succeeded.
+    Yields False between two pieces of work, and True at the end if it succeeded.
     """
     log = plan.log
     try:
@@ -332,4 +335,4 @@ def clean(plan: Cleanable, key_bytes: int, now_ms: int) -> Iterator[bool]:
             yield False
         yield True
     except (StorageError, Refusal) as error:
-        logger.error("compaction failed", topic=log.topic, partition=log.partition, error=str(error))
+        logger.error("compaction_failed", topic=log.topic, partition=log.partition, error=str(error))

@@ -1,9 +1,8 @@
-"""Making all logs durable when the broker closes, within the time that there is.
+"""Making all logs durable when the broker closes, before a deadline.
 
-A log with nothing to write costs nothing. The others are synced by a few threads at once, because a file system's journal
-takes many fsyncs in one commit: 300 logs took 0.2 s with four threads where one took 2.5 s (ext4). What is not durable by the
-deadline is left to recovery. An fsync cannot be interrupted, so a disk that hangs costs the thread that waits for it, and
-nobody waits for that.
+A log with nothing to write costs nothing. A few threads sync the others at the same time, because the journal of a file system
+takes many fsyncs in one commit: 300 logs took 0.2 s with four threads and 2.5 s with one (ext4). What is not durable by the
+deadline is left to recovery. An fsync cannot be interrupted: if the disk hangs, the threads that wait for it are abandoned.
 """
 
 from collections import deque
@@ -19,20 +18,20 @@ logger = get_logger("storage")
 
 THREADS = 8
 PAUSE_S = 0.002
-# For the logs that have been begun when the time is over: longer than an fsync takes, unless the disk hangs.
+# For the logs that a thread is working on at the deadline: longer than an fsync takes, unless the disk hangs.
 GRACE_S = 0.5
 
 
 class Closing:
-    """The logs that are left; any of the threads takes the next one."""
+    """The logs that are still to be closed. Each thread takes the next one."""
 
     def __init__(self, logs: Iterable[Log]) -> None:
         self._todo = deque(logs)
-        self._left = deque(self._todo)  # one is taken out for each log that is done
+        self._left = deque(self._todo)  # one is removed for each log that is done
         self._given_up = False
 
     def next(self) -> bool:
-        """Checkpoint a log. False if there is none to begin."""
+        """Checkpoint the next log. False if there is none."""
         try:
             log = self._todo.popleft()
         except IndexError:
@@ -41,7 +40,7 @@ class Closing:
             if not self._given_up:
                 log.checkpoint(closing=True)
         except (StorageError, Refusal, OSError) as error:
-            logger.error("partition not closed", topic=log.topic, partition=log.partition, error=str(error))
+            logger.error("partition_not_closed", topic=log.topic, partition=log.partition, error=str(error))
         finally:
             self._left.pop()
         return True
@@ -50,13 +49,13 @@ class Closing:
         return not self._left
 
     def give_up(self) -> int:
-        """Begin no more logs. Returns how many are left."""
+        """Start no further logs. Returns how many are left."""
         self._given_up = True
         return len(self._left)
 
 
 class _Worker:
-    """``Body`` of one of the threads. A log is one step."""
+    """``Body`` of one of the threads. Each step closes one log."""
 
     def __init__(self, closing: Closing) -> None:
         self._closing = closing
@@ -74,15 +73,15 @@ class _Worker:
 
 
 def is_dirty(log: Log) -> bool:
-    """Has a checkpoint at the end something to do?"""
+    """True if a checkpoint at the end has something to write."""
     end = log.log_end_offset
     return log.offline is None and (log.recovery_point != end or (len(log.producers) > 0 and end not in log.snapshots))
 
 
 def close_logs(logs: Iterable[Log], clock: Clock, deadline: float | None, threads: Threads | None) -> bool:
-    """Checkpoint the logs that need it until ``deadline`` (monotonic s). Without ``threads`` on this one, one after the other.
+    """Checkpoint the logs that need it until ``deadline`` (monotonic s). Without ``threads``, this thread does them one by one.
 
-    False if a thread is still at it: then the disk hangs, and the files are not to be touched by anybody else.
+    False if a thread has not ended: then the disk hangs, and no other thread may use the files.
     """
     dirty = [log for log in logs if is_dirty(log)]
     if not dirty:
@@ -108,5 +107,5 @@ def close_logs(logs: Iterable[Log], clock: Clock, deadline: float | None, thread
 def _ended(closing: Closing, ended: bool) -> bool:
     left = closing.give_up()
     if left:
-        logger.warning("not all partitions closed", left=left, reason="the time was over: the next start recovers them")
+        logger.warning("partitions_not_closed", left=left, reason="the time was up: the next start recovers them")
     return ended

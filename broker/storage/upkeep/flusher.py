@@ -1,7 +1,7 @@
 """The flusher thread: one fsync answers every append that waits for it (group commit).
 
-While an fsync of a log runs, the appends that come in queue up; the next fsync covers all of them at once. Logs are synced one
-after the other on this one thread, callbacks run on it. Appends that ask for nothing (``acks=1``) never come here.
+While an fsync of a log runs, new appends queue up; the next fsync covers all of them. This one thread syncs the logs one after
+the other and runs the callbacks. Appends that do not wait for an fsync (``acks=1``) are never queued here.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ logger = get_logger("storage")
 
 Callback = Callable[[StorageError | None], None]
 
-# How often logs with flush.ms are looked at; Kafka's log.flush.scheduler.interval.ms is never by default, and then as flush.ms.
+# How often logs with flush.ms are checked. Kafka's log.flush.scheduler.interval.ms is off by default; then the interval is
+# flush.ms.
 _FLUSH_MS_CHECK_S = 1.0
 
 
@@ -24,17 +25,18 @@ class Flusher:
     """``Body`` of the flusher thread; the other methods may be called from any thread."""
 
     def __init__(self, clock: Clock, with_flush_ms: Callable[[], list[Log]] = list) -> None:
-        """``with_flush_ms`` gives the logs whose flush.ms is set."""
+        """``with_flush_ms`` returns the logs whose flush.ms is set."""
         self._clock = clock
         self._with_flush_ms = with_flush_ms
         self._next_check = clock.monotonic() + _FLUSH_MS_CHECK_S
-        # What is to be done: (log, offset to reach, callback); without a callback nobody waits, and offset -1 only wakes.
+        # (log, offset up to which to fsync, callback). Without a callback nothing waits for it; offset -1 only wakes the log's
+        # watchers.
         self._queue: SimpleQueue[tuple[Log, int, Callback | None] | None] = SimpleQueue()
 
     def wait_durable(self, log: Log, offset: int, callback: Callback) -> None:
-        """``callback(None)`` once every record before ``offset`` is durable, ``callback(error)`` if that failed.
+        """Call ``callback(None)`` once every record before ``offset`` is durable, or ``callback(error)`` if that failed.
 
-        On the flusher's thread; or at once on the caller's where it is durable already. It must be quick.
+        It runs on the flusher thread, or at once on the caller's if the records are durable already. It must be quick.
         """
         if log.durable_offset >= offset:
             callback(None)
@@ -42,11 +44,11 @@ class Flusher:
             self._queue.put((log, offset, callback))
 
     def flush_soon(self, log: Log) -> None:
-        """fsync what the log has now; nobody waits for it."""
+        """fsync what the log has now; nothing waits for it."""
         self._queue.put((log, log.log_end_offset, None))
 
     def wake_soon(self, log: Log) -> None:
-        """Call the log's watchers from here."""
+        """Call the log's watchers on the flusher thread."""
         self._queue.put((log, -1, None))
 
     def step(self, timeout: float | None) -> bool:
@@ -78,7 +80,7 @@ class Flusher:
             log.flush_to(max(offset for offset, _ in waiters))
         except StorageError as failed:
             error = failed
-        except Refusal as deleted:  # the topic is gone
+        except Refusal as deleted:  # the topic was deleted
             error = StorageError(str(deleted))
         for offset, callback in waiters:
             if callback is not None:
@@ -87,9 +89,9 @@ class Flusher:
                 log.wake()
 
     def _flush_by_time(self) -> None:
-        """flush.ms: what is older than that."""
+        """fsync the logs whose oldest record that is not durable is older than flush.ms."""
         now_ms = self._clock.time_ms()
         for log in self._with_flush_ms():
             due = log.durable_offset < log.log_end_offset and now_ms - log.last_flush_ms >= log.config.flush_ms
-            if due or now_ms < log.last_flush_ms:  # the clock went back
+            if due or now_ms < log.last_flush_ms:  # the clock was set back
                 self._flush(log, [(log.log_end_offset, None)])

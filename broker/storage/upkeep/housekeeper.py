@@ -1,8 +1,8 @@
-"""The background thread of the storage: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
+"""The housekeeper thread: retention, compaction, checkpoints, removal of files, expiry of producers, scrub.
 
-``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands
-of logs, the removal of as many directories) is one piece a step, so that stopping never waits long.
-An error of one log is that log's affair: it is reported and the others go on.
+``step`` does what is due and waits for what is due next. What takes long (a compaction, checkpoints and retention of thousands of
+logs, the removal of as many directories) is done one piece a step, so that stopping never waits long. An error of one log is
+reported and does not keep the others from their turn.
 """
 
 import heapq
@@ -32,15 +32,15 @@ DELETIONS_A_STEP = 32
 
 @attrs.define(eq=False)
 class Duty:
-    """Something to do every so often; ``due`` is on the monotonic clock."""
+    """Work that is repeated; ``due`` is in s of the monotonic clock."""
 
     interval_s: float
-    run: Callable[[], Iterator[None] | None]  # an iterator is gone through one item a step
+    run: Callable[[], Iterator[None] | None]  # of an iterator, each step takes one item
     due: float
 
 
 class Housekeeper:
-    """``Body`` of the background thread. Only ``delete_later``, ``hurry`` and ``wakeup`` are for other threads."""
+    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``hurry`` and ``wakeup``."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Housekeeper:
         checkpoints: LogCheckpoints,
         close_idle_files: Callable[[], None],
     ) -> None:
-        """``partitions`` is the log manager's own, which changes it while this reads."""
+        """``partitions`` is the log manager's dict, which changes while this thread reads it."""
         self._clock = clock
         self._disk = disk
         self._config = config
@@ -61,7 +61,7 @@ class Housekeeper:
         self._mutex = Lock()
         self._deletions: list[tuple[float, str]] = []
         self._cleaning: Iterator[bool] | None = None
-        self._cleaned = False
+        self._cleaned = False  # whether the cleaning has succeeded; valid at its end
         self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(clock)
         self._duties: list[Duty] = []
@@ -86,18 +86,18 @@ class Housekeeper:
         for duty in self._duties:
             if duty.due <= now:
                 duty.due = now + duty.interval_s
-                self._guarded(lambda: self._begin(duty))  # noqa: B023 (called here)
+                self._guarded(duty.run.__name__, self._begin, duty)
                 did = True
         for name in list(self._running):
-            self._guarded(lambda: self._go_on(name))  # noqa: B023 (called here)
+            self._guarded(name, self._go_on, name)
             did = True
         if self._cleaning is not None:
             done = next(self._cleaning, None)
             if done is None:
                 self._cleaning = None
-                self._guarded(self._checkpoints.save_cleaner_offsets)
+                self._guarded("save_cleaner_offsets", self._checkpoints.save_cleaner_offsets)
                 if self._cleaned:
-                    self._choose_cleaning()  # the next one at once; after a failure not before the usual time
+                    self._choose_cleaning()  # the next one at once; after a failure at the usual time
             else:
                 self._cleaned = done
             did = True
@@ -134,7 +134,8 @@ class Housekeeper:
         self._event.set()
 
     def delete_later(self, paths: list[str], delay_ms: int) -> None:
-        """Remove files, or directories of deleted partitions, after so many ms; what is left at the end, at the next start."""
+        """Remove files, or directories of deleted partitions, after ``delay_ms``. What is left when the broker stops is removed
+        at the next start."""
         when = self._clock.monotonic() + delay_ms / 1000
         with self._mutex:
             for path in paths:
@@ -146,16 +147,16 @@ class Housekeeper:
         with self._mutex:
             return min(due, self._deletions[0][0]) if self._deletions else due
 
-    def _guarded(self, run: Callable[[], object]) -> None:
+    def _guarded(self, duty: str, run: Callable[..., object], *arguments: object) -> None:
         try:
-            run()
+            run(*arguments)
         except (OSError, StorageError, Refusal) as error:
-            logger.error("housekeeping failed", duty=getattr(run, "__name__", ""), error=str(error))
+            logger.error("housekeeping_failed", duty=duty, error=str(error))
 
-    def _each(self, run: Callable[[Log], object]) -> None:
+    def _each(self, duty: str, run: Callable[[Log], object]) -> None:
         for log in list(self._partitions.values()):
             if log.offline is None:
-                self._guarded(lambda: run(log))  # noqa: B023 (called here)
+                self._guarded(duty, run, log)
 
     # -- duties --------------------------------------------------------------------------------------------------------
 
@@ -165,20 +166,20 @@ class Housekeeper:
                 if not self._deletions or self._deletions[0][0] > now:
                     return number > 0
                 _, path = heapq.heappop(self._deletions)
-            self._guarded(lambda: dispose(self._disk, path))  # noqa: B023 (called here)
+            self._guarded("delete", dispose, self._disk, path)
         return True
 
     def apply_retention(self) -> Iterator[None]:
-        """In three steps for all logs together: where they begin now, that made durable, then the files."""
+        """In three steps for all logs together: move their starts, make the starts durable, remove the files."""
         now_ms = self._clock.time_ms()
-        self._each(lambda log: retention.advance_start(log, now_ms))
-        # Whether or not one has moved now: where an earlier attempt could not save it, its files must not go before it is saved.
+        self._each("apply_retention", lambda log: retention.advance_start(log, now_ms))
+        # Even if none has moved: where an earlier attempt could not save a start, it must be saved before the files are removed.
         self._checkpoints.save_log_starts()
-        # Of all logs: a delete_records may have been interrupted before it came to the files.
+        # Of all logs: a delete_records may have been interrupted before it removed the files.
         for log in list(self._partitions.values()):
             dropped: list[int] = []
             if log.offline is None:
-                self._guarded(lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
+                self._guarded("drop_old_segments", lambda: dropped.append(log.drop_old_segments()))  # noqa: B023 (called here)
             if any(dropped):
                 yield
 
@@ -192,7 +193,7 @@ class Housekeeper:
             with log.lock:
                 log.producers.expire(now_ms, age_ms)
 
-        self._each(expire)
+        self._each("expire_producers", expire)
 
     def scrub_some(self) -> None:
         damaged = self.scrub.step(self._partitions, self._config.scrub_bytes_per_second)
@@ -206,14 +207,14 @@ class Housekeeper:
         logs = list(self._partitions.values())
         waiting = cleaner.waiting(logs, now_ms)
         for log in waiting:
-            self._guarded(log.checkpoint)
+            self._guarded("checkpoint", log.checkpoint)
         if waiting:
-            self._guarded(self._checkpoints.save_recovery_points)
+            self._guarded("save_recovery_points", self._checkpoints.save_recovery_points)
         plan = cleaner.choose(logs, now_ms)
         if plan is not None:
             self._cleaned = False
             self._cleaning = cleaner.clean(plan, self._config.log_cleaner_dedupe_buffer_size, now_ms)
-        # Where a topic wants to be compacted sooner than every log.cleaner.backoff.ms, that is looked at more often.
+        # If a topic asks to be compacted sooner than every log.cleaner.backoff.ms, look more often.
         lags = [log.config.max_compaction_lag_ms / 1000 for log in logs if log.config.compact]
         soonest = max(SHORTEST_CLEAN_S, min(lags, default=self._clean_duty.interval_s))
         self._clean_duty.due = self._clock.monotonic() + min(self._clean_duty.interval_s, soonest)

@@ -22,12 +22,12 @@ from protocol.kafka.records.records import Record, build_batch, read_records
 
 T = TypeVar("T")
 
-# What a key costs in a Python dict beside its own bytes: the entry, the bytes object, the int.
+# What a key takes in a Python dict in addition to its own bytes: the entry, the bytes object, the int.
 KEY_OVERHEAD_BYTES = 150
-# Longer keys are kept as a digest of this size: no two of them are alike.
+# Of longer keys a digest of this size is kept: no two keys have the same.
 DIGEST_BYTES = 32
 
-_BITS_KEPT = ~0x07  # all attributes but the codec
+_BITS_KEPT = ~0x07  # all attributes except for the codec
 
 
 class KeptRecords:
@@ -107,7 +107,8 @@ class KeptRecords:
         return record.value is not None or not horizon_passed
 
     def _rewritten(self, header: BatchHeader, data: bytes, kept: list[int], horizon: int | None) -> bytearray | None:
-        """The batch with only the records of these offsets; with ``horizon``, when it may go. None for nothing."""
+        """The batch with only the records of these offsets, and with ``horizon`` as the time when it may be removed. None if
+        nothing is kept of it."""
         if not kept and header.last_offset not in self.last_of_producers:
             return None
         attributes = header.attributes & _BITS_KEPT & ~DELETE_HORIZON
@@ -136,13 +137,13 @@ class KeptRecords:
         )
 
     def _is_over(self, marker: BatchHeader) -> bool:
-        """May the marker go, in its time?"""
+        """Is the marker no longer needed, apart from the time that it is kept as a tombstone is?"""
         needed = self.last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
         return not needed and self.transactions.is_over(marker.base_offset)
 
     def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
-        """What ``look`` returns for the bytes of its records, which are well formed; ``otherwise`` for a batch that cannot be
-        read."""
+        """Returns what ``look`` returns for the bytes of the batch's records, which are well formed; ``otherwise`` for a batch
+        that cannot be read."""
 
         def check_and_look(data: bytes) -> T:
             check_records(data, header.record_count, dense=False)

@@ -1,6 +1,6 @@
-"""Which old segments of a log are to go: by time, by size, and below the log start offset. Kafka's rules.
+"""Which old segments of a log are removed: by age and by size. Kafka's rules.
 
-Background thread. Only moves the log start offset; when that is durable, ``Log.drop_old_segments`` takes the files away.
+Housekeeper thread. This only moves the log start offset; when that is durable, ``Log.drop_old_segments`` removes the files.
 """
 
 from broker.storage.log.log import Log
@@ -8,7 +8,7 @@ from broker.storage.segments.segment import Segment
 
 
 def advance_start(log: Log, now_ms: int) -> bool:
-    """Move the log start offset over the segments that are not to be kept. True if it moved. Raises StorageError."""
+    """Move the log start offset past the segments that are not kept. True if it moved. Raises StorageError."""
     config = log.config
     if not config.delete:
         return False
@@ -20,12 +20,12 @@ def advance_start(log: Log, now_ms: int) -> bool:
     if count == 0:
         return False
     if count == len(segments):
-        # Even the newest record is too old: close the active segment, so that it can go too.
+        # Even the newest record is too old: close the active segment, so that it can be removed too.
         with log.lock:
             if log.offline is not None:
                 raise log.why_unavailable()
             if log.view.segments[-1] is not segments[-1] or _latest(segments[-1]) >= now_ms - config.retention_ms:
-                count -= 1  # it was appended to meanwhile
+                count -= 1  # a record was appended meanwhile
             else:
                 log.roll(now_ms)
     start = segments[count].base_offset if count < len(segments) else log.view.bases[-1]
@@ -33,13 +33,13 @@ def advance_start(log: Log, now_ms: int) -> bool:
 
 
 def _latest(segment: Segment) -> int:
-    """When the newest record of the segment was made, in ms; where records have no time, when the segment was opened."""
+    """The timestamp of the newest record of the segment, in ms; if records have none, the time when the segment was created."""
     timestamp, _ = segment.largest()
     return timestamp if timestamp >= 0 else segment.created_ms
 
 
 def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int) -> int:
-    """How many segments from the first on have only records that are older than retention.ms."""
+    """How many segments, from the first one, have only records that are older than retention.ms."""
     oldest_ms = now_ms - log.config.retention_ms
     count = 0
     for segment in segments:
@@ -47,7 +47,7 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int) -> int:
             break
         if log.search(lambda: _latest(segment)) >= oldest_ms:  # noqa: B023 (called here)
             break
-        # What is deleted by mistake is lost, so the time index is not simply believed.
+        # What is deleted by mistake is lost, so the time index is checked first.
         log.search(segment.check_largest)
         if _latest(segment) >= oldest_ms:
             break
@@ -56,7 +56,7 @@ def _too_old(log: Log, segments: tuple[Segment, ...], now_ms: int) -> int:
 
 
 def _too_many(segments: tuple[Segment, ...], retention_bytes: int) -> int:
-    """How many can go so that at least ``retention_bytes`` are left."""
+    """How many segments can be removed so that at least ``retention_bytes`` are left."""
     excess = sum(segment.size for segment in segments) - retention_bytes
     count = 0
     for segment in segments[:-1]:

@@ -1,8 +1,9 @@
-"""The scrub: all that is on disk is verified again, a little every second, so that damage is found before a consumer does.
+"""The scrub verifies the checksums of everything on disk, a little every second, so that damage is found before a consumer reads
+it.
 
-Background thread. It opens files for itself, so that going round all logs does not push those that are in use out of the open
-ones. A partition whose files are damaged goes offline, and its recovery point goes back to the bad batch, so that the next
-start finds it as well.
+Housekeeper thread. It opens files outside of the cache of open files, so that it does not evict those that are in use. A
+partition whose files are damaged goes offline, and its recovery point moves back to the bad batch, so that the next start finds
+it as well.
 """
 
 from collections.abc import Mapping
@@ -17,19 +18,19 @@ from broker.storage.segments.segment import Header, Segment
 
 logger = get_logger("storage")
 
-# A round over little data is soon over, and need not be followed by the next at once.
+# A round over little data ends soon, and the next one need not follow at once.
 SHORTEST_ROUND_S = 3600.0
 
 Partitions = Mapping[tuple[str, int], Log]
 
 
 class Scrub:
-    """Goes round all logs. ``step`` verifies about so many bytes and goes on there the next time."""
+    """Verifies all logs in turn. ``step`` verifies about ``budget`` bytes and continues there the next time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._round_began = 0.0
-        self._left: list[tuple[str, int]] = []  # of this round, the next one last
+        self._left: list[tuple[str, int]] = []  # logs of this round that are not verified yet, the next one last
         self._log: Log | None = None
         self._segment: Segment | None = None
         self._position = 0
@@ -69,11 +70,12 @@ class Scrub:
         return True
 
     def _verify(self, log: Log, budget: int) -> int:
-        """Verify about ``budget`` bytes of one segment. Returns what it cost. Raises StorageError for damage."""
+        """Verify about ``budget`` bytes of one segment. Returns how much of the budget that took. Raises StorageError for
+        damage."""
         _, active, active_end = log.tail
         with log.lock:
             segment = log.segments_from(self._offset)[0]
-        if segment is not self._segment:  # the next one, or what compaction has made of it
+        if segment is not self._segment:  # the next one, or the one that compaction has put in its place
             self._segment, self._position, self._offset = segment, 0, segment.base_offset
         end = active_end if segment is active else segment.size
         start = self._position
@@ -119,6 +121,6 @@ class Scrub:
         return found.position - start + (batches + 1) * BATCH_COST_BYTES
 
     def _after(self, log: Log, segment: Segment) -> int:
-        """Where the next segment begins; the end of the log if it was the last."""
+        """Where the next segment begins; the present offset if this was the last one."""
         following = [base for base in log.view.bases if base > segment.base_offset]
         return max(self._offset, following[0]) if following else self._offset
