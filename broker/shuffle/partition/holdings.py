@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from broker.runtime.threads import Lock
 from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
-from broker.shuffle.partition.reading import ReadingEvent, ReadingState
+from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Subpartition
 from protocol.shuffle.data_type import DataType

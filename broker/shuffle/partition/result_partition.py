@@ -6,7 +6,7 @@ go on are told after the lock has been released, through listeners that only lea
 The life of a partition is the table in ``life.py``. A PIPELINED partition is read while it is written, once, and what was sent is
 dropped. With a retention it is kept until its reader says that it has everything, so that another reader may begin again if the
 connection of the first one is lost. What is pushed to a subpartition whose reader has left for good is not kept, as Flink's
-producers do it: the other readers go on (``reading.py``). A BLOCKING partition is read when it is finished, as often as somebody
+producers do it: the other readers go on (``reading_state.py``). A BLOCKING partition is read when it is finished, as often as somebody
 wants, until its time to live is over.
 
 Fencing: each opening of a partition has an epoch (``writer_lease.py``), and reads the next sequence numbers under the same
@@ -27,7 +27,7 @@ from broker.shuffle.partition.budget import SUBPARTITION_BYTES, Budget
 from broker.shuffle.partition.holdings import Holdings
 from broker.shuffle.partition.life import WIRE_STATE, LifeEvent, LifeState, next_state
 from broker.shuffle.partition.listeners import ReaderListener, WriterListener
-from broker.shuffle.partition.reading import ReadingEvent, ReadingState
+from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Cursor, Subpartition
 from broker.shuffle.partition.writer_lease import Fenced, WriterLease

@@ -12,7 +12,7 @@ from array import array
 from typing import NamedTuple, Protocol
 
 from broker.shuffle.partition.listeners import ReaderListener
-from broker.shuffle.partition.reading import ReadingEvent, ReadingState, next_state
+from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState, next_state
 from protocol.shuffle.data_type import DATA_TYPES, IS_BUFFER, DataType
 
 # The kind of a buffer is its data type, with this bit set if it is compressed.
