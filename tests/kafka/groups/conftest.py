@@ -4,23 +4,23 @@ from typing import Any
 
 import pytest
 
-from tests.kafka.groups.office import Office
+from tests.kafka.groups.group_harness import GroupHarness
 
 
 @pytest.fixture
-def new_office(tmp_path: Path) -> Iterator[Callable[..., Office]]:
-    """An office with other settings; its catalogue is closed after the test."""
-    offices = []
+def new_harness(tmp_path: Path) -> Iterator[Callable[..., GroupHarness]]:
+    """An harness with other settings; its catalogue is closed after the test."""
+    harnesses = []
 
-    def make(**settings: Any) -> Office:
-        offices.append(Office(tmp_path, **settings))
-        return offices[-1]
+    def make(**settings: Any) -> GroupHarness:
+        harnesses.append(GroupHarness(tmp_path, **settings))
+        return harnesses[-1]
 
     yield make
-    for office in offices:
-        office.catalogue.close()
+    for harness in harnesses:
+        harness.catalogue.close()
 
 
 @pytest.fixture
-def office(new_office: Callable[..., Office]) -> Office:
-    return new_office()
+def harness(new_harness: Callable[..., GroupHarness]) -> GroupHarness:
+    return new_harness()

@@ -15,8 +15,8 @@ from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.subscription import subscribed_topics
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
-from tests.kafka.groups.driver import GroupDriver
-from tests.kafka.groups.office import NOBODY, CommitAnswer, Office
+from tests.kafka.groups.classic_group_driver import ClassicGroupDriver
+from tests.kafka.groups.group_harness import NOBODY, CommitAnswer, GroupHarness
 
 KIB, MIB = 1024, 1024 * 1024
 ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
@@ -53,7 +53,7 @@ class Instant(float):
 
 
 def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
-    group = GroupDriver()
+    group = ClassicGroupDriver()
     first = group.join()
     for _ in range(20_000):
         last = group.join()
@@ -66,14 +66,14 @@ def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
 
 
 def test_pending_members_are_bounded_by_bytes_too() -> None:
-    group = GroupDriver(GroupLimits(max_bytes=64 * KIB))
+    group = ClassicGroupDriver(GroupLimits(max_bytes=64 * KIB))
     for _ in range(200):
         group.join(instance=None, client_host="h", protocols=[("p", b"")])
     assert 0 < group.group._pending.size_bytes <= 64 * KIB
 
 
 def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
-    group, count = GroupDriver(), 1_000
+    group, count = ClassicGroupDriver(), 1_000
     group.now = Instant(0.0)
     for _ in range(count):
         group.join()
@@ -84,7 +84,7 @@ def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
 
 
 def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
-    group, count = GroupDriver(), 1_000
+    group, count = ClassicGroupDriver(), 1_000
     many = generation_of(group, count)
     Instant.compared = 0
     for member_id in many:
@@ -95,7 +95,7 @@ def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
     assert 0 < Instant.compared < 60 * count
 
 
-def generation_of(group: GroupDriver, count: int) -> list[str]:
+def generation_of(group: ClassicGroupDriver, count: int) -> list[str]:
     """A generation of so many members, but for the first to join: it did not join again."""
     group.now = Instant(0.0)
     for _ in range(count + 1):
@@ -105,7 +105,7 @@ def generation_of(group: GroupDriver, count: int) -> list[str]:
     return [member.member_id for member in group.group.members]
 
 
-def expire(group: GroupDriver, now: float) -> None:
+def expire(group: ClassicGroupDriver, now: float) -> None:
     group.now = Instant(now)
     group.group.expire(group.now)
     group._settle()
@@ -115,7 +115,7 @@ def expire(group: GroupDriver, now: float) -> None:
 
 
 def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
-    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     for version in (3, 9):
         assert group.join(version=version, protocols=[("range", bytes(MIB))]).error == ErrorCode.group_max_size_reached
     many = [(f"protocol-{n}", b"") for n in range(10_000)]
@@ -124,7 +124,7 @@ def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
 
 
 def test_a_group_is_full_when_its_members_are_together_too_large_and_goes_on() -> None:
-    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     large = [("range", bytes(400 * KIB))]
     first, second = group.stable(2, protocols=large)
     assert group.join(protocols=large).error == ErrorCode.group_max_size_reached
@@ -141,7 +141,7 @@ def test_a_group_is_full_when_its_members_are_together_too_large_and_goes_on() -
 
 
 def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
-    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     follower = group.join_new()
     leader = group.join(leader.member_id)
@@ -156,7 +156,7 @@ def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
 
 
 def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
-    group = GroupDriver(GroupLimits(max_bytes=MIB))
+    group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     leader = group.join_new()
     sync = group.sync(leader.member_id, assignments={"stranger": bytes(2 * MIB), leader.member_id: b"mine"})
     assert (sync.error, sync.result.assignment) == (ErrorCode.none, b"mine")
@@ -174,15 +174,15 @@ def test_topics_are_read_of_so_many_names_and_no_more(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Office:
-    return Office(tmp_path, coordinator_max_bytes=MIB)
+def small(tmp_path: Path) -> GroupHarness:
+    return GroupHarness(tmp_path, coordinator_max_bytes=MIB)
 
 
-def used(office: Office) -> int:
-    return office.groups.memory.used_bytes
+def used(harness: GroupHarness) -> int:
+    return harness.groups.memory.used_bytes
 
 
-def test_groups_are_not_made_without_end(small: Office) -> None:
+def test_groups_are_not_made_without_end(small: GroupHarness) -> None:
     stable = small.stable("mine")
     errors = [small.join(f"g-{n}").error for n in range(1_000)]
     made = errors.count(ErrorCode.member_id_required)
@@ -199,7 +199,7 @@ def test_groups_are_not_made_without_end(small: Office) -> None:
     assert small.join("g-1").error == ErrorCode.member_id_required
 
 
-def test_a_request_that_is_refused_leaves_no_group(small: Office) -> None:
+def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert small.join("g", protocols=()).error == ErrorCode.inconsistent_group_protocol
     small.groups.offsets.commit(
         "h", NOBODY, {ORDERS_0: CommittedOffset(1, -1, "x" * 5_000, 0)}, errors := CommitAnswer()
@@ -209,7 +209,7 @@ def test_a_request_that_is_refused_leaves_no_group(small: Office) -> None:
     assert (small.listed(), used(small)) == ({}, 0)
 
 
-def test_offsets_are_not_kept_without_end(small: Office) -> None:
+def test_offsets_are_not_kept_without_end(small: GroupHarness) -> None:
     answers = [small.commit("g", {("orders", n): 7}) for n in range(5_000)]
     small.write()
     errors = [answer.error for answer in answers]
@@ -223,7 +223,7 @@ def test_offsets_are_not_kept_without_end(small: Office) -> None:
     assert small.committed("g")[ORDERS_0] == 8
 
 
-def test_everything_that_goes_gives_its_room_back(small: Office) -> None:
+def test_everything_that_goes_gives_its_room_back(small: GroupHarness) -> None:
     member = small.stable("g")
     small.commit("g", {ORDERS_0: 7, ORDERS_1: 8}, Committer(member, None, 1))
     small.commit("h", {ORDERS_0: 7})
@@ -246,40 +246,40 @@ def test_everything_that_goes_gives_its_room_back(small: Office) -> None:
 
 
 def test_the_timer_leaves_the_work_to_the_writer(tmp_path: Path) -> None:
-    office = Office(tmp_path)
+    harness = GroupHarness(tmp_path)
     for _ in range(10):
-        office.join("g")
-    office.clock.now += 11
-    office.timer.step(0)
-    assert len(office.groups._registry.get("g").group._pending) == 10  # type: ignore[union-attr]
-    office.write()
-    assert office.listed() == {}
+        harness.join("g")
+    harness.clock.now += 11
+    harness.timer.step(0)
+    assert len(harness.groups._registry.get("g").group._pending) == 10  # type: ignore[union-attr]
+    harness.write()
+    assert harness.listed() == {}
 
 
 def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
-    office = Office(tmp_path, offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
+    harness = GroupHarness(tmp_path, offsets_retention_minutes=1, offsets_retention_check_interval_ms=120_000)
     for n in range(250):
-        office.commit(f"g-{n}", {ORDERS_0: 7})
-    office.write()
-    office.clock.now += 121
-    office.timer.step(0)
-    office.groups.writer.step(0)
-    commit = office.commit("new", {ORDERS_0: 1})
-    assert len(office.listed()) == 151
-    office.groups.writer.step(0)
-    assert (commit.error, office.listed()) == (
+        harness.commit(f"g-{n}", {ORDERS_0: 7})
+    harness.write()
+    harness.clock.now += 121
+    harness.timer.step(0)
+    harness.groups.writer.step(0)
+    commit = harness.commit("new", {ORDERS_0: 1})
+    assert len(harness.listed()) == 151
+    harness.groups.writer.step(0)
+    assert (commit.error, harness.listed()) == (
         ErrorCode.none,
         {f"g-{n}": "Empty" for n in range(200, 250)} | {"new": "Empty"},
     )
-    office.write()
-    assert office.listed() == {"new": "Empty"}
+    harness.write()
+    assert harness.listed() == {"new": "Empty"}
 
 
 def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
-    office = Office(tmp_path)
-    ids = [office.join("g").member_id for _ in range(8)]
-    error, errors = office.groups.leave("g", [(one, None) for one in [*ids, "stranger"]])
+    harness = GroupHarness(tmp_path)
+    ids = [harness.join("g").member_id for _ in range(8)]
+    error, errors = harness.groups.leave("g", [(one, None) for one in [*ids, "stranger"]])
     assert (error, errors) == (ErrorCode.none, [ErrorCode.none] * 8 + [ErrorCode.unknown_member_id])
 
 
@@ -307,13 +307,13 @@ def test_offsets_are_fetched_in_parts_and_told_as_asked(wanted: list[tuple[str, 
 
 def test_offsets_of_many_partitions_are_fetched_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_coordinator, "LOCKED_MAX", 7)
-    office = Office(tmp_path)
-    office.commit("g", {("orders", n): n for n in range(20)})
-    office.write()
-    error, ((topic, found),) = office.groups.offsets.fetch("g", [("orders", list(range(30)))])
+    harness = GroupHarness(tmp_path)
+    harness.commit("g", {("orders", n): n for n in range(20)})
+    harness.write()
+    error, ((topic, found),) = harness.groups.offsets.fetch("g", [("orders", list(range(30)))])
     assert (error, topic) == (ErrorCode.none, "orders")
     assert [(n, None if one is None else one.offset) for n, one in found] == [
         (n, n if n < 20 else None) for n in range(30)
     ]
-    office.groups.offsets.make_unstable("g", [ORDERS_0])
-    assert office.groups.offsets.unstable("g", [("orders", list(range(30)))]) == {ORDERS_0}
+    harness.groups.offsets.make_unstable("g", [ORDERS_0])
+    assert harness.groups.offsets.unstable("g", [("orders", list(range(30)))]) == {ORDERS_0}

@@ -6,17 +6,17 @@ from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.values import JoinMember
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import REBALANCE_MS, GroupDriver
+from tests.kafka.groups.classic_group_driver import REBALANCE_MS, ClassicGroupDriver
 
 BOTH = (("cooperative-sticky", b"c"), ("range", b"r"))
 
 
 @pytest.fixture
-def group() -> GroupDriver:
-    return GroupDriver()
+def group() -> ClassicGroupDriver:
+    return ClassicGroupDriver()
 
 
-def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: GroupDriver) -> None:
+def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: ClassicGroupDriver) -> None:
     first = group.join()
     assert (first.error, first.member_id) == (ErrorCode.member_id_required, "client-1")
     assert first.result.generation == -1
@@ -24,17 +24,17 @@ def test_a_dynamic_member_is_told_its_id_and_comes_back_with_it(group: GroupDriv
     assert (second.error, second.member_id, second.result.generation) == (ErrorCode.none, "client-1", 1)
 
 
-def test_before_version_4_a_dynamic_member_joins_with_one_request(group: GroupDriver) -> None:
+def test_before_version_4_a_dynamic_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
     joined = group.join(version=3)
     assert (joined.error, joined.member_id) == (ErrorCode.none, "client-1")
 
 
-def test_a_static_member_joins_with_one_request(group: GroupDriver) -> None:
+def test_a_static_member_joins_with_one_request(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     assert (joined.error, joined.member_id) == (ErrorCode.none, "pod-0-1")
 
 
-def test_the_first_member_leads_and_is_told_of_all_members_with_their_metadata(group: GroupDriver) -> None:
+def test_the_first_member_leads_and_is_told_of_all_members_with_their_metadata(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     follower = group.join_new(protocols=(("range", b"other"),))
     led = group.join(leader)
@@ -47,7 +47,7 @@ def test_the_first_member_leads_and_is_told_of_all_members_with_their_metadata(g
     assert (led.result.protocol_type, led.result.protocol_name) == ("consumer", "range")
 
 
-def test_a_join_is_parked_until_all_known_members_have_joined(group: GroupDriver) -> None:
+def test_a_join_is_parked_until_all_known_members_have_joined(group: ClassicGroupDriver) -> None:
     a, b = group.stable(2)
     newcomer = group.join_new()
     assert newcomer.is_parked
@@ -58,7 +58,7 @@ def test_a_join_is_parked_until_all_known_members_have_joined(group: GroupDriver
     assert {one.result.generation for one in (newcomer, again, last)} == {3}
 
 
-def test_who_does_not_join_within_the_rebalance_timeout_is_out(group: GroupDriver) -> None:
+def test_who_does_not_join_within_the_rebalance_timeout_is_out(group: ClassicGroupDriver) -> None:
     a, b = group.stable(2)
     newcomer = group.join_new()
     again = group.join(a)
@@ -72,7 +72,7 @@ def test_who_does_not_join_within_the_rebalance_timeout_is_out(group: GroupDrive
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_the_longest_rebalance_timeout_of_the_members_counts(group: GroupDriver) -> None:
+def test_the_longest_rebalance_timeout_of_the_members_counts(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(rebalance_ms=300_000, session_ms=600_000)
     newcomer = group.join_new(rebalance_ms=1_000, session_ms=600_000)
     group.wait(299)
@@ -82,7 +82,7 @@ def test_the_longest_rebalance_timeout_of_the_members_counts(group: GroupDriver)
     assert a not in group.group.members
 
 
-def test_if_the_leader_does_not_join_again_another_one_leads(group: GroupDriver) -> None:
+def test_if_the_leader_does_not_join_again_another_one_leads(group: ClassicGroupDriver) -> None:
     leader, other = group.stable(2, session_ms=100_000)
     again = group.join(other, session_ms=100_000)
     assert again.error == ErrorCode.none  # a follower that changes nothing does not start a rebalance
@@ -92,7 +92,7 @@ def test_if_the_leader_does_not_join_again_another_one_leads(group: GroupDriver)
     assert again.result.leader == newcomer.result.leader != leader
 
 
-def test_a_group_waits_for_members_that_were_told_their_id(group: GroupDriver) -> None:
+def test_a_group_waits_for_members_that_were_told_their_id(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     pending = group.join()
     again = group.join(a)
@@ -101,7 +101,9 @@ def test_a_group_waits_for_members_that_were_told_their_id(group: GroupDriver) -
     assert again.error == ErrorCode.none
 
 
-def test_a_member_that_was_told_its_id_and_stays_away_is_awaited_for_its_session_timeout(group: GroupDriver) -> None:
+def test_a_member_that_was_told_its_id_and_stays_away_is_awaited_for_its_session_timeout(
+    group: ClassicGroupDriver,
+) -> None:
     (a,) = group.stable()
     pending = group.join(session_ms=6_000)
     again = group.join(a)
@@ -112,7 +114,7 @@ def test_a_member_that_was_told_its_id_and_stays_away_is_awaited_for_its_session
     assert group.join(pending.member_id).error == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_was_told_its_id_may_leave(group: GroupDriver) -> None:
+def test_a_member_that_was_told_its_id_may_leave(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     pending = group.join()
     again = group.join(a)
@@ -120,14 +122,14 @@ def test_a_member_that_was_told_its_id_may_leave(group: GroupDriver) -> None:
     assert again.error == ErrorCode.none
 
 
-def test_the_leader_joining_again_starts_a_rebalance(group: GroupDriver) -> None:
+def test_the_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(leader)
     assert again.is_parked
     assert group.heartbeat(follower) == ErrorCode.rebalance_in_progress
 
 
-def test_a_follower_joining_again_unchanged_is_told_the_generation_there_is(group: GroupDriver) -> None:
+def test_a_follower_joining_again_unchanged_is_told_the_generation_there_is(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(follower)
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
@@ -136,7 +138,7 @@ def test_a_follower_joining_again_unchanged_is_told_the_generation_there_is(grou
     assert group.sync(follower).result.assignment == f"for {follower}".encode()
 
 
-def test_a_follower_joining_with_other_metadata_starts_a_rebalance(group: GroupDriver) -> None:
+def test_a_follower_joining_with_other_metadata_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(follower, protocols=(("range", b"new topics"),))
     assert again.is_parked
@@ -144,7 +146,7 @@ def test_a_follower_joining_with_other_metadata_starts_a_rebalance(group: GroupD
     assert JoinMember(follower, None, b"new topics") in led.result.members
 
 
-def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again(group: GroupDriver) -> None:
+def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     again = group.join(joined.member_id)
     assert again.result == joined.result
@@ -152,13 +154,13 @@ def test_while_syncing_a_member_that_joins_again_unchanged_gets_its_answer_again
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_while_syncing_a_member_that_joins_with_other_metadata_starts_a_rebalance(group: GroupDriver) -> None:
+def test_while_syncing_a_member_that_joins_with_other_metadata_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     again = group.join(joined.member_id, protocols=(("range", b"new topics"),))
     assert again.result.generation == joined.result.generation + 1
 
 
-def test_a_second_join_of_a_member_ends_the_first(group: GroupDriver) -> None:
+def test_a_second_join_of_a_member_ends_the_first(group: ClassicGroupDriver) -> None:
     a, _ = group.stable(2)
     first = group.join(a)
     second = group.join(a)
@@ -166,42 +168,42 @@ def test_a_second_join_of_a_member_ends_the_first(group: GroupDriver) -> None:
     assert second.is_parked
 
 
-def test_an_unknown_member_id_is_refused(group: GroupDriver) -> None:
+def test_an_unknown_member_id_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     refused = group.join("who-1")
     assert (refused.error, refused.member_id) == (ErrorCode.unknown_member_id, "who-1")
 
 
-def test_a_member_needs_a_protocol_that_all_others_have(group: GroupDriver) -> None:
+def test_a_member_needs_a_protocol_that_all_others_have(group: ClassicGroupDriver) -> None:
     group.stable(protocols=BOTH)
     assert group.join(protocols=(("roundrobin", b""),)).error == ErrorCode.inconsistent_group_protocol
     assert group.join(protocols=BOTH[1:]).error == ErrorCode.member_id_required
 
 
-def test_a_member_needs_the_protocol_type_of_the_group(group: GroupDriver) -> None:
+def test_a_member_needs_the_protocol_type_of_the_group(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.join(protocol_type="connect").error == ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_wants_a_protocol_type_and_a_protocol(group: GroupDriver) -> None:
+def test_an_empty_group_wants_a_protocol_type_and_a_protocol(group: ClassicGroupDriver) -> None:
     assert group.join(protocol_type="").error == ErrorCode.inconsistent_group_protocol
     assert group.join(protocols=()).error == ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_may_get_another_protocol_type(group: GroupDriver) -> None:
+def test_an_empty_group_may_get_another_protocol_type(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.join_new(protocol_type="connect").result.protocol_type == "connect"
 
 
-def test_members_vote_for_a_protocol_that_all_have(group: GroupDriver) -> None:
+def test_members_vote_for_a_protocol_that_all_have(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(protocols=BOTH)
     b = group.join_new(protocols=(("range", b"r"),))
     again = group.join(a, protocols=BOTH)
     assert again.result.protocol_name == b.result.protocol_name == "range"
 
 
-def test_most_votes_decide_among_protocols_that_all_have(group: GroupDriver) -> None:
+def test_most_votes_decide_among_protocols_that_all_have(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(protocols=BOTH)
     b = group.join_new(protocols=BOTH[::-1])
     group.join(a, protocols=BOTH)
@@ -211,13 +213,13 @@ def test_most_votes_decide_among_protocols_that_all_have(group: GroupDriver) -> 
     assert c.result.protocol_name == "range"
 
 
-def test_a_protocol_that_a_member_names_twice_counts_once(group: GroupDriver) -> None:
+def test_a_protocol_that_a_member_names_twice_counts_once(group: ClassicGroupDriver) -> None:
     group.stable(protocols=(("range", b""), ("range", b"")))
     assert group.join(protocols=(("range", b""),)).error == ErrorCode.member_id_required
 
 
 def test_a_full_group_takes_no_new_member() -> None:
-    group = GroupDriver(GroupLimits(max_size=2))
+    group = ClassicGroupDriver(GroupLimits(max_size=2))
     a, _ = group.stable(2)
     refused = group.join()
     assert (refused.error, refused.member_id) == (ErrorCode.group_max_size_reached, "")
@@ -225,14 +227,14 @@ def test_a_full_group_takes_no_new_member() -> None:
 
 
 def test_of_two_that_were_told_their_id_only_as_many_get_in_as_there_is_room() -> None:
-    group = GroupDriver(GroupLimits(max_size=1))
+    group = ClassicGroupDriver(GroupLimits(max_size=1))
     first, second = group.join(), group.join()
     assert group.join(first.member_id).error == ErrorCode.none
     assert group.join(second.member_id).error == ErrorCode.group_max_size_reached
 
 
 def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come() -> None:
-    group = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
+    group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     group.wait(2)
     second = group.join_new()
@@ -247,7 +249,7 @@ def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come()
 
 
 def test_the_first_rebalance_is_not_put_off_beyond_the_rebalance_timeout() -> None:
-    group = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
+    group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new(rebalance_ms=10_000)
     while first.is_parked:
         group.wait(1)
@@ -256,7 +258,7 @@ def test_the_first_rebalance_is_not_put_off_beyond_the_rebalance_timeout() -> No
 
 
 def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
-    group = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
+    group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     assert group.leave("client-1") == ErrorCode.none
     assert first.error == ErrorCode.unknown_member_id
@@ -265,7 +267,7 @@ def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
 
 
 def test_a_rebalance_without_initial_delay_is_done_when_all_are_there() -> None:
-    group = GroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
+    group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     group.wait(3)
     second = group.join_new()
@@ -273,7 +275,7 @@ def test_a_rebalance_without_initial_delay_is_done_when_all_are_there() -> None:
     assert (second.result.generation, again.result.generation) == (2, 2)
 
 
-def test_a_dead_group_sends_members_to_look_for_the_coordinator(group: GroupDriver) -> None:
+def test_a_dead_group_sends_members_to_look_for_the_coordinator(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.group.delete() == ErrorCode.none

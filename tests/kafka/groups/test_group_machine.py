@@ -11,7 +11,7 @@ from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
 from broker.kafka.groups.values import JoinResult, SyncResult
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import GroupDriver, Parked
+from tests.kafka.groups.classic_group_driver import ClassicGroupDriver, Parked
 
 PROTOCOLS = [
     (("range", b"a"),),
@@ -58,7 +58,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def start(self, limits: GroupLimits) -> None:
         self.limits = limits
-        self.driver = GroupDriver(limits)
+        self.driver = ClassicGroupDriver(limits)
         self.driver.save_at_once = False
 
     @initialize(

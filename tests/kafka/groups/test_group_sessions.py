@@ -6,17 +6,17 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import REBALANCE_MS, SESSION_MS, GroupDriver
+from tests.kafka.groups.classic_group_driver import REBALANCE_MS, SESSION_MS, ClassicGroupDriver
 
 SESSION_S = SESSION_MS / 1000
 
 
 @pytest.fixture
-def group() -> GroupDriver:
-    return GroupDriver()
+def group() -> ClassicGroupDriver:
+    return ClassicGroupDriver()
 
 
-def test_a_member_that_is_silent_for_its_session_timeout_is_out(group: GroupDriver) -> None:
+def test_a_member_that_is_silent_for_its_session_timeout_is_out(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.wait(SESSION_S - 1)
     group.heartbeat(leader)
@@ -25,19 +25,19 @@ def test_a_member_that_is_silent_for_its_session_timeout_is_out(group: GroupDriv
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_heartbeats_keep_a_session_alive(group: GroupDriver) -> None:
+def test_heartbeats_keep_a_session_alive(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(20):
         group.wait(SESSION_S - 0.1)
         assert group.heartbeat(a) == ErrorCode.none
 
 
-def test_a_heartbeat_while_the_others_sync_is_answered_without_error(group: GroupDriver) -> None:
+def test_a_heartbeat_while_the_others_sync_is_answered_without_error(group: ClassicGroupDriver) -> None:
     joined = group.join_new()
     assert group.heartbeat(joined.member_id) == ErrorCode.none
 
 
-def test_a_heartbeat_during_a_rebalance_says_so_and_still_counts(group: GroupDriver) -> None:
+def test_a_heartbeat_during_a_rebalance_says_so_and_still_counts(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     for _ in range(3):
@@ -46,23 +46,23 @@ def test_a_heartbeat_during_a_rebalance_says_so_and_still_counts(group: GroupDri
 
 
 @pytest.mark.parametrize("generation", [-1, 0, 2])
-def test_a_heartbeat_of_another_generation_is_refused(group: GroupDriver, generation: int) -> None:
+def test_a_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver, generation: int) -> None:
     (a,) = group.stable()
     assert group.heartbeat(a, generation) == ErrorCode.illegal_generation
 
 
-def test_a_heartbeat_of_a_stranger_is_refused(group: GroupDriver) -> None:
+def test_a_heartbeat_of_a_stranger_is_refused(group: ClassicGroupDriver) -> None:
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
     group.stable()
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
 
 
-def test_a_heartbeat_of_a_member_that_has_only_been_told_its_id_is_refused(group: GroupDriver) -> None:
+def test_a_heartbeat_of_a_member_that_has_only_been_told_its_id_is_refused(group: ClassicGroupDriver) -> None:
     pending = group.join()
     assert group.heartbeat(pending.member_id, 0) == ErrorCode.unknown_member_id
 
 
-def test_while_a_join_is_parked_its_session_does_not_run_out(group: GroupDriver) -> None:
+def test_while_a_join_is_parked_its_session_does_not_run_out(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     parked = group.join(leader)
     while group.now < REBALANCE_MS / 1000 - 6:
@@ -73,7 +73,7 @@ def test_while_a_join_is_parked_its_session_does_not_run_out(group: GroupDriver)
     assert (parked.error, group.heartbeat(leader)) == (ErrorCode.none, ErrorCode.none)
 
 
-def test_while_a_sync_is_parked_its_session_does_not_run_out(group: GroupDriver) -> None:
+def test_while_a_sync_is_parked_its_session_does_not_run_out(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     joins = group.join(leader), group.join(follower)
     assert {join.result.generation for join in joins} == {3}
@@ -88,7 +88,7 @@ def test_while_a_sync_is_parked_its_session_does_not_run_out(group: GroupDriver)
     assert group.heartbeat(follower) == ErrorCode.none
 
 
-def test_who_is_silent_after_its_sync_was_answered_is_out(group: GroupDriver) -> None:
+def test_who_is_silent_after_its_sync_was_answered_is_out(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     group.sync(follower)
@@ -100,14 +100,14 @@ def test_who_is_silent_after_its_sync_was_answered_is_out(group: GroupDriver) ->
     assert len(group.group.members) == 0
 
 
-def test_a_sync_in_a_stable_group_counts_as_a_heartbeat(group: GroupDriver) -> None:
+def test_a_sync_in_a_stable_group_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(3):
         group.wait(SESSION_S - 1)
         assert group.sync(a).error == ErrorCode.none
 
 
-def test_a_session_goes_on_anew_when_a_parked_member_is_answered(group: GroupDriver) -> None:
+def test_a_session_goes_on_anew_when_a_parked_member_is_answered(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     group.wait(SESSION_S - 1)
@@ -120,7 +120,7 @@ def test_a_session_goes_on_anew_when_a_parked_member_is_answered(group: GroupDri
     assert group.heartbeat(leader) == ErrorCode.unknown_member_id
 
 
-def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(group: GroupDriver) -> None:
+def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(group: ClassicGroupDriver) -> None:
     (a,) = group.stable(rebalance_ms=3_600_000, session_ms=3_600_000)
     newcomer = group.join_new()
     group.wait(299)
@@ -130,7 +130,7 @@ def test_a_new_member_that_waits_for_a_rebalance_is_given_up_after_five_minutes(
     assert group.join(a, rebalance_ms=3_600_000, session_ms=3_600_000).error == ErrorCode.none
 
 
-def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(group: GroupDriver) -> None:
+def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     assert group.leave(a) == ErrorCode.none
     assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 2)
@@ -138,7 +138,7 @@ def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(g
     assert group.saved[-1].snapshot.generation == 2
 
 
-def test_a_member_that_leaves_is_gone_and_the_others_rebalance(group: GroupDriver) -> None:
+def test_a_member_that_leaves_is_gone_and_the_others_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     assert group.leave(leader) == ErrorCode.none
     assert group.heartbeat(leader) == ErrorCode.unknown_member_id
@@ -146,43 +146,43 @@ def test_a_member_that_leaves_is_gone_and_the_others_rebalance(group: GroupDrive
     assert group.join(follower).result.leader == follower
 
 
-def test_the_last_member_to_be_awaited_completes_a_rebalance_by_leaving(group: GroupDriver) -> None:
+def test_the_last_member_to_be_awaited_completes_a_rebalance_by_leaving(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     parked = group.join(leader)
     group.leave(follower)
     assert parked.error == ErrorCode.none
 
 
-def test_a_member_that_leaves_while_its_join_is_parked_is_answered(group: GroupDriver) -> None:
+def test_a_member_that_leaves_while_its_join_is_parked_is_answered(group: ClassicGroupDriver) -> None:
     leader, _ = group.stable(2)
     parked = group.join(leader)
     assert group.leave(leader) == ErrorCode.none
     assert (parked.error, parked.member_id) == (ErrorCode.unknown_member_id, "")
 
 
-def test_a_stranger_cannot_leave(group: GroupDriver) -> None:
+def test_a_stranger_cannot_leave(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.leave("who-1") == ErrorCode.unknown_member_id
     assert group.leave("") == ErrorCode.unknown_member_id
     assert group.leave("", instance="pod-0") == ErrorCode.unknown_member_id
 
 
-def test_a_group_with_members_cannot_be_deleted(group: GroupDriver) -> None:
+def test_a_group_with_members_cannot_be_deleted(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.group.delete() == ErrorCode.non_empty_group
 
 
-def test_a_consumer_that_is_no_member_may_commit_to_an_empty_group(group: GroupDriver) -> None:
+def test_a_consumer_that_is_no_member_may_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
     assert group.commit() == ErrorCode.none
     assert group.commit("anything", -1) == ErrorCode.none
 
 
-def test_a_consumer_that_is_no_member_may_not_commit_where_there_are_members(group: GroupDriver) -> None:
+def test_a_consumer_that_is_no_member_may_not_commit_where_there_are_members(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.commit() == ErrorCode.unknown_member_id
 
 
-def test_a_member_commits_in_its_generation_only(group: GroupDriver) -> None:
+def test_a_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     assert group.commit(a, 1) == ErrorCode.none
     assert group.commit(a, 0) == ErrorCode.illegal_generation
@@ -191,14 +191,14 @@ def test_a_member_commits_in_its_generation_only(group: GroupDriver) -> None:
     assert group.commit("who-1", 1) == ErrorCode.unknown_member_id
 
 
-def test_a_member_of_the_past_may_not_commit_to_an_empty_group(group: GroupDriver) -> None:
+def test_a_member_of_the_past_may_not_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.commit(a, 1) == ErrorCode.unknown_member_id
     assert group.commit(a, 2) == ErrorCode.unknown_member_id
 
 
-def test_the_old_generation_may_commit_until_the_next_one_begins(group: GroupDriver) -> None:
+def test_the_old_generation_may_commit_until_the_next_one_begins(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     assert group.commit(follower, 2) == ErrorCode.none
@@ -207,14 +207,14 @@ def test_the_old_generation_may_commit_until_the_next_one_begins(group: GroupDri
     assert group.commit(follower, 3) == ErrorCode.rebalance_in_progress
 
 
-def test_a_commit_counts_as_a_heartbeat(group: GroupDriver) -> None:
+def test_a_commit_counts_as_a_heartbeat(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     for _ in range(5):
         group.wait(SESSION_S - 1)
         assert group.commit(a, 1) == ErrorCode.none
 
 
-def test_a_stable_group_is_described_with_metadata_and_assignments(group: GroupDriver) -> None:
+def test_a_stable_group_is_described_with_metadata_and_assignments(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     description = group.group.describe()
     assert (description.state, description.protocol_type, description.protocol_name) == (
@@ -227,7 +227,7 @@ def test_a_stable_group_is_described_with_metadata_and_assignments(group: GroupD
     assert (member.metadata, member.assignment) == (b"topics", f"for {a}".encode())
 
 
-def test_a_rebalancing_group_is_described_with_its_members_alone(group: GroupDriver) -> None:
+def test_a_rebalancing_group_is_described_with_its_members_alone(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     description = group.group.describe()
@@ -238,15 +238,15 @@ def test_a_rebalancing_group_is_described_with_its_members_alone(group: GroupDri
     }
 
 
-def restarted(group: GroupDriver) -> GroupDriver:
+def restarted(group: ClassicGroupDriver) -> ClassicGroupDriver:
     """The same group from what was saved last, an hour later."""
     snapshot = group.saved[-1].snapshot
-    after = GroupDriver(group=ClassicGroup.restore("g", group.group._limits, snapshot, 3600.0))
+    after = ClassicGroupDriver(group=ClassicGroup.restore("g", group.group._limits, snapshot, 3600.0))
     after.now = 3600.0
     return after
 
 
-def test_after_a_restart_members_go_on_in_their_generation(group: GroupDriver) -> None:
+def test_after_a_restart_members_go_on_in_their_generation(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     after = restarted(group)
     assert after.heartbeat(leader, 2) == after.heartbeat(follower, 2) == ErrorCode.none
@@ -255,14 +255,14 @@ def test_after_a_restart_members_go_on_in_their_generation(group: GroupDriver) -
     assert after.group.describe() == group.group.describe()
 
 
-def test_after_a_restart_a_follower_that_joins_unchanged_starts_no_rebalance(group: GroupDriver) -> None:
+def test_after_a_restart_a_follower_that_joins_unchanged_starts_no_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2, protocols=(("range", b"r"), ("sticky", b"s")))
     after = restarted(group)
     assert after.join(follower, protocols=(("range", b"r"), ("sticky", b"s"))).result.leader == leader
     assert after.group.state is ClassicGroupState.STABLE
 
 
-def test_after_a_restart_members_have_a_whole_session_to_show_up(group: GroupDriver) -> None:
+def test_after_a_restart_members_have_a_whole_session_to_show_up(group: ClassicGroupDriver) -> None:
     group.stable(2)
     after = restarted(group)
     after.wait(SESSION_S - 0.1)
@@ -271,7 +271,7 @@ def test_after_a_restart_members_have_a_whole_session_to_show_up(group: GroupDri
     assert (after.group.state, after.group.generation) == (ClassicGroupState.EMPTY, 3)
 
 
-def test_after_a_restart_an_empty_group_keeps_counting_generations(group: GroupDriver) -> None:
+def test_after_a_restart_an_empty_group_keeps_counting_generations(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     after = restarted(group)
@@ -279,15 +279,15 @@ def test_after_a_restart_an_empty_group_keeps_counting_generations(group: GroupD
     assert after.join_new().result.generation == 3
 
 
-def test_after_a_restart_with_a_lower_limit_the_last_to_join_are_turned_away(group: GroupDriver) -> None:
+def test_after_a_restart_with_a_lower_limit_the_last_to_join_are_turned_away(group: ClassicGroupDriver) -> None:
     members = group.stable(3)
-    after = GroupDriver(group=ClassicGroup.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
+    after = ClassicGroupDriver(group=ClassicGroup.restore("g", GroupLimits(max_size=2), group.saved[-1].snapshot, 0.0))
     assert [after.heartbeat(one, 3) for one in members] == [ErrorCode.rebalance_in_progress] * 3
     joins = [after.join(one) for one in members]
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]
 
 
-def test_a_shutdown_lets_go_of_everybody_who_is_parked(group: GroupDriver) -> None:
+def test_a_shutdown_lets_go_of_everybody_who_is_parked(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     join = group.join(leader)
     group.group.shut_down()
@@ -297,7 +297,7 @@ def test_a_shutdown_lets_go_of_everybody_who_is_parked(group: GroupDriver) -> No
     group.wait(1_000_000)
 
 
-def test_a_shutdown_lets_go_of_who_waits_in_sync(group: GroupDriver) -> None:
+def test_a_shutdown_lets_go_of_who_waits_in_sync(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     sync = group.sync(follower)

@@ -6,17 +6,17 @@ from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.rebalancer import GroupLimits
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import REBALANCE_MS, SESSION_MS, GroupDriver, Parked
+from tests.kafka.groups.classic_group_driver import REBALANCE_MS, SESSION_MS, ClassicGroupDriver, Parked
 
 LONG = 1_800_000
 
 
 @pytest.fixture
-def group() -> GroupDriver:
-    return GroupDriver()
+def group() -> ClassicGroupDriver:
+    return ClassicGroupDriver()
 
 
-def stable_pair(group: GroupDriver) -> tuple[str, str]:
+def stable_pair(group: ClassicGroupDriver) -> tuple[str, str]:
     """Static members pod-0, which leads, and pod-1, stable in generation 2."""
     (first,) = [group.join(instance="pod-0", session_ms=LONG)]
     second = group.join(instance="pod-1", session_ms=LONG)
@@ -32,11 +32,11 @@ def stable_pair(group: GroupDriver) -> tuple[str, str]:
     return ids
 
 
-def back(group: GroupDriver, instance: str, **how: object) -> Parked:
+def back(group: ClassicGroupDriver, instance: str, **how: object) -> Parked:
     return group.join(instance=instance, session_ms=LONG, **how)  # type: ignore[arg-type]
 
 
-def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance(group: GroupDriver) -> None:
+def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = back(group, "pod-1")
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
@@ -45,7 +45,7 @@ def test_a_static_member_that_comes_back_gets_its_assignment_without_a_rebalance
     assert group.heartbeat(leader) == ErrorCode.none
 
 
-def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: GroupDriver) -> None:
+def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = back(group, "pod-0")
     assert again.result.skip_assignment
@@ -54,13 +54,15 @@ def test_a_static_leader_that_comes_back_is_told_not_to_assign(group: GroupDrive
     assert group.join(follower, instance="pod-1").result.leader == again.member_id
 
 
-def test_before_version_9_a_static_leader_that_comes_back_is_told_that_another_one_leads(group: GroupDriver) -> None:
+def test_before_version_9_a_static_leader_that_comes_back_is_told_that_another_one_leads(
+    group: ClassicGroupDriver,
+) -> None:
     leader, _ = stable_pair(group)
     again = back(group, "pod-0", version=8)
     assert (again.result.leader, again.result.skip_assignment, again.result.members) == (leader, False, ())
 
 
-def test_the_new_id_is_told_once_it_is_durable(group: GroupDriver) -> None:
+def test_the_new_id_is_told_once_it_is_durable(group: ClassicGroupDriver) -> None:
     stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -70,7 +72,7 @@ def test_the_new_id_is_told_once_it_is_durable(group: GroupDriver) -> None:
     assert again.member_id in {member.member_id for member in group.saved[-1].snapshot.members}
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_one_holds(group: GroupDriver) -> None:
+def test_if_the_new_id_cannot_be_saved_the_old_one_holds(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -79,7 +81,7 @@ def test_if_the_new_id_cannot_be_saved_the_old_one_holds(group: GroupDriver) -> 
     assert group.heartbeat(follower, instance="pod-1") == ErrorCode.none
 
 
-def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_along(group: GroupDriver) -> None:
+def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_along(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -89,7 +91,7 @@ def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_a
     assert again.result.generation == 3
 
 
-def test_who_still_uses_the_old_id_is_fenced(group: GroupDriver) -> None:
+def test_who_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver) -> None:
     _, old = stable_pair(group)
     back(group, "pod-1")
     assert group.heartbeat(old, instance="pod-1") == ErrorCode.fenced_instance_id
@@ -100,7 +102,7 @@ def test_who_still_uses_the_old_id_is_fenced(group: GroupDriver) -> None:
     assert group.heartbeat(old) == ErrorCode.unknown_member_id
 
 
-def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: GroupDriver) -> None:
+def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     parked = group.join(leader, instance="pod-0")
     again = back(group, "pod-0")
@@ -108,7 +110,7 @@ def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: GroupDriver
     assert again.is_parked
 
 
-def test_who_waits_in_sync_under_the_old_id_is_fenced_at_once(group: GroupDriver) -> None:
+def test_who_waits_in_sync_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
@@ -117,18 +119,18 @@ def test_who_waits_in_sync_under_the_old_id_is_fenced_at_once(group: GroupDriver
     assert parked.error == ErrorCode.fenced_instance_id
 
 
-def test_an_instance_that_never_joined_is_unknown(group: GroupDriver) -> None:
+def test_an_instance_that_never_joined_is_unknown(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     assert group.heartbeat(leader, instance="pod-9") == ErrorCode.unknown_member_id
     assert group.join(leader, instance="pod-9").error == ErrorCode.unknown_member_id
 
 
-def test_a_member_that_was_told_its_id_cannot_come_back_as_a_static_one(group: GroupDriver) -> None:
+def test_a_member_that_was_told_its_id_cannot_come_back_as_a_static_one(group: ClassicGroupDriver) -> None:
     pending = group.join()
     assert group.join(pending.member_id, instance="pod-0").error == ErrorCode.unknown_member_id
 
 
-def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalance(group: GroupDriver) -> None:
+def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
@@ -138,7 +140,7 @@ def test_a_static_member_that_comes_back_while_the_others_sync_starts_a_rebalanc
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance(group: GroupDriver) -> None:
+def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance(group: ClassicGroupDriver) -> None:
     both = (("range", b"r"), ("sticky", b"s"))
     only = group.join(instance="pod-0", protocols=both)
     group.sync(only.member_id, assignments={only.member_id: b"all"})
@@ -146,7 +148,7 @@ def test_a_static_member_that_comes_back_and_changes_the_vote_starts_a_rebalance
     assert (again.result.generation, again.result.protocol_name) == (2, "sticky")
 
 
-def test_static_members_stay_through_a_rebalance_that_they_missed(group: GroupDriver) -> None:
+def test_static_members_stay_through_a_rebalance_that_they_missed(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = group.join(leader, instance="pod-0")
     group.wait(REBALANCE_MS / 1000)
@@ -154,7 +156,7 @@ def test_static_members_stay_through_a_rebalance_that_they_missed(group: GroupDr
     assert follower in {member.member_id for member in again.result.members}
 
 
-def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: GroupDriver) -> None:
+def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: ClassicGroupDriver) -> None:
     (a,) = [group.join(instance="pod-0", session_ms=LONG)]
     group.sync(a.member_id, assignments={a.member_id: b"all"})
     group.join_new()
@@ -164,7 +166,7 @@ def test_a_rebalance_that_no_static_member_joins_waits_until_one_does(group: Gro
     assert group.join(a.member_id, instance="pod-0", session_ms=LONG).error == ErrorCode.none
 
 
-def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(group: GroupDriver) -> None:
+def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0", session_ms=LONG, rebalance_ms=5)
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.join_new(rebalance_ms=0)
@@ -174,7 +176,7 @@ def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(g
     assert group.group.wake >= group.now + 0.1
 
 
-def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: GroupDriver) -> None:
+def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.wait(SESSION_MS / 1000)
@@ -182,14 +184,14 @@ def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: G
     assert back(group, "pod-0").result.generation == 3
 
 
-def test_an_operator_removes_a_static_member_by_its_instance(group: GroupDriver) -> None:
+def test_an_operator_removes_a_static_member_by_its_instance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     assert group.leave("", instance="pod-1") == ErrorCode.none
     assert group.heartbeat(follower) == ErrorCode.unknown_member_id
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(group: GroupDriver) -> None:
+def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     joins = (
         group.join(leader, instance="pod-0", session_ms=LONG),
@@ -202,9 +204,9 @@ def test_a_static_member_that_came_back_does_not_count_as_one_that_never_synced(
     assert (group.group.state, group.group.generation) == (ClassicGroupState.STABLE, 3)
 
 
-def test_after_a_restart_static_members_are_known_by_their_instance(group: GroupDriver) -> None:
+def test_after_a_restart_static_members_are_known_by_their_instance(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
-    after = GroupDriver(group=ClassicGroup.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
+    after = ClassicGroupDriver(group=ClassicGroup.restore("g", GroupLimits(), group.saved[-1].snapshot, 0.0))
     after._ids = iter(range(100, 200))  # type: ignore[assignment]
     assert after.heartbeat(leader, 2, instance="pod-0") == ErrorCode.none
     again = back(after, "pod-1")
@@ -212,7 +214,7 @@ def test_after_a_restart_static_members_are_known_by_their_instance(group: Group
     assert after.sync(again.member_id, instance="pod-1").result.assignment == f"for {follower}".encode()
 
 
-def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generation(group: GroupDriver) -> None:
+def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generation(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     again = group.join(follower, instance="pod-1", protocols=(("range", b"new"),), session_ms=LONG)
     group.wait(REBALANCE_MS / 1000)
@@ -220,7 +222,7 @@ def test_a_static_leader_that_misses_a_rebalance_does_not_lead_the_next_generati
     assert leader in {member.member_id for member in again.result.members}
 
 
-def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(group: GroupDriver) -> None:
+def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -231,7 +233,7 @@ def test_a_new_id_that_is_saved_during_a_rebalance_is_told_when_that_is_over(gro
     assert (again.result.generation, newcomer.result.generation) == (3, 3)
 
 
-def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: GroupDriver) -> None:
+def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: ClassicGroupDriver) -> None:
     stable_pair(group)
     group.save_at_once = False
     first, second = back(group, "pod-1"), back(group, "pod-1")
@@ -242,7 +244,7 @@ def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: Gr
     assert second.error == ErrorCode.none
 
 
-def test_a_static_member_that_came_back_and_never_syncs_is_out(group: GroupDriver) -> None:
+def test_a_static_member_that_came_back_and_never_syncs_is_out(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0", session_ms=LONG)
     group.join(follower, instance="pod-1", session_ms=LONG)
@@ -253,7 +255,7 @@ def test_a_static_member_that_came_back_and_never_syncs_is_out(group: GroupDrive
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_protocols_hold_as_well(group: GroupDriver) -> None:
+def test_if_the_new_id_cannot_be_saved_the_old_protocols_hold_as_well(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     back(group, "pod-1", protocols=(("range", b"new"),))

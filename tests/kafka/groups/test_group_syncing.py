@@ -4,15 +4,15 @@ import pytest
 
 from broker.kafka.groups.classic_states import ClassicGroupState
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import REBALANCE_MS, GroupDriver
+from tests.kafka.groups.classic_group_driver import REBALANCE_MS, ClassicGroupDriver
 
 
 @pytest.fixture
-def group() -> GroupDriver:
-    return GroupDriver()
+def group() -> ClassicGroupDriver:
+    return ClassicGroupDriver()
 
 
-def two_joined(group: GroupDriver) -> tuple[str, str]:
+def two_joined(group: ClassicGroupDriver) -> tuple[str, str]:
     """Leader and follower of generation 2, neither of which has synced."""
     (leader,) = group.stable()
     follower = group.join_new()
@@ -20,7 +20,7 @@ def two_joined(group: GroupDriver) -> tuple[str, str]:
     return leader, follower.member_id
 
 
-def test_every_member_gets_what_the_leader_assigned_to_it(group: GroupDriver) -> None:
+def test_every_member_gets_what_the_leader_assigned_to_it(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower)
     assert waiting.is_parked
@@ -30,27 +30,27 @@ def test_every_member_gets_what_the_leader_assigned_to_it(group: GroupDriver) ->
     assert group.group.state is ClassicGroupState.STABLE
 
 
-def test_a_member_that_the_leader_left_out_gets_nothing(group: GroupDriver) -> None:
+def test_a_member_that_the_leader_left_out_gets_nothing(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.sync(leader, assignments={leader: b"0,1,2"})
     late = group.sync(follower)
     assert (late.error, late.result.assignment) == (ErrorCode.none, b"")
 
 
-def test_assignments_for_strangers_are_ignored(group: GroupDriver) -> None:
+def test_assignments_for_strangers_are_ignored(group: ClassicGroupDriver) -> None:
     leader, _ = two_joined(group)
     group.sync(leader, assignments={leader: b"0", "stranger": b"1"})
     assert [member.member_id for member in group.saved[-1].snapshot.members if member.assignment] == [leader]
 
 
-def test_what_a_follower_assigns_counts_for_nothing(group: GroupDriver) -> None:
+def test_what_a_follower_assigns_counts_for_nothing(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower, assignments={leader: b"", follower: b"all"})
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
     assert waiting.result.assignment == b"1"
 
 
-def test_an_assignment_is_handed_out_once_it_is_durable(group: GroupDriver) -> None:
+def test_an_assignment_is_handed_out_once_it_is_durable(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
@@ -62,7 +62,7 @@ def test_an_assignment_is_handed_out_once_it_is_durable(group: GroupDriver) -> N
     assert [sync.result.assignment for sync in syncs] == [b"1", b"0"]
 
 
-def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(group: GroupDriver) -> None:
+def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     syncs = [group.sync(follower), group.sync(leader, assignments={leader: b"0", follower: b"1"})]
@@ -71,7 +71,7 @@ def test_if_an_assignment_cannot_be_saved_all_are_told_and_a_rebalance_begins(gr
     assert group.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: GroupDriver) -> None:
+def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     sync = group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -82,7 +82,7 @@ def test_a_rebalance_that_begins_while_the_assignment_is_saved_wins(group: Group
     assert newcomer.is_parked
 
 
-def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(group: GroupDriver) -> None:
+def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -94,7 +94,7 @@ def test_an_assignment_that_is_saved_late_does_not_count_in_the_next_generation(
     assert group.group.state is ClassicGroupState.COMPLETING_REBALANCE
 
 
-def test_a_second_sync_of_the_leader_does_not_assign_again(group: GroupDriver) -> None:
+def test_a_second_sync_of_the_leader_does_not_assign_again(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.save_at_once = False
     first = group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -105,31 +105,31 @@ def test_a_second_sync_of_the_leader_does_not_assign_again(group: GroupDriver) -
     assert second.result.assignment == b"0"
 
 
-def test_in_a_stable_group_a_sync_is_answered_at_once(group: GroupDriver) -> None:
+def test_in_a_stable_group_a_sync_is_answered_at_once(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     assert group.sync(leader).result.assignment == f"for {leader}".encode()
 
 
-def test_a_sync_during_a_rebalance_sends_the_member_to_join(group: GroupDriver) -> None:
+def test_a_sync_during_a_rebalance_sends_the_member_to_join(group: ClassicGroupDriver) -> None:
     leader, _ = group.stable(2)
     group.join_new()
     assert group.sync(leader).error == ErrorCode.rebalance_in_progress
 
 
-def test_who_waits_in_sync_when_a_rebalance_begins_is_sent_to_join(group: GroupDriver) -> None:
+def test_who_waits_in_sync_when_a_rebalance_begins_is_sent_to_join(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     waiting = group.sync(follower)
     group.join_new()
     assert waiting.error == ErrorCode.rebalance_in_progress
 
 
-def test_a_sync_of_another_generation_is_refused(group: GroupDriver) -> None:
+def test_a_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> None:
     (leader,) = group.stable()
     assert group.sync(leader, generation=0).error == ErrorCode.illegal_generation
     assert group.sync(leader, generation=2).error == ErrorCode.illegal_generation
 
 
-def test_a_sync_of_a_stranger_is_refused(group: GroupDriver) -> None:
+def test_a_sync_of_a_stranger_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.sync("who-1").error == ErrorCode.unknown_member_id
 
@@ -143,13 +143,13 @@ def test_a_sync_of_a_stranger_is_refused(group: GroupDriver) -> None:
     ],
 )
 def test_a_sync_that_names_its_protocol_names_the_right_one(
-    group: GroupDriver, protocol_type: str, protocol_name: str, error: ErrorCode
+    group: ClassicGroupDriver, protocol_type: str, protocol_name: str, error: ErrorCode
 ) -> None:
     (leader,) = group.stable()
     assert group.sync(leader, protocol_type=protocol_type, protocol_name=protocol_name).error == error
 
 
-def test_who_has_not_synced_within_the_rebalance_timeout_is_out(group: GroupDriver) -> None:
+def test_who_has_not_synced_within_the_rebalance_timeout_is_out(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(leader, assignments={leader: b"0"})
     assert waiting.error == ErrorCode.none
@@ -161,7 +161,7 @@ def test_who_has_not_synced_within_the_rebalance_timeout_is_out(group: GroupDriv
     assert group.join(leader).result.generation == 3
 
 
-def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: GroupDriver) -> None:
+def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower)
     while waiting.is_parked:
@@ -172,7 +172,7 @@ def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: GroupDri
     assert (again.error, again.result.leader) == (ErrorCode.none, follower)
 
 
-def test_when_all_have_synced_the_rebalance_timeout_means_nothing_any_more(group: GroupDriver) -> None:
+def test_when_all_have_synced_the_rebalance_timeout_means_nothing_any_more(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.sync(leader, assignments={leader: b"0"})
     group.sync(follower)
@@ -182,14 +182,14 @@ def test_when_all_have_synced_the_rebalance_timeout_means_nothing_any_more(group
     assert group.group.generation == 2
 
 
-def test_a_member_that_leaves_while_it_waits_in_sync_is_answered(group: GroupDriver) -> None:
+def test_a_member_that_leaves_while_it_waits_in_sync_is_answered(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     waiting = group.sync(follower)
     assert group.leave(follower) == ErrorCode.none
     assert waiting.error == ErrorCode.unknown_member_id
 
 
-def test_a_second_sync_of_a_member_ends_the_first(group: GroupDriver) -> None:
+def test_a_second_sync_of_a_member_ends_the_first(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     first, second = group.sync(follower), group.sync(follower)
     assert first.error == ErrorCode.rebalance_in_progress

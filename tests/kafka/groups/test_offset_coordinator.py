@@ -7,254 +7,254 @@ import pytest
 from broker.kafka.groups.offset_coordinator import Committer, Errors
 from broker.kafka.groups.offsets import CommittedOffset
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.office import DAY_S, NOBODY, CommitAnswer, Office
+from tests.kafka.groups.group_harness import DAY_S, NOBODY, CommitAnswer, GroupHarness
 
 ORDERS_0, ORDERS_1, PAYMENTS_0 = ("orders", 0), ("orders", 1), ("payments", 0)
 
 
-def test_a_commit_is_answered_and_counts_when_it_is_durable(office: Office) -> None:
-    commit = office.commit("g", {ORDERS_0: 7})
+def test_a_commit_is_answered_and_counts_when_it_is_durable(harness: GroupHarness) -> None:
+    commit = harness.commit("g", {ORDERS_0: 7})
     assert commit.is_waiting
-    assert office.committed("g") == {}
-    office.write()
+    assert harness.committed("g") == {}
+    harness.write()
     assert commit.error == ErrorCode.none
-    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_a_consumer_commits_comes_back_as_it_was(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7}, leader_epoch=3, metadata="wie weit: ½")
-    office.write()
+def test_what_a_consumer_commits_comes_back_as_it_was(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7}, leader_epoch=3, metadata="wie weit: ½")
+    harness.write()
     for _ in range(2):
-        _, [(topic, [(partition, committed)])] = office.groups.offsets.fetch("g", [("orders", [0])])
+        _, [(topic, [(partition, committed)])] = harness.groups.offsets.fetch("g", [("orders", [0])])
         assert (topic, partition) == ORDERS_0
         assert committed is not None
         assert (committed.offset, committed.leader_epoch, committed.metadata) == (7, 3, "wie weit: ½")
-        office.restart(clean=False)
+        harness.restart(clean=False)
 
 
-def test_nothing_is_committed_where_nobody_has(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7})
-    office.write()
+def test_nothing_is_committed_where_nobody_has(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7})
+    harness.write()
     wanted = [("orders", [0, 1]), ("nowhere", [5])]
-    _, topics = office.groups.offsets.fetch("g", wanted)
+    _, topics = harness.groups.offsets.fetch("g", wanted)
     assert [(name, [(index, one and one.offset) for index, one in found]) for name, found in topics] == [
         ("orders", [(0, 7), (1, None)]),
         ("nowhere", [(5, None)]),
     ]
-    assert office.groups.offsets.fetch("unknown", [("orders", [0])]) == (ErrorCode.none, [("orders", [(0, None)])])
-    assert office.groups.offsets.fetch("unknown", None) == (ErrorCode.none, [])
+    assert harness.groups.offsets.fetch("unknown", [("orders", [0])]) == (ErrorCode.none, [("orders", [(0, None)])])
+    assert harness.groups.offsets.fetch("unknown", None) == (ErrorCode.none, [])
 
 
-def test_of_two_commits_of_one_partition_the_later_one_counts(office: Office) -> None:
-    commits = [office.commit("g", {ORDERS_0: offset}) for offset in (5, 9, 7)]
-    office.write()
+def test_of_two_commits_of_one_partition_the_later_one_counts(harness: GroupHarness) -> None:
+    commits = [harness.commit("g", {ORDERS_0: offset}) for offset in (5, 9, 7)]
+    harness.write()
     assert [commit.error for commit in commits] == [ErrorCode.none] * 3
-    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_commits_that_wait_for_the_disk_together_are_one_transaction(office: Office) -> None:
-    before = office.database.transactions
-    commits = [office.commit(group, {("orders", n): n}) for n in range(20) for group in ("g", "h")]
-    office.write()
-    assert office.database.transactions == before + 1
+def test_commits_that_wait_for_the_disk_together_are_one_transaction(harness: GroupHarness) -> None:
+    before = harness.database.transactions
+    commits = [harness.commit(group, {("orders", n): n}) for n in range(20) for group in ("g", "h")]
+    harness.write()
+    assert harness.database.transactions == before + 1
     assert {commit.error for commit in commits} == {ErrorCode.none}
-    assert len(office.stored("g")) == len(office.stored("h")) == 20
+    assert len(harness.stored("g")) == len(harness.stored("h")) == 20
 
 
-def test_a_commit_that_is_not_durable_does_not_count_and_says_so(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7})
-    office.write()
-    office.database.full = True
-    commit = office.commit("g", {ORDERS_0: 8})
-    office.write()
+def test_a_commit_that_is_not_durable_does_not_count_and_says_so(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7})
+    harness.write()
+    harness.database.full = True
+    commit = harness.commit("g", {ORDERS_0: 8})
+    harness.write()
     assert commit.error == ErrorCode.not_coordinator
-    assert office.committed("g") == {ORDERS_0: 7}
-    office.database.full = False
-    office.commit("g", {ORDERS_0: 9})
-    office.write()
-    assert office.committed("g") == {ORDERS_0: 9}
+    assert harness.committed("g") == {ORDERS_0: 7}
+    harness.database.full = False
+    harness.commit("g", {ORDERS_0: 9})
+    harness.write()
+    assert harness.committed("g") == {ORDERS_0: 9}
 
 
-def test_metadata_has_a_longest_length(new_office: Callable[..., Office]) -> None:
-    office = new_office(offset_metadata_max_bytes=4)
+def test_metadata_has_a_longest_length(new_harness: Callable[..., GroupHarness]) -> None:
+    harness = new_harness(offset_metadata_max_bytes=4)
     fits, too_long = (
-        office.commit("g", {ORDERS_0: 1}, metadata="1234"),
-        office.commit("g", {ORDERS_1: 1}, metadata="12345"),
+        harness.commit("g", {ORDERS_0: 1}, metadata="1234"),
+        harness.commit("g", {ORDERS_1: 1}, metadata="12345"),
     )
-    office.write()
+    harness.write()
     assert (fits.error, too_long.error) == (ErrorCode.none, ErrorCode.offset_metadata_too_large)
-    assert office.stored("g") == {ORDERS_0: 1}
+    assert harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_of_one_commit_what_fits_counts_and_the_rest_does_not(new_office: Callable[..., Office]) -> None:
-    office = new_office(offset_metadata_max_bytes=4)
+def test_of_one_commit_what_fits_counts_and_the_rest_does_not(new_harness: Callable[..., GroupHarness]) -> None:
+    harness = new_harness(offset_metadata_max_bytes=4)
     rows = {ORDERS_0: CommittedOffset(1, -1, "1234", 0), ORDERS_1: CommittedOffset(1, -1, "12345", 0)}
     answer = CommitAnswer()
-    office.groups.offsets.commit("g", NOBODY, rows, answer)
-    office.write()
+    harness.groups.offsets.commit("g", NOBODY, rows, answer)
+    harness.write()
     assert answer.errors == {ORDERS_0: ErrorCode.none, ORDERS_1: ErrorCode.offset_metadata_too_large}
-    assert office.committed("g") == office.stored("g") == {ORDERS_0: 1}
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_a_member_of_the_current_generation_may_commit_and_others_may_not(office: Office) -> None:
-    a = office.stable("g")
-    good = office.commit("g", {ORDERS_0: 1}, Committer(a, None, 1))
-    old = office.commit("g", {ORDERS_0: 2}, Committer(a, None, 0))
-    stranger = office.commit("g", {ORDERS_0: 3}, Committer("who", None, 1))
-    outsider = office.commit("g", {ORDERS_0: 4})
-    office.write()
+def test_a_member_of_the_current_generation_may_commit_and_others_may_not(harness: GroupHarness) -> None:
+    a = harness.stable("g")
+    good = harness.commit("g", {ORDERS_0: 1}, Committer(a, None, 1))
+    old = harness.commit("g", {ORDERS_0: 2}, Committer(a, None, 0))
+    stranger = harness.commit("g", {ORDERS_0: 3}, Committer("who", None, 1))
+    outsider = harness.commit("g", {ORDERS_0: 4})
+    harness.write()
     assert good.error == ErrorCode.none
     assert old.error == ErrorCode.illegal_generation
     assert stranger.error == outsider.error == ErrorCode.unknown_member_id
-    assert office.committed("g") == {ORDERS_0: 1}
+    assert harness.committed("g") == {ORDERS_0: 1}
 
 
-def test_a_member_of_a_group_that_does_not_exist_may_not_commit(office: Office) -> None:
-    assert office.commit("g", {ORDERS_0: 1}, Committer("who", None, 3)).error == ErrorCode.illegal_generation
-    assert office.listed() == {}
+def test_a_member_of_a_group_that_does_not_exist_may_not_commit(harness: GroupHarness) -> None:
+    assert harness.commit("g", {ORDERS_0: 1}, Committer("who", None, 3)).error == ErrorCode.illegal_generation
+    assert harness.listed() == {}
 
 
-def test_offsets_of_the_group_without_a_name_are_kept_as_any(office: Office) -> None:
-    office.commit("", {ORDERS_0: 7})
-    office.write()
-    office.restart()
-    assert office.committed("") == {ORDERS_0: 7}
+def test_offsets_of_the_group_without_a_name_are_kept_as_any(harness: GroupHarness) -> None:
+    harness.commit("", {ORDERS_0: 7})
+    harness.write()
+    harness.restart()
+    assert harness.committed("") == {ORDERS_0: 7}
 
 
-def test_a_commit_keeps_its_member_alive(office: Office) -> None:
-    a = office.stable("g")
+def test_a_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
+    a = harness.stable("g")
     for n in range(3):
-        office.wait(9)
-        assert office.commit("g", {ORDERS_0: n}, Committer(a, None, 1)).is_waiting
-        office.write()
-    assert office.listed() == {"g": "Stable"}
+        harness.wait(9)
+        assert harness.commit("g", {ORDERS_0: n}, Committer(a, None, 1)).is_waiting
+        harness.write()
+    assert harness.listed() == {"g": "Stable"}
 
 
-def test_in_a_clean_shutdown_what_is_on_its_way_is_written_and_answered(office: Office) -> None:
-    commit = office.commit("g", {ORDERS_0: 7})
-    office.restart()
+def test_in_a_clean_shutdown_what_is_on_its_way_is_written_and_answered(harness: GroupHarness) -> None:
+    commit = harness.commit("g", {ORDERS_0: 7})
+    harness.restart()
     assert commit.error == ErrorCode.none
-    assert office.committed("g") == {ORDERS_0: 7}
+    assert harness.committed("g") == {ORDERS_0: 7}
 
 
 # Deleting -----------------------------------------------------------------------------------------------------------
 
 
-def delete(office: Office, group: str, *partitions: tuple[str, int]) -> tuple[ErrorCode, Errors]:
+def delete(harness: GroupHarness, group: str, *partitions: tuple[str, int]) -> tuple[ErrorCode, Errors]:
     answers: list[tuple[ErrorCode, Errors]] = []
-    office.groups.offsets.delete(group, partitions, lambda error, errors: answers.append((error, errors)))
-    office.write()
+    harness.groups.offsets.delete(group, partitions, lambda error, errors: answers.append((error, errors)))
+    harness.write()
     (answer,) = answers
     return answer
 
 
-def test_offsets_of_a_group_without_members_are_deleted(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7, ORDERS_1: 8})
-    office.write()
-    assert delete(office, "g", ORDERS_0, PAYMENTS_0) == (
+def test_offsets_of_a_group_without_members_are_deleted(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7, ORDERS_1: 8})
+    harness.write()
+    assert delete(harness, "g", ORDERS_0, PAYMENTS_0) == (
         ErrorCode.none,
         {ORDERS_0: ErrorCode.none, PAYMENTS_0: ErrorCode.none},
     )
-    assert office.committed("g") == office.stored("g") == {ORDERS_1: 8}
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_1: 8}
 
 
-def test_offsets_of_topics_that_members_read_are_not_deleted(office: Office) -> None:
-    a = office.stable("g")
-    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
-    office.write()
-    assert delete(office, "g", ORDERS_0, PAYMENTS_0) == (
+def test_offsets_of_topics_that_members_read_are_not_deleted(harness: GroupHarness) -> None:
+    a = harness.stable("g")
+    harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
+    harness.write()
+    assert delete(harness, "g", ORDERS_0, PAYMENTS_0) == (
         ErrorCode.none,
         {ORDERS_0: ErrorCode.group_subscribed_to_topic, PAYMENTS_0: ErrorCode.none},
     )
-    assert office.committed("g") == office.stored("g") == {ORDERS_0: 7}
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_members_read_is_known_after_a_restart(office: Office) -> None:
-    office.stable("g")
-    office.restart()
-    assert delete(office, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
+def test_what_members_read_is_known_after_a_restart(harness: GroupHarness) -> None:
+    harness.stable("g")
+    harness.restart()
+    assert delete(harness, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_if_nobody_can_tell_what_members_read_nothing_is_deleted(office: Office) -> None:
-    office.stable("g", protocols=(("range", b"?"),))
-    assert delete(office, "g", PAYMENTS_0)[1] == {PAYMENTS_0: ErrorCode.group_subscribed_to_topic}
+def test_if_nobody_can_tell_what_members_read_nothing_is_deleted(harness: GroupHarness) -> None:
+    harness.stable("g", protocols=(("range", b"?"),))
+    assert delete(harness, "g", PAYMENTS_0)[1] == {PAYMENTS_0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_offsets_of_members_that_are_no_consumers_are_not_deleted(office: Office) -> None:
-    office.stable("g", protocol_type="connect")
-    assert delete(office, "g", PAYMENTS_0) == (ErrorCode.non_empty_group, {})
+def test_offsets_of_members_that_are_no_consumers_are_not_deleted(harness: GroupHarness) -> None:
+    harness.stable("g", protocol_type="connect")
+    assert delete(harness, "g", PAYMENTS_0) == (ErrorCode.non_empty_group, {})
 
 
-def test_offsets_of_a_group_that_does_not_exist_cannot_be_deleted(office: Office) -> None:
-    assert delete(office, "g", ORDERS_0) == (ErrorCode.group_id_not_found, {})
-    assert delete(office, "", ORDERS_0) == (ErrorCode.invalid_group_id, {})
+def test_offsets_of_a_group_that_does_not_exist_cannot_be_deleted(harness: GroupHarness) -> None:
+    assert delete(harness, "g", ORDERS_0) == (ErrorCode.group_id_not_found, {})
+    assert delete(harness, "", ORDERS_0) == (ErrorCode.invalid_group_id, {})
 
 
-def test_a_group_without_members_ends_with_its_last_offset(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7})
-    office.write()
-    delete(office, "g", ORDERS_0)
-    assert office.listed() == {}
+def test_a_group_without_members_ends_with_its_last_offset(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7})
+    harness.write()
+    delete(harness, "g", ORDERS_0)
+    assert harness.listed() == {}
 
 
-def test_a_deletion_that_is_not_durable_says_so(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7})
-    office.write()
-    office.database.full = True
-    assert delete(office, "g", ORDERS_0) == (ErrorCode.none, {ORDERS_0: ErrorCode.not_coordinator})
+def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7})
+    harness.write()
+    harness.database.full = True
+    assert delete(harness, "g", ORDERS_0) == (ErrorCode.none, {ORDERS_0: ErrorCode.not_coordinator})
 
 
 # Deleted topics ------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_go_with_their_topic(office: Office) -> None:
+def test_offsets_go_with_their_topic(harness: GroupHarness) -> None:
     for group in ("g", "h"):
-        office.commit(group, {ORDERS_0: 7})
-    office.commit("g", {PAYMENTS_0: 8})
-    office.write()
-    office.groups.on_topic_deleted("orders")
-    assert (office.committed("g"), office.committed("h")) == ({PAYMENTS_0: 8}, {})
-    office.write()
-    assert (office.stored("g"), office.stored("h")) == ({PAYMENTS_0: 8}, {})
-    assert office.listed() == {"g": "Empty"}
+        harness.commit(group, {ORDERS_0: 7})
+    harness.commit("g", {PAYMENTS_0: 8})
+    harness.write()
+    harness.groups.on_topic_deleted("orders")
+    assert (harness.committed("g"), harness.committed("h")) == ({PAYMENTS_0: 8}, {})
+    harness.write()
+    assert (harness.stored("g"), harness.stored("h")) == ({PAYMENTS_0: 8}, {})
+    assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_commit_that_is_on_its_way_when_its_topic_is_deleted_does_not_come_back(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
-    office.groups.on_topic_deleted("orders")
-    office.write()
-    assert office.committed("g") == office.stored("g") == {PAYMENTS_0: 8}
+def test_a_commit_that_is_on_its_way_when_its_topic_is_deleted_does_not_come_back(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
+    harness.groups.on_topic_deleted("orders")
+    harness.write()
+    assert harness.committed("g") == harness.stored("g") == {PAYMENTS_0: 8}
 
 
-def test_a_topic_that_is_made_again_begins_without_offsets(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7})
-    office.groups.on_topic_deleted("orders")
-    office.commit("g", {ORDERS_0: 1})
-    office.write()
-    assert office.committed("g") == office.stored("g") == {ORDERS_0: 1}
+def test_a_topic_that_is_made_again_begins_without_offsets(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7})
+    harness.groups.on_topic_deleted("orders")
+    harness.commit("g", {ORDERS_0: 1})
+    harness.write()
+    assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_after_a_crash_offsets_of_topics_that_are_gone_are_dropped(office: Office) -> None:
-    office.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
-    office.write()
-    office.topics.remove("orders")
-    office.groups.on_topic_deleted("orders")
-    office.restart(clean=False)
-    assert office.committed("g") == {PAYMENTS_0: 8}
-    office.write()
-    assert office.stored("g") == {PAYMENTS_0: 8}
+def test_after_a_crash_offsets_of_topics_that_are_gone_are_dropped(harness: GroupHarness) -> None:
+    harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
+    harness.write()
+    harness.topics.remove("orders")
+    harness.groups.on_topic_deleted("orders")
+    harness.restart(clean=False)
+    assert harness.committed("g") == {PAYMENTS_0: 8}
+    harness.write()
+    assert harness.stored("g") == {PAYMENTS_0: 8}
 
 
 # Old offsets ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def week(new_office: Callable[..., Office]) -> Office:
+def week(new_harness: Callable[..., GroupHarness]) -> GroupHarness:
     """Offsets are kept for seven days."""
-    return new_office(offsets_retention_minutes=7 * 24 * 60)
+    return new_harness(offsets_retention_minutes=7 * 24 * 60)
 
 
-def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(week: Office) -> None:
+def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()
     week.wait(4 * DAY_S)
@@ -267,7 +267,7 @@ def test_offsets_that_were_committed_without_a_group_are_kept_from_their_commit(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: Office, restarted: bool) -> None:
+def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: GroupHarness, restarted: bool) -> None:
     a = week.stable("g", session_timeout_ms=1_800_000)
     week.commit("g", {ORDERS_0: 7}, Committer(a, None, 1))
     for _ in range(10 * 24 * 4):
@@ -285,7 +285,7 @@ def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: Office, resta
     assert week.listed() == {}
 
 
-def test_a_living_group_forgets_old_offsets_of_topics_it_does_not_read(week: Office) -> None:
+def test_a_living_group_forgets_old_offsets_of_topics_it_does_not_read(week: GroupHarness) -> None:
     a = week.stable("g", session_timeout_ms=1_800_000)
     week.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
     for _ in range(8 * 24 * 4):
@@ -294,7 +294,7 @@ def test_a_living_group_forgets_old_offsets_of_topics_it_does_not_read(week: Off
     assert week.committed("g") == week.stored("g") == {ORDERS_0: 7}
 
 
-def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week: Office) -> None:
+def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week: GroupHarness) -> None:
     a = week.stable("g")
     week.groups.leave("g", [(a, None)])
     week.commit("g", {ORDERS_0: 7})
@@ -305,7 +305,7 @@ def test_what_an_operator_sets_on_a_group_that_has_long_been_empty_is_kept(week:
     assert week.committed("g") == {ORDERS_0: 1}
 
 
-def test_a_client_may_say_how_long_its_offsets_are_kept(week: Office) -> None:
+def test_a_client_may_say_how_long_its_offsets_are_kept(week: GroupHarness) -> None:
     soon = week.clock.time_ms() + int(DAY_S * 1000)
     week.commit("g", {ORDERS_0: 7}, expire_ms=soon)
     week.commit("g", {ORDERS_1: 8})
@@ -313,7 +313,7 @@ def test_a_client_may_say_how_long_its_offsets_are_kept(week: Office) -> None:
     assert week.committed("g") == {ORDERS_1: 8}
 
 
-def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: Office) -> None:
+def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()
     week.clock.now += 8 * DAY_S
@@ -323,23 +323,23 @@ def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: Office) -
     assert week.committed("g") == week.stored("g") == {ORDERS_0: 8}
 
 
-def test_a_group_of_which_no_commit_was_durable_is_forgotten(office: Office) -> None:
-    office.database.full = True
-    office.commit("g", {ORDERS_0: 7})
-    assert office.listed() == {"g": "Empty"}
-    office.write()
-    assert office.listed() == {}
+def test_a_group_of_which_no_commit_was_durable_is_forgotten(harness: GroupHarness) -> None:
+    harness.database.full = True
+    harness.commit("g", {ORDERS_0: 7})
+    assert harness.listed() == {"g": "Empty"}
+    harness.write()
+    assert harness.listed() == {}
 
 
-def test_a_group_that_somebody_is_about_to_join_is_not_forgotten(office: Office) -> None:
-    pending = office.join("g")
-    office.groups.expiration.sweep()
-    assert office.join("g", pending.member_id).error == ErrorCode.none
+def test_a_group_that_somebody_is_about_to_join_is_not_forgotten(harness: GroupHarness) -> None:
+    pending = harness.join("g")
+    harness.groups.expiration.sweep()
+    assert harness.join("g", pending.member_id).error == ErrorCode.none
 
 
-def test_a_group_that_nobody_joined_in_the_end_is_forgotten(office: Office) -> None:
-    office.join("g")
-    assert office.listed() == {"g": "Empty"}
-    office.wait(9)
-    office.wait(2 * office.config.offsets_retention_check_interval_ms / 1000)
-    assert office.listed() == {}
+def test_a_group_that_nobody_joined_in_the_end_is_forgotten(harness: GroupHarness) -> None:
+    harness.join("g")
+    assert harness.listed() == {"g": "Empty"}
+    harness.wait(9)
+    harness.wait(2 * harness.config.offsets_retention_check_interval_ms / 1000)
+    assert harness.listed() == {}

@@ -14,8 +14,8 @@ from broker.runtime.clock import SystemClock
 from broker.runtime.threads import SystemThreads
 from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.groups.driver import Parked
-from tests.kafka.groups.office import CommitAnswer
+from tests.kafka.groups.classic_group_driver import Parked
+from tests.kafka.groups.group_harness import CommitAnswer
 
 GROUPS = ["a", "b", "c"]
 ROUNDS = 300

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.transactions.house import House
+from tests.kafka.transactions.transaction_harness import TransactionHarness
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path / "data")
-    yield house
-    house.close()
+def harness(tmp_path: Path) -> Iterator[TransactionHarness]:
+    harness = TransactionHarness(tmp_path / "data")
+    yield harness
+    harness.close()

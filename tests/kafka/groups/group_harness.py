@@ -15,7 +15,7 @@ from broker.metadata.sqlite_database import SqliteDatabase
 from broker.runtime.timers import Timer
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages.consumer_protocol import encode_subscription
-from tests.kafka.groups.driver import Parked
+from tests.kafka.groups.classic_group_driver import Parked
 
 NOBODY = Committer("", None, -1)
 DAY_S = 86_400.0
@@ -49,7 +49,7 @@ class FillingDatabase(SqliteDatabase):
         return super().write(change)
 
 
-class Office:
+class GroupHarness:
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.config = BrokerConfig(**settings)
         self.clock = TestClock()

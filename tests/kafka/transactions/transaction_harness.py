@@ -81,7 +81,7 @@ class FailingDatabase(SqliteDatabase):
         return super().write(change if left is None else lambda connection: change(Dying(connection, left)))
 
 
-class House:
+class TransactionHarness:
     def __init__(self, directory: Path, topics: dict[str, int] | None = None, **settings: Any) -> None:
         directory.mkdir(exist_ok=True)
         self.config = BrokerConfig(**settings)

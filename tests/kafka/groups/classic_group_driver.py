@@ -41,7 +41,7 @@ class Parked:
         return self.result.member_id
 
 
-class GroupDriver:
+class ClassicGroupDriver:
     """A group, its time in seconds, and its saves: durable at once, or (``save_at_once = False``) when the test says so."""
 
     def __init__(self, limits: GroupLimits | None = None, group: ClassicGroup | None = None) -> None:
