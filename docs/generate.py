@@ -15,7 +15,7 @@ from broker.config.topic_settings import SETTINGS
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, phases
-from broker.network.mute import TABLE
+from broker.network import mute
 
 DOCS = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
@@ -82,8 +82,8 @@ def kafka_apis() -> str:
 
 
 def mute_states() -> str:
-    rows = [(f"`{before.name}`", f"`{event.name}`", f"`{after.name}`") for (before, event), after in TABLE.items()]
-    return _table(("state", "event", "next state"), rows)
+    """What holds a connection back, and what Kafka calls it: the two tables that the module draws."""
+    return "\n".join(_table_of(part) for part in (mute.__doc__ or "").split("\n\n") if part.startswith("| "))
 
 
 def transaction_phases() -> str:

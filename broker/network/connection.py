@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from broker.network.mailbox import Mailbox
-from broker.network.mute import MuteState
+from broker.network.mute import UNWRITABLE
 from broker.network.receive_buffer import ReceiveBuffer
 from broker.network.service import Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
@@ -34,11 +34,10 @@ class ProcessorConnection:
     # -- incoming ---------------------------------------------------------------------------------------------------
     received: ReceiveBuffer
     frame_size: int = 0  # of the incomplete frame that waits in `received`; 0 = not known yet
+    holds: int = 0  # why no request is taken from it (see `mute.py`); 0 = receptive
     interest: int = 0  # events registered with the poller; 0 = not registered
-    mute_state: MuteState = MuteState.NOT_MUTED
     in_flight: Request | None = None
     held: Request | None = None  # parsed, but the request channel was full
-    waits_for_memory: bool = False
     runnable: bool = False  # in its processor's queue of those that may go on
 
     # -- outgoing ---------------------------------------------------------------------------------------------------
@@ -46,9 +45,6 @@ class ProcessorConnection:
     outgoing_bytes: int = 0
     outgoing_files: int = 0  # bytes of it that are files': they take no memory
     dirty: bool = False  # in its processor's list of those to flush
-    response_unsent: bool = False  # a response above the high-water mark: answered, not unmuted
-    writable: bool = True  # False from above the high-water mark until below the low one
-    close_when_sent: bool = False
     finished: bool = False  # the peer has closed its sending side: what came whole is answered, then we close
     keep: bool = False  # the service's: silence is no reason to close it
     closed: bool = False
@@ -58,6 +54,17 @@ class ProcessorConnection:
     requests: int = 0
     # The service's own, whatever it is.
     data: Any = None
+
+    @property
+    def writable(self) -> bool:
+        """False from above the high-water mark until below the low one."""
+        return not self.holds & UNWRITABLE
+
+    @writable.setter
+    def writable(self, _: bool) -> None:
+        """A service has more to send than it may queue. It is told when the queue has drained."""
+        assert not _
+        self.holds |= UNWRITABLE
 
     def enqueue(self, parts: Sequence[Part]) -> None:
         """Append to what must go."""

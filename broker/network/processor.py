@@ -22,7 +22,17 @@ from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
-from broker.network.mute import MuteEvent, MuteState, next_state
+from broker.network.mute import (
+    CLOSING,
+    DRAINING,
+    MEMORY_SHORT,
+    RESPONSE_PENDING,
+    RESPONSE_UNSENT,
+    THROTTLED,
+    UNWRITABLE,
+    MuteEvent,
+    next_holds,
+)
 from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
@@ -65,10 +75,11 @@ _MEASURED_S = 5.0
 _LINGER_S = 10.0
 
 _WHOLE_TURN = range(_TURN_REQUESTS)
-_NOT_MUTED = MuteState.NOT_MUTED
-_MUTED = MuteState.MUTED
-_REQUEST_RECEIVED = MuteEvent.REQUEST_RECEIVED
-_RESPONSE_SENT = MuteEvent.RESPONSE_SENT
+# A request was answered: what remains of a connection's holds.
+_AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
+# Between two requests these end a connection's turn. A stream that is held for another reason takes what it has read already.
+_ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
+_MUTED = RESPONSE_PENDING | THROTTLED
 
 
 @attrs.frozen
@@ -214,7 +225,9 @@ class Processor:
         self.submit(self._begin_draining, None, None)
 
     def _begin_draining(self, _: None, __: None) -> None:
-        self._draining = True
+        for connection in self.connections:
+            connection.holds |= DRAINING
+        self._draining = True  # last: `drained` looks at it first
 
     def _refuse_new(self) -> None:
         with self._new_lock:
@@ -267,6 +280,7 @@ class Processor:
                     frame_max=new.frame_max,
                     last_active=self._clock.monotonic(),
                     received=ReceiveBuffer(self._memory),
+                    holds=DRAINING if self._draining else 0,
                 )
                 self._set_interest(connection, READ)  # the system has a bound on these, too
             except Exception as error:  # the seam: a service that can't take one connection may take the next
@@ -362,10 +376,9 @@ class Processor:
         for connection in list(self.connections):
             quiet = now - connection.last_active
             # What its peer does not read is no reason to keep a connection.
-            working = (
-                connection.in_flight is not None and not connection.response_unsent and not connection.close_when_sent
-            )
-            kept = connection.keep and not connection.close_when_sent
+            holds = connection.holds
+            working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
+            kept = connection.keep and not holds & CLOSING
             if quiet > idle_max and not working and not kept:
                 self.stats.idle_closed += 1
                 self._disconnect(connection)
@@ -424,7 +437,7 @@ class Processor:
             if connection.outgoing_bytes <= self._high_water:
                 self._answered(connection)
             else:
-                connection.response_unsent = True
+                connection.holds |= RESPONSE_UNSENT
         else:
             assert connection.session.in_flight_max == 0, "a request was answered twice"
 
@@ -437,10 +450,8 @@ class Processor:
     def close_connection(self, request: Request, _: None = None) -> None:
         """Close once what was queued before has been sent."""
         connection: ProcessorConnection = request.connection  # type: ignore[assignment]
-        if connection.closed:
-            return
-        connection.close_when_sent = True
-        self._mark_dirty(connection)
+        if not connection.closed:
+            self._start_closing(connection)
 
     def hand_over(self, request: Request, handover: Handover) -> None:
         """A request that was parked goes to a handler."""
@@ -472,8 +483,8 @@ class Processor:
     def throttle(self, connection: ProcessorConnection, event: MuteEvent) -> None:
         """A quota's mute begins or ends."""
         if not connection.closed:
-            connection.mute_state = next_state(connection.mute_state, event)
-            self._maybe_unmute(connection)
+            connection.holds = next_holds(connection.holds, event)
+            self._go_on_if_unmuted(connection)
 
     def _mark_dirty(self, connection: ProcessorConnection) -> None:
         if not connection.dirty:
@@ -484,15 +495,15 @@ class Processor:
 
     def _answered(self, connection: ProcessorConnection) -> None:
         connection.in_flight = None
-        connection.response_unsent = False
-        connection.mute_state = next_state(connection.mute_state, _RESPONSE_SENT)
-        self._maybe_unmute(connection)
+        connection.holds &= _AFTER_RESPONSE
+        self._go_on_if_unmuted(connection)
 
-    def _maybe_unmute(self, connection: ProcessorConnection) -> None:
-        if connection.mute_state is not _MUTED:
-            return
-        connection.mute_state = _NOT_MUTED
-        if connection is not self._dispatching and (connection.received.held or not connection.interest & READ):
+    def _go_on_if_unmuted(self, connection: ProcessorConnection) -> None:
+        if (
+            connection is not self._dispatching
+            and not connection.holds & _MUTED
+            and (connection.received.held or not connection.interest & READ)
+        ):
             self._run_later(connection)
 
     def _run_later(self, connection: ProcessorConnection) -> None:
@@ -500,24 +511,13 @@ class Processor:
             connection.runnable = True
             self._runnable.append(connection)
 
-    def _receptive(self, connection: ProcessorConnection) -> bool:
-        return (
-            not connection.closed
-            and connection.mute_state is _NOT_MUTED
-            and connection.writable
-            and connection.held is None
-            and not connection.waits_for_memory
-            and not connection.close_when_sent
-            and not self._draining
-        )
-
     def _resume(self, connection: ProcessorConnection) -> None:
         """Unmuted, writable again, given memory or its turn: go on where it stopped."""
-        if not self._receptive(connection):
+        if connection.holds != 0:
             return
         if connection.received.held:
             self._dispatch_own(connection)
-            if not self._receptive(connection):
+            if connection.holds != 0:
                 return
         if not connection.finished:
             self._set_interest(connection, connection.interest | READ)
@@ -538,7 +538,7 @@ class Processor:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _receive(self, connection: ProcessorConnection) -> None:
-        if not self._receptive(connection):
+        if connection.holds:
             # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
             try:
                 finished = connection.socket.at_eof()
@@ -582,7 +582,7 @@ class Processor:
             self._dispatch_own(connection)
             return
         consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
-        if consumed < got and not connection.closed and not connection.close_when_sent:
+        if consumed < got and not connection.holds & CLOSING:
             try:
                 own.keep(self._receive_view[consumed:got], self._room_came)
             except MemoryError as error:
@@ -614,11 +614,11 @@ class Processor:
         self._dispatching = connection
         try:
             for _ in self._turn:
-                if start >= end or connection.mute_state is not _NOT_MUTED:
+                if start >= end or connection.holds & _ENDS_TURN:
                     break
                 if connection.outgoing_bytes > high_water:
                     self._flush(connection)
-                    if connection.closed or not connection.writable:
+                    if connection.holds & (CLOSING | UNWRITABLE):
                         break
                 frame = view[start:end]
                 size = session.frame_size(frame)
@@ -640,7 +640,7 @@ class Processor:
                 self.stats.requests += 1
                 if sequential:
                     connection.in_flight = request
-                    connection.mute_state = next_state(connection.mute_state, _REQUEST_RECEIVED)
+                    connection.holds |= RESPONSE_PENDING
                 prepared = service.inline(request)
                 if type(prepared) is not Handover:
                     self.stats.inline += 1
@@ -669,20 +669,16 @@ class Processor:
                     if not self._channel.offer((service, request), self._room_came):
                         self._hold(connection, request)
                         break
-                if connection.close_when_sent:
-                    break
             else:
                 self._run_later(connection)
         except ProtocolError as error:
             self.stats.protocol_errors += 1
             log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
             # What was answered before the nonsense came is still sent.
-            connection.close_when_sent = True
-            self._mark_dirty(connection)
+            self._start_closing(connection)
         except Exception as error:  # the seam: what one connection sends never ends the processor
             log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
-            connection.close_when_sent = True
-            self._mark_dirty(connection)
+            self._start_closing(connection)
         finally:
             self._dispatching = None
         if taken and not shared:
@@ -707,7 +703,7 @@ class Processor:
     def _peer_finished(self, connection: ProcessorConnection) -> None:
         """Its peer sends nothing more. It may read on: what came whole is answered, in order, before we close."""
         self._set_interest(connection, connection.interest & ~READ)
-        if not connection.session.in_flight_max or connection.close_when_sent:
+        if not connection.session.in_flight_max or connection.holds & CLOSING:
             self._finish(connection)  # what is pushed has no end, so nobody waits for the end of it
             return
         connection.finished = True
@@ -724,19 +720,19 @@ class Processor:
     def _finish(self, connection: ProcessorConnection) -> None:
         """Close as soon as what is queued has been sent."""
         if connection.outgoing:
-            connection.close_when_sent = True
+            self._start_closing(connection)
             self._set_interest(connection, connection.interest & ~READ)
-            self._mark_dirty(connection)
         else:
             self._disconnect(connection)
 
     def _hold(self, connection: ProcessorConnection, request: Request) -> None:
         """The channel has no room for the request now."""
         connection.held = request
+        connection.holds = next_holds(connection.holds, MuteEvent.CHANNEL_REFUSED)
         self._channel_waiters.setdefault(request.lane, deque()).append(connection)
 
     def _wait_for_memory(self, connection: ProcessorConnection) -> None:
-        connection.waits_for_memory = True
+        connection.holds = next_holds(connection.holds, MuteEvent.MEMORY_REFUSED)
         self._memory_waiters.append(connection)
         self._set_interest(connection, connection.interest & ~READ)
 
@@ -750,6 +746,7 @@ class Processor:
                     if not self._channel.offer((connection.service, request), self._room_came):
                         break
                     connection.held = None
+                    connection.holds = next_holds(connection.holds, MuteEvent.CHANNEL_ACCEPTED)
                     if connection.session.in_flight_max == 0:
                         self._run_later(connection)
                 waiters.popleft()
@@ -768,7 +765,7 @@ class Processor:
             if not none_left[completes]:
                 try:
                     if own.make_room(connection.frame_size, self._room_came):
-                        connection.waits_for_memory = False
+                        connection.holds = next_holds(connection.holds, MuteEvent.MEMORY_GRANTED)
                         self._run_later(connection)
                         continue
                 except MemoryError as error:
@@ -820,11 +817,12 @@ class Processor:
 
     def _keeps_us_waiting(self, connection: ProcessorConnection) -> bool:
         """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
-        if not connection.received.held or connection.waits_for_memory:
+        holds = connection.holds
+        if not connection.received.held or holds & MEMORY_SHORT:
             return False
         if connection.outgoing:
-            return connection.in_flight is None or connection.response_unsent
-        return connection.received.pending > 0 and connection.in_flight is None and self._receptive(connection)
+            return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
+        return connection.received.pending > 0 and not holds
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -853,20 +851,21 @@ class Processor:
             self.stats.bytes_out += before - left
             connection.last_active = self._now
         if done:
-            if connection.close_when_sent:
+            if connection.holds & CLOSING:
                 self._disconnect(connection)
                 return
             if connection.interest & WRITE:
                 self._set_interest(connection, connection.interest & ~WRITE)
-            if connection.response_unsent:
+            if connection.holds & RESPONSE_UNSENT:
                 self._answered(connection)
         else:
             self._set_interest(connection, connection.interest | WRITE)
         high_water = self._high_water if connection.session.in_flight_max else self._settings.high_water_bytes
-        if connection.writable:
-            connection.writable = left <= high_water
+        if not connection.holds & UNWRITABLE:
+            if left > high_water:
+                connection.holds |= UNWRITABLE
         elif left <= min(self._settings.low_water_bytes, high_water):
-            connection.writable = True
+            connection.holds &= ~UNWRITABLE
             self._run_later(connection)
             try:
                 connection.service.writable(connection)
@@ -876,10 +875,16 @@ class Processor:
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
+    def _start_closing(self, connection: ProcessorConnection) -> None:
+        """Take nothing more, and disconnect once what is queued has been sent."""
+        connection.holds |= CLOSING
+        self._mark_dirty(connection)
+
     def _disconnect(self, connection: ProcessorConnection) -> None:
         if connection.closed:
             return
         connection.closed = True
+        connection.holds |= CLOSING
         self._set_interest(connection, 0)
         connection.socket.close()
         self.connections.pop(connection, None)

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from broker.network.mute import Hold
 from broker.network.service import Connection, Outbox
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
@@ -154,6 +155,17 @@ class ReactorMachine(RuleBasedStateMachine):
         assert len(self.stage.channel) <= 1
         # The pool, a first buffer of each connection that was read from when there was a little left, and one that grew.
         assert self.stage.memory.in_use <= 6 * 1024 + 2 * 4352 + 2 * 12_288 + 1024
+
+    @invariant()
+    def holds_say_what_the_connections_wait_for(self) -> None:
+        for bench in self.benches:
+            for connection in bench.processor.connections:
+                holds = Hold(connection.holds)
+                assert bool(holds & Hold.RESPONSE_PENDING) == (connection.in_flight is not None)
+                assert bool(holds & Hold.CHANNEL_FULL) == (connection.held is not None)
+                assert not holds & Hold.RESPONSE_UNSENT or holds & Hold.RESPONSE_PENDING
+                assert bool(holds & Hold.MEMORY_SHORT) == (connection in bench.processor._memory_waiters)
+                assert connection.writable == (not holds & Hold.UNWRITABLE)
 
     def teardown(self) -> None:
         try:

@@ -13,7 +13,7 @@ import pytest
 
 from broker.network import processor as processor_module
 from broker.network.connection import ProcessorConnection
-from broker.network.mute import MuteState
+from broker.network.mute import MuteState, mute_state
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Handover, Outbox, Peer, Request
 from broker.runtime.disk import SystemDisk
@@ -49,7 +49,7 @@ def test_a_pooled_request_mutes_until_its_answer_and_those_behind_it_wait(bench:
     b.settle(handling=False)
     assert b.service.handled == []
     assert len(b.channel) == 1
-    assert b.connection_of(client).mute_state is MuteState.MUTED_AND_RESPONSE_PENDING
+    assert mute_state(b.connection_of(client).holds) is MuteState.MUTED_AND_RESPONSE_PENDING
     assert b.handle()
     b.settle(handling=False)
     assert client.frames == [(b"p", b"1"), (b"e", b"2")]
@@ -57,7 +57,7 @@ def test_a_pooled_request_mutes_until_its_answer_and_those_behind_it_wait(bench:
     assert b.handle()
     b.settle(handling=False)
     assert client.frames == [(b"p", b"1"), (b"e", b"2"), (b"p", b"3"), (b"e", b"4")]
-    assert b.connection_of(client).mute_state is MuteState.NOT_MUTED
+    assert mute_state(b.connection_of(client).holds) is MuteState.NOT_MUTED
 
 
 @pytest.mark.parametrize("park", [b"h", b"H"])
@@ -540,7 +540,7 @@ def test_a_throttled_connection_is_answered_but_not_read_until_its_throttle_ends
     client.send(frame(b"e", b"3"))
     b.settle()
     assert client.frames == [(b"t", b"1")]
-    assert b.connection_of(client).mute_state is MuteState.MUTED_AND_THROTTLED
+    assert mute_state(b.connection_of(client).holds) is MuteState.MUTED_AND_THROTTLED
     connection, outbox = b.service.throttled.pop()
     outbox.end_throttling(connection)
     b.until(lambda: len(client.frames) == 3)
@@ -555,10 +555,10 @@ def test_a_throttle_that_ends_before_the_answer_leaves_it_muted_for_the_answer(b
     b.settle()
     b.outbox.start_throttling(connection)
     b.settle()
-    assert connection.mute_state is MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING
+    assert mute_state(connection.holds) is MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING
     b.outbox.end_throttling(connection)
     b.settle()
-    assert connection.mute_state is MuteState.MUTED_AND_RESPONSE_PENDING
+    assert mute_state(connection.holds) is MuteState.MUTED_AND_RESPONSE_PENDING
     assert client.frames == []
     answer_parked(b)
     b.until(lambda: len(client.frames) == 2)

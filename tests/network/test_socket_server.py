@@ -13,6 +13,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.network import processor as processor_module
 from broker.network.connection import ProcessorConnection
+from broker.network.mute import MEMORY_SHORT
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Outbox
 from broker.network.socket_server import Binding, SocketServer
@@ -215,7 +216,9 @@ def test_memory_returned_on_one_processor_wakes_another_that_sleeps() -> None:
         holder.send(frame(b"e", b"x" * MIB)[: MIB // 2])
         served.until(lambda: served.server.memory.in_use > 300_000)  # it has grown beyond the end: nobody else may
         waits.send(frame(b"e", b"at last" * 20_000))
-        served.until(lambda: any(c.waits_for_memory for p in served.server.processors for c in p.connections.copy()))
+        served.until(
+            lambda: any(c.holds & MEMORY_SHORT for p in served.server.processors for c in p.connections.copy())
+        )
         assert waits.frames == []
         holder.abort()
         served.until(lambda: waits.frames, "nobody was woken for the memory")

@@ -18,7 +18,6 @@ from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
-from broker.network.mute import MuteState
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.shuffle.partition.result_partition import ResultPartition
@@ -82,14 +81,6 @@ def _durable_too_far(_: Any) -> Any:
             state.durable_offset = state.log_end_offset  # also what was written while the fsync ran
 
     return flush_to
-
-
-def _forgotten_unmute(_: Any) -> Any:
-    def maybe_unmute(self: Processor, connection: Any) -> None:
-        if connection.mute_state == MuteState.MUTED:
-            connection.mute_state = MuteState.NOT_MUTED  # and nobody goes on with it
-
-    return maybe_unmute
 
 
 def _lost_wakeup(_: Any) -> Any:
@@ -290,7 +281,7 @@ _ALL = [
         _commit_before_written,
         scene="groups",
     ),
-    Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_maybe_unmute", _forgotten_unmute),
+    Bug("forgotten_unmute", "a connection is unmuted and not resumed", Processor, "_go_on_if_unmuted", _uncounted),
     Bug("lost_wakeup", "work is left in a processor's inbox without ringing", Processor, "submit", _lost_wakeup),
     Bug("append_wakes_nobody", "parked fetches are not told of an append", Watchers, "wake", _uncounted),
     Bug("responses_out_of_order", "requests of a connection run at once", KafkaSession, "in_flight_max", lambda _: 0),
