@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import attrs
 
 from broker.log import get_logger
-from broker.network.processor import NewConnection, Processor
+from broker.network.new_connection import NewConnection, Receiver
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Peer, Service
 from broker.runtime.clock import Clock
@@ -44,7 +44,7 @@ class Acceptor:
         self._quotas = quotas
         self._poller = poller
         self._clock = clock
-        self._processors: Sequence[Processor] = ()
+        self._processors: Sequence[Receiver] = ()
         self._next = 0
         self._held: NewConnection | None = None
         self._listening = False
@@ -53,7 +53,7 @@ class Acceptor:
         self.accepted = 0
         self.refused = 0
 
-    def deal_to(self, processors: Sequence[Processor]) -> None:
+    def deal_to(self, processors: Sequence[Receiver]) -> None:
         """From any thread: use these processors from now on (one assignment: the acceptor reads it once per connection)."""
         self._processors = tuple(processors)
         self._poller.wakeup()

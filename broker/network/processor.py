@@ -33,21 +33,20 @@ from broker.network.mute import (
     MuteEvent,
     next_holds,
 )
+from broker.network.new_connection import NewConnection, NewConnectionQueue
 from broker.network.quota import ConnectionQuotas
 from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
-from broker.network.service import Handover, Outbox, Part, Peer, Request, Service
+from broker.network.service import Handover, Outbox, Part, Request
 from broker.network.unsent import Unsent
 from broker.runtime.clock import Clock
-from broker.runtime.net import WOULD_BLOCK, Socket
+from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ, WRITE, Poller, Ready
-from broker.runtime.threads import Lock, Threads
+from broker.runtime.threads import Threads
 from protocol.errors import ProtocolError
 
 log = get_logger("network")
 
-# 20: Kafka's connection queue size of a processor.
-_NEW_CONNECTIONS_MAX = 20
 # One read. Small requests of many connections share this buffer; a frame that does not fit moves to one of its own.
 _RECEIVE_BYTES = 256 * 1024
 # How long to sleep at most (s) when nothing happens: idle expiry and stalled senders are looked at this often.
@@ -80,16 +79,6 @@ _AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
 # Between two requests these end a connection's turn. A stream that is held for another reason takes what it has read already.
 _ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
 _MUTED = RESPONSE_PENDING | THROTTLED
-
-
-@attrs.frozen
-class NewConnection:
-    """What the acceptor hands over."""
-
-    socket: Socket
-    peer: Peer
-    service: Service
-    frame_max: int
 
 
 @attrs.frozen
@@ -169,10 +158,8 @@ class Processor:
         self._outbox = outbox
         self._quotas = quotas
         self._on_room = on_room
-        self._new: deque[NewConnection] = deque()
-        self._new_lock = Lock()  # between offers and their end
-        self._refusing = False
-        self._turned_away = False
+        self._arrivals = NewConnectionQueue()
+        self._new = self._arrivals.waiting
         self._inbox: deque[_Work] = deque()
         self._dirty: list[ProcessorConnection] = []  # have something to send
         self._runnable: deque[ProcessorConnection] = (
@@ -200,11 +187,8 @@ class Processor:
 
     def offer(self, new: NewConnection) -> bool:
         """Take a new connection; False if the queue of them is full or the processor is being shut down."""
-        with self._new_lock:
-            if len(self._new) >= _NEW_CONNECTIONS_MAX or self._refusing:
-                self._turned_away = True
-                return False
-            self._new.append(new)
+        if not self._arrivals.offer(new):
+            return False
         self._poller.wakeup()
         return True
 
@@ -221,17 +205,13 @@ class Processor:
 
     def drain(self) -> None:
         """Take no further request or connection; what is in flight is answered."""
-        self._refuse_new()
+        self._arrivals.close()
         self.submit(self._begin_draining, None, None)
 
     def _begin_draining(self, _: None, __: None) -> None:
         for connection in self.connections:
             connection.holds |= DRAINING
         self._draining = True  # last: `drained` looks at it first
-
-    def _refuse_new(self) -> None:
-        with self._new_lock:
-            self._refusing = True
 
     @property
     def drained(self) -> bool:
@@ -289,9 +269,7 @@ class Processor:
                 new.socket.close()
                 continue
             self.connections[connection] = None
-        with self._new_lock:
-            turned_away, self._turned_away = self._turned_away, False
-        if turned_away:
+        if self._arrivals.turned_away():
             self._on_room()
 
     def process_new_responses(self) -> None:
@@ -407,7 +385,7 @@ class Processor:
         """Close everything. On the processor's thread, or when it has ended."""
         self._ident = self._get_ident()
         self._draining = True
-        self._refuse_new()
+        self._arrivals.close()
         for connection in list(self.connections):
             self._disconnect(connection)
         while self._new:

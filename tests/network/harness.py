@@ -17,8 +17,9 @@ from broker.network import memory_pool, processor, receive_buffer
 from broker.network.connection import ProcessorConnection
 from broker.network.handler_pool import Handler
 from broker.network.memory_pool import MemoryPool
+from broker.network.new_connection import NewConnection
 from broker.network.outbox import ProcessorOutbox
-from broker.network.processor import NewConnection, Processor, ProcessorSettings
+from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Peer

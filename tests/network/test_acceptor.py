@@ -7,7 +7,7 @@ import pytest
 
 from broker.network import acceptor as acceptor_module
 from broker.network.acceptor import Acceptor, Endpoint
-from broker.network.processor import NewConnection
+from broker.network.new_connection import NewConnection
 from broker.network.quota import ConnectionQuotas
 from broker.runtime import system_runtime
 from broker.runtime.net import Exhausted

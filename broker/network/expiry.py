@@ -1,0 +1,170 @@
+"""Which connections of a processor are closed without their client having asked: idle, abandoned, slow or too many.
+
+On the processor's thread, about once a second (`Processor.close_excess_connections`). Closing itself is the processor's.
+
+A peer is slow if it holds memory and moves too little of it, in either direction. That costs it its connection only while
+memory for requests is short, or while the answers that wait in memory are too many over all processors of the plane.
+"""
+
+from collections.abc import Callable, Collection
+
+from broker.log import get_logger
+from broker.network.connection import ProcessorConnection
+from broker.network.memory_pool import MemoryPool
+from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT
+from broker.network.quota import ConnectionQuotas
+from broker.network.unsent import Unsent
+
+log = get_logger("network")
+
+# A connection that has been quiet for so long (s) does not keep memory for its next frame.
+_KEEP_MEMORY_S = 1.0
+# While answers in memory are too many over all connections, each connection may have so many bytes of them.
+_UNSENT_BYTES = 16 * 1024
+# While memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it holds
+# within 30 s (the request.timeout.ms of Kafka's clients: a slower one has given up by then).
+_SLOWEST_BYTES_S = 16 * 1024
+_FILL_WITHIN_S = 30.0
+# The speed is measured over so long (s): a client's hiccup, such as a garbage collection, must not cost it its connection.
+_MEASURED_S = 5.0
+# A peer that has closed its sending side may be waiting for an answer or may have gone: the two look the same. After so long
+# (s) without anything to send to it, it counts as gone.
+_LINGER_S = 10.0
+
+
+class Expiry:
+    """``high_water_bytes``: what one connection may have queued before its next request is put off. Read by the processor."""
+
+    def __init__(
+        self,
+        number: int,
+        connections: Collection[ProcessorConnection],
+        disconnect: Callable[[ProcessorConnection], None],
+        *,
+        idle_max_s: float,
+        high_water_bytes: int,
+        memory: MemoryPool,
+        unsent: Unsent,
+        quotas: ConnectionQuotas,
+    ) -> None:
+        """``connections``: the processor's own, which ``disconnect`` removes from. ``number``: the processor's."""
+        self.high_water_bytes = high_water_bytes
+        self._usual_high_water_bytes = high_water_bytes
+        self._number = number
+        self._connections = connections
+        self._disconnect = disconnect
+        self._idle_max_s = idle_max_s
+        self._memory = memory
+        self._unsent = unsent
+        self._quotas = quotas
+        # Of the peers that hold memory: how far each had come, in bytes, and when.
+        self._progress: dict[ProcessorConnection, tuple[int, float]] = {}
+
+    def close_quiet(self, now: float) -> int:
+        """Close idle and abandoned connections, and take back memory that quiet ones keep. Returns how many were idle."""
+        idle = 0
+        for connection in list(self._connections):
+            quiet_s = now - connection.last_active
+            holds = connection.holds
+            # An answer that the peer does not read is no reason to keep a connection.
+            working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
+            kept = connection.keep and not holds & CLOSING
+            if quiet_s > self._idle_max_s and not working and not kept:
+                idle += 1
+                self._disconnect(connection)
+            elif _is_abandoned(connection, quiet_s):
+                self._disconnect(connection)
+            elif (
+                quiet_s > _KEEP_MEMORY_S
+                and connection.received.held
+                and not connection.received.pending
+                and not working
+            ):
+                connection.received.release()
+        return idle
+
+    def close_slow(self, now: float) -> None:
+        """Measure the answers that wait in memory, set ``high_water_bytes``, and close slow peers while memory is short."""
+        self._measure_unsent()
+        too_much_unsent = self.high_water_bytes != self._usual_high_water_bytes
+        if self._memory.short or too_much_unsent:  # those who wait for memory may be on another processor
+            self._close_slow(now, too_much_unsent)
+        elif self._progress:
+            self._progress = {}
+
+    def close_excess(self) -> None:
+        """Close those that have been quiet longest while there are more connections than allowed (the limit was lowered)."""
+        if not self._quotas.excess:
+            return
+        for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active):
+            if not self._quotas.evict(connection.peer.host):
+                break
+            connection.counted = False
+            self._disconnect(connection)
+
+    def _measure_unsent(self) -> None:
+        self._unsent.report(self._number, sum(map(_unsent_bytes, self._connections)))
+        usual = self._usual_high_water_bytes
+        self.high_water_bytes = min(usual, _UNSENT_BYTES) if self._unsent.too_much else usual
+
+    def _close_slow(self, now: float, too_much_unsent: bool) -> None:
+        """The largest and slowest first, until memory is no longer short."""
+        before, self._progress = self._progress, {}
+        slow: list[tuple[float, ProcessorConnection]] = []
+        for connection in self._connections:
+            held_bytes = connection.received.size if _holds_memory_idly(connection) else 0
+            if too_much_unsent:
+                held_bytes += _unsent_bytes(connection)
+            if not held_bytes:
+                continue
+            # Grows with every byte that passes, in either direction.
+            progress = connection.received.pending - connection.outgoing_bytes
+            mark, since = before.get(connection, (progress, now))
+            elapsed_s = now - since
+            if progress < mark:  # another frame or response
+                mark, since = progress, now
+            elif elapsed_s >= _MEASURED_S:
+                bytes_s = (progress - mark) / elapsed_s
+                if bytes_s < max(_SLOWEST_BYTES_S, held_bytes / _FILL_WITHIN_S):
+                    slow.append((held_bytes / (bytes_s + 1), connection))
+                else:
+                    mark, since = progress, now
+            self._progress[connection] = mark, since
+        slow.sort(key=_first, reverse=True)
+        for _, connection in slow:
+            if not self._memory.short and not self._unsent.too_much:
+                break
+            log.info("slow_peer_closed", peer=connection.peer.host)
+            self._disconnect(connection)
+            if too_much_unsent:
+                self._measure_unsent()
+
+
+def _last_active(connection: ProcessorConnection) -> float:
+    return connection.last_active
+
+
+def _first(pair: tuple[float, ProcessorConnection]) -> float:
+    return pair[0]
+
+
+def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:
+    """Whether the peer has gone, as far as that can be told where the poller does not watch the connection."""
+    if connection.finished and quiet_s > _LINGER_S and not connection.outgoing:
+        return True
+    return not connection.interest and connection.socket.broken()
+
+
+def _unsent_bytes(connection: ProcessorConnection) -> int:
+    """Bytes of answers in memory. What a service pushes is not counted: the service bounds it itself."""
+    return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
+
+
+def _holds_memory_idly(connection: ProcessorConnection) -> bool:
+    """It holds request memory, and its peer has to act: read a response, or send the rest of a request."""
+    holds = connection.holds
+    if not connection.received.held or holds & MEMORY_SHORT:
+        return False
+    if connection.outgoing:
+        return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
+    return connection.received.pending > 0 and not holds
