@@ -1,15 +1,16 @@
 """Why a connection is not read from: its holds, as one table. Kafka's channel mute states are names for some of them.
 
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
-it and takes requests out of what it has read. Only the connection's processor sets and clears the bits:
+it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
+methods named here, which are `Processor`'s, or in the two lists of `waiters.py`:
 
 | hold | set by | cleared by | reason |
 |---|---|---|---|
 | RESPONSE_PENDING | REQUEST_RECEIVED, `_dispatch` | RESPONSE_SENT, `_answered` | The session takes one request at a time. |
 | RESPONSE_UNSENT | RESPONSE_QUEUED, `send` | RESPONSE_SENT, `_answered` | Its response lies above the high-water mark. |
 | THROTTLED | THROTTLE_STARTED, `throttle` | THROTTLE_ENDED, `throttle` | The client has used up a quota. |
-| CHANNEL_FULL | CHANNEL_REFUSED, `_hold` | CHANNEL_ACCEPTED, `_retry_waiters` | A request waits for the request channel. |
-| MEMORY_SHORT | MEMORY_REFUSED, `_wait_for_memory` | MEMORY_GRANTED, `_hand_out_memory` | A frame waits for request memory. |
+| CHANNEL_FULL | CHANNEL_REFUSED, `ChannelWaiters` | CHANNEL_ACCEPTED, `ChannelWaiters` | A request waits for a handler. |
+| MEMORY_SHORT | MEMORY_REFUSED, `MemoryWaiters` | MEMORY_GRANTED, `MemoryWaiters` | A frame waits for request memory. |
 | UNWRITABLE | HIGH_WATER_PASSED, `_flush` | LOW_WATER_REACHED, `_flush` | The peer does not read what is sent. |
 | DRAINING | DRAIN_STARTED, `_begin_draining` | never | The processor takes no further request. |
 | CLOSING | CLOSE_STARTED, `_start_closing` | never | It is closed, or will be once the queued bytes have left. |

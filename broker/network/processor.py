@@ -20,12 +20,12 @@ import attrs
 
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
+from broker.network.expiry import Expiry
 from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import (
     CLOSING,
     DRAINING,
-    MEMORY_SHORT,
     RESPONSE_PENDING,
     RESPONSE_UNSENT,
     THROTTLED,
@@ -39,6 +39,7 @@ from broker.network.receive_buffer import SMALL_BYTES, ReceiveBuffer
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Handover, Outbox, Part, Request
 from broker.network.unsent import Unsent
+from broker.network.waiters import ChannelWaiters, MemoryWaiters
 from broker.runtime.clock import Clock
 from broker.runtime.net import WOULD_BLOCK
 from broker.runtime.poller import READ, WRITE, Poller, Ready
@@ -61,17 +62,6 @@ _TURN_REQUESTS = 128
 _TURN_S = 0.002
 _STEP_REQUESTS = 1024
 _LEAST_TURN_REQUESTS = 4
-# A connection may have so many bytes of answers in memory while all together have too many.
-_UNSENT_BYTES = 16 * 1024
-# While request memory is short, a peer that holds some has to move so many bytes a second, and as many as would fill what it
-# holds within 30 s (the request.timeout.ms of Kafka's clients: who is slower has given up by then). Else it is dropped.
-_SLOWEST_BYTES_S = 16 * 1024
-_FILL_WITHIN_S = 30.0
-# Over so long (s) that is measured: a client's hiccup, a garbage collection say, must not cost it its connection.
-_MEASURED_S = 5.0
-# A peer that has closed its sending side may wait for an answer, or may be gone altogether: nothing tells one from the other.
-# Without anything to send to it for so long (s), it is taken for gone.
-_LINGER_S = 10.0
 
 _WHOLE_TURN = range(_TURN_REQUESTS)
 # A request was answered: what remains of a connection's holds.
@@ -98,26 +88,6 @@ class ProcessorStats:
     bytes_out: int = 0
     protocol_errors: int = 0
     idle_closed: int = 0
-
-
-def _last_active(connection: ProcessorConnection) -> float:
-    return connection.last_active
-
-
-def _has_left(connection: ProcessorConnection, quiet: float) -> bool:
-    """Its peer is gone, as far as that can be told of one that the poller does not watch."""
-    if connection.finished and quiet > _LINGER_S and not connection.outgoing:
-        return True
-    return not connection.interest and connection.socket.broken()
-
-
-def _unsent(connection: ProcessorConnection) -> int:
-    """Bytes of answers in memory. What is pushed is not counted: its service has a bound for it, and knows when to stop."""
-    return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
-
-
-def _first(pair: tuple[float, ProcessorConnection]) -> float:
-    return pair[0]
 
 
 # What other threads may ask for: a method of this processor and its two arguments.
@@ -165,13 +135,19 @@ class Processor:
         self._runnable: deque[ProcessorConnection] = (
             deque()
         )  # have bytes that may hold a whole frame, and are not muted any more
-        # By lane: where one lane is full, there may be room for what is in another one or in none.
-        self._channel_waiters: dict[str | None, deque[ProcessorConnection]] = {}
-        self._memory_waiters: deque[ProcessorConnection] = deque()
+        self._channel_waiters = ChannelWaiters(channel, self._room_came, self._run_later)
+        self._memory_waiters = MemoryWaiters(self._room_came, self._run_later, self._refuse_memory)
+        self._expiry = Expiry(
+            number,
+            self.connections,
+            self._disconnect,
+            idle_max_s=settings.idle_max_s,
+            high_water_bytes=settings.high_water_bytes,
+            memory=memory,
+            unsent=unsent,
+            quotas=quotas,
+        )
         self._room = False  # set from other threads: the channel or the pool has room again
-        self._progress: dict[
-            ProcessorConnection, tuple[int, float]
-        ] = {}  # of peers that hold memory: bytes, and since when
         self._high_water = settings.high_water_bytes
         self._turn = _WHOLE_TURN
         # Frames of connections that are gone, and of streams, which handlers are still reading: counted until they are done.
@@ -287,7 +263,8 @@ class Processor:
             self._flush_dirty()
         if self._room:
             self._room = False
-            self._retry_waiters()
+            self._channel_waiters.retry()
+            self._memory_waiters.retry()
         if self._runnable:
             for _ in range(len(self._runnable)):  # those that become runnable meanwhile come after the sockets
                 connection = self._runnable.popleft()
@@ -349,35 +326,13 @@ class Processor:
         now = self._now
         if now < self._next_sweep:
             return
-        idle_max = self._settings.idle_max_s
-        self._next_sweep = now + min(_NAP_S, idle_max / 4)
-        for connection in list(self.connections):
-            quiet = now - connection.last_active
-            # What its peer does not read is no reason to keep a connection.
-            holds = connection.holds
-            working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
-            kept = connection.keep and not holds & CLOSING
-            if quiet > idle_max and not working and not kept:
-                self.stats.idle_closed += 1
-                self._disconnect(connection)
-            elif _has_left(connection, quiet):
-                self._disconnect(connection)
-            elif quiet > _NAP_S and connection.received.held and not connection.received.pending and not working:
-                connection.received.release()
-        self._measure_unsent()
-        unread = self._high_water != self._settings.high_water_bytes
-        if self._memory.short or unread:  # for whomever: those who wait may be elsewhere
-            self._drop_slow(now, unread)
-        elif self._progress:
-            self._progress = {}
+        self._next_sweep = now + min(_NAP_S, self._settings.idle_max_s / 4)
+        self.stats.idle_closed += self._expiry.close_quiet(now)
+        self._expiry.close_slow(now)
+        self._high_water = self._expiry.high_water_bytes
         for request in [each for each in self._lent if each.done]:
             self.give_back(request)
-        if self._quotas.excess:
-            for connection in sorted((c for c in self.connections if c.in_flight is None), key=_last_active):
-                if not self._quotas.evict(connection.peer.host):
-                    break
-                connection.counted = False
-                self._disconnect(connection)
+        self._expiry.close_excess()
         if not self._memory.in_use:
             self._memory.trim()
 
@@ -438,7 +393,7 @@ class Processor:
             return
         request.lane, request.prepared = handover.lane, handover.prepared
         if not self._channel.offer((connection.service, request), self._room_came):
-            self._hold(connection, request)
+            self._channel_waiters.add(connection, request)
 
     def push(self, connection: ProcessorConnection, parts: Sequence[Part]) -> None:
         """Bytes that answer nothing."""
@@ -645,7 +600,7 @@ class Processor:
                     request.done = False
                     request.lane, request.prepared = prepared.lane, prepared.prepared
                     if not self._channel.offer((service, request), self._room_came):
-                        self._hold(connection, request)
+                        self._channel_waiters.add(connection, request)
                         break
             else:
                 self._run_later(connection)
@@ -703,104 +658,9 @@ class Processor:
         else:
             self._disconnect(connection)
 
-    def _hold(self, connection: ProcessorConnection, request: Request) -> None:
-        """The channel has no room for the request now."""
-        connection.held = request
-        connection.holds = next_holds(connection.holds, MuteEvent.CHANNEL_REFUSED)
-        self._channel_waiters.setdefault(request.lane, deque()).append(connection)
-
     def _wait_for_memory(self, connection: ProcessorConnection) -> None:
-        connection.holds = next_holds(connection.holds, MuteEvent.MEMORY_REFUSED)
-        self._memory_waiters.append(connection)
+        self._memory_waiters.add(connection)
         self._set_interest(connection, connection.interest & ~READ)
-
-    def _retry_waiters(self) -> None:
-        """There is room in the request channel or the memory pool: let those who wait try again, in their order."""
-        for waiters in self._channel_waiters.values():
-            while waiters:
-                connection = waiters[0]
-                request = connection.held
-                if request is not None and not connection.closed:
-                    if not self._channel.offer((connection.service, request), self._room_came):
-                        break
-                    connection.held = None
-                    connection.holds = next_holds(connection.holds, MuteEvent.CHANNEL_ACCEPTED)
-                    if connection.session.in_flight_max == 0:
-                        self._run_later(connection)
-                waiters.popleft()
-        if self._memory_waiters:
-            self._hand_out_memory()
-
-    def _hand_out_memory(self) -> None:
-        """To those who wait for it, in their order, those first who will not ask again. Who gets none goes on waiting."""
-        waiting, self._memory_waiters = self._memory_waiters, deque()
-        none_left = [False, False]  # for frames that would have to grow again, and for those that would not
-        for connection in waiting:
-            if connection.closed:
-                continue
-            own = connection.received
-            completes = own.completes(connection.frame_size)
-            if not none_left[completes]:
-                try:
-                    if own.make_room(connection.frame_size, self._room_came):
-                        connection.holds = next_holds(connection.holds, MuteEvent.MEMORY_GRANTED)
-                        self._run_later(connection)
-                        continue
-                except MemoryError as error:
-                    self._refuse_memory(connection, error)
-                    continue
-                none_left[completes] = none_left[False] = True
-            self._memory_waiters.append(connection)
-
-    def _measure_unsent(self) -> None:
-        """While all connections together have too much to send in memory, none adds to more than a little."""
-        self._unsent.report(self.number, sum(map(_unsent, self.connections)))
-        high_water = self._settings.high_water_bytes
-        self._high_water = min(high_water, _UNSENT_BYTES) if self._unsent.too_much else high_water
-
-    def _drop_slow(self, now: float, unread: bool) -> None:
-        """Memory is short: of the peers that hold some and are slow, the largest and slowest go until it no longer is.
-
-        ``unread``: what is short is memory for answers.
-        """
-        before, self._progress = self._progress, {}
-        slow: list[tuple[float, ProcessorConnection]] = []
-        for connection in self.connections:
-            holds = connection.received.size if self._keeps_us_waiting(connection) else 0
-            if unread:
-                holds += _unsent(connection)
-            if not holds:
-                continue
-            # Grows with every byte that passes, in either direction.
-            progress = connection.received.pending - connection.outgoing_bytes
-            mark, since = before.get(connection, (progress, now))
-            elapsed = now - since
-            if progress < mark:  # another frame or response
-                mark, since = progress, now
-            elif elapsed >= _MEASURED_S:
-                rate = (progress - mark) / elapsed
-                if rate < max(_SLOWEST_BYTES_S, holds / _FILL_WITHIN_S):
-                    slow.append((holds / (rate + 1), connection))
-                else:
-                    mark, since = progress, now
-            self._progress[connection] = mark, since
-        slow.sort(key=_first, reverse=True)
-        for _, connection in slow:
-            if not self._memory.short and not self._unsent.too_much:
-                break
-            log.info("slow_peer_closed", peer=connection.peer.host)
-            self._disconnect(connection)
-            if unread:
-                self._measure_unsent()
-
-    def _keeps_us_waiting(self, connection: ProcessorConnection) -> bool:
-        """Holds memory, and it is its peer who must do something: read a response, or send the rest of a request."""
-        holds = connection.holds
-        if not connection.received.held or holds & MEMORY_SHORT:
-            return False
-        if connection.outgoing:
-            return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
-        return connection.received.pending > 0 and not holds
 
     # -- sending ------------------------------------------------------------------------------------------------------
 

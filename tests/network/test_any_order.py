@@ -164,7 +164,7 @@ class ReactorMachine(RuleBasedStateMachine):
                 assert bool(holds & Hold.RESPONSE_PENDING) == (connection.in_flight is not None)
                 assert bool(holds & Hold.CHANNEL_FULL) == (connection.held is not None)
                 assert not holds & Hold.RESPONSE_UNSENT or holds & Hold.RESPONSE_PENDING
-                assert bool(holds & Hold.MEMORY_SHORT) == (connection in bench.processor._memory_waiters)
+                assert bool(holds & Hold.MEMORY_SHORT) == (connection in bench.processor._memory_waiters.connections)
                 assert connection.writable == (not holds & Hold.UNWRITABLE)
 
     def teardown(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker.network import expiry
 from broker.network import processor as processor_module
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import MuteState, mute_state
@@ -730,7 +731,7 @@ def test_a_peer_that_has_closed_its_side_is_taken_for_gone_after_a_while(bench: 
     connection = b.connection_of(client)
     assert connection.finished
     assert not connection.closed
-    b.clock.now += processor_module._LINGER_S - 1
+    b.clock.now += expiry._LINGER_S - 1
     b.step(2)
     assert not connection.closed
     b.clock.now += 2

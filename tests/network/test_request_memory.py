@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.network import processor as processor_module
+from broker.network import expiry
 from broker.network.mute import MEMORY_SHORT
 from broker.network.service import Outbox
 from tests.network.echo import EchoService, frame
@@ -468,7 +468,7 @@ def test_memory_kept_for_the_next_large_frame_goes_back_after_a_quiet_moment(ben
     client.send(frame(b"e", b"x" * 3000))
     b.until(lambda: client.frames)
     assert b.memory.in_use > 0
-    b.clock.now += 2 * processor_module._NAP_S
+    b.clock.now += 2 * expiry._KEEP_MEMORY_S
     b.step(2)
     assert b.memory.in_use == 0
 
