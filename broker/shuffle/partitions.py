@@ -208,7 +208,7 @@ class Partitions:
     ) -> None:
         """On the spiller's thread."""
         if error is not None:
-            log.error("partition_not_stored", partition=str(partition.id), error=str(error))
+            log.error("partition_store_failed", partition=str(partition.id), error=str(error))
             self._give_way(partition)  # before the writer hears of it: its next attempt may win
             done(Refused(WriterErrorCode.STORAGE_ERROR, str(error)))
             self.fail(partition, f"the broker could not store the partition: {error}")

@@ -1,7 +1,10 @@
-"""The shuffle protocol as a ``Service`` of the reactor: sessions, and what each message sets going.
+"""The shuffle protocol as a ``Service`` of the reactor: sessions, and what each message does.
 
-All handling is inline on the connection's processor: every message is a few decisions over tables in memory. Files are the
-spiller's affair. Connections are never muted for requests (``in_flight_max`` 0): the flow control is the protocol's own credit.
+All handling is inline on the connection's processor, because every message is a few decisions over tables in memory; the
+spiller's thread writes the files. Connections are never muted for requests (``in_flight_max`` 0): the flow control is the
+protocol's own credit.
+
+Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py, tests/shuffle/test_bad_frames.py, tests/shuffle/test_many.py.
 """
 
 from functools import partial
@@ -48,14 +51,14 @@ log = get_logger("shuffle")
 
 _PUSH_BUFFER = int(WriterId.PUSH_BUFFER)
 _ADD_CREDIT = 6
-_ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # others have something behind them that is passed over
+_ADD_CREDIT_LENGTH = ADD_CREDIT_BYTES.to_bytes(4, "big")  # a longer frame has trailing bytes that are ignored
 _CREDITS_AT_A_TIME = 64
-# A reader of more subpartitions than this hints at a buffer size for all of the partition's.
+# A buffer size that a reader of more subpartitions than this asks for is passed on for all subpartitions of the partition.
 _HINTS_AT_ONCE = 64
 
 
 class ShuffleRequest(Request):
-    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is none."""
+    """A frame; it is parsed when it is handled, because its payload lies in it. ``error``: it is not a frame, and why."""
 
     __slots__ = ("error",)
 
@@ -72,14 +75,16 @@ class ShuffleSession:
         self._error: ProtocolError | None = None
 
     def frame_size(self, data: memoryview) -> int:
-        """A row of credits is taken as one: what it makes possible is then sent together."""
+        """Consecutive AddCredit frames are taken as one, so that the buffers which they allow are sent together."""
         try:
             size = frame_size(data)
             if size == ADD_CREDIT_BYTES:
                 size = messages.add_credits_size(data, _CREDITS_AT_A_TIME) or size
             return size
         except ProtocolError as error:
-            self._error = error  # all that has come is the frame, so that the peer hears what is wrong with it
+            self._error = (
+                error  # what has come so far counts as a frame, so that it is handled and the peer gets the error
+            )
             return len(data)
 
     def receive(self, frame: memoryview) -> Request:
@@ -96,7 +101,7 @@ class _State:
 
 
 class ShuffleService:
-    """One listener's: it speaks one generation of the protocol. The partitions are shared by all."""
+    """The service of one listener, which speaks one generation of the protocol. All listeners share the partitions."""
 
     def __init__(
         self,
@@ -139,13 +144,11 @@ class ShuffleService:
             else:
                 self._message(state, request, outbox, messages.parse(frame, self._generation))
         except NoRoom as error:
-            # Its writer connects again, and sends what was not taken when there is room. An error would be its end.
-            log.info(
-                "push_without_room", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
-            )
+            # Its writer connects again and sends the push when there is room. An error frame would end the writer.
+            log.info("push_refused", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
             outbox.close(request)
         except ProtocolError as error:
-            # As Flink: everybody on this connection hears of it, then it is closed.
+            # As Flink: all receivers of this connection get the error, then it is closed.
             log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
@@ -176,7 +179,9 @@ class ShuffleService:
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
                 receiver.view.acknowledge()
-        elif not isinstance(message, SegmentId):  # of tiered storage, which is not here
+        elif not isinstance(
+            message, SegmentId
+        ):  # ignored: it belongs to tiered storage, which this broker does not have
             raise ProtocolError(f"a {type(message).__name__} is not for a server")
 
     def writable(self, connection: Connection) -> None:
@@ -185,7 +190,7 @@ class ShuffleService:
             state.queue.send()
 
     def stopping(self, connection: Connection) -> None:
-        """Streams just end; who reads or writes them goes on with the next broker, or fails."""
+        """Streams just end; their readers and writers go on with the next broker, or fail."""
 
     def disconnected(self, connection: Connection) -> None:
         state = connection.data
@@ -229,10 +234,10 @@ class ShuffleService:
         message: PartitionRequest,
         partition: ResultPartition | None,
     ) -> None:
-        """The wait is over; on the connection's processor."""
-        asked, _ = state.waiting.get(message.receiver, (None, None))
-        if asked is not message:
-            return  # cancelled meanwhile; perhaps the receiver has asked for something else
+        """The partition can be read, or will not come; on the connection's processor."""
+        requested, _ = state.waiting.get(message.receiver, (None, None))
+        if requested is not message:
+            return  # cancelled meanwhile; the receiver may have requested something else
         del state.waiting[message.receiver]
         if partition is None:
             self._partitions.budget.reader_left(READER_BYTES)
@@ -252,7 +257,7 @@ class ShuffleService:
         message: PartitionRequest,
         partition: ResultPartition,
     ) -> None:
-        """Its reader has been admitted."""
+        """Give an admitted reader its view of the partition."""
         budget, indices = self._partitions.budget, message.subpartitions
         cursors = 0 if partition.pipelined or indices.size == 1 else CURSOR_BYTES * indices.size
         if indices.end < len(partition.subpartitions) and cursors and not budget.admit_reader(cursors):
@@ -267,7 +272,7 @@ class ShuffleService:
                 self._no_memory(connection, outbox, message)
                 return
         receiver = Receiver(message.receiver)
-        # On any thread: there is something where there was nothing.
+        # On any thread: there is something to send where there was nothing.
         on_data = partial(outbox.call, connection, partial(state.queue.look, receiver))
         try:
             receiver.view = View(
@@ -285,7 +290,7 @@ class ShuffleService:
         self._open_further(state, connection, outbox, receiver)
 
     def _open_further(self, state: _State, connection: Connection, outbox: Outbox, receiver: Receiver) -> None:
-        """Step by step, each after what others of this processor wait for."""
+        """Claim the other subpartitions step by step; between two steps the processor serves others."""
         if state.queue.get(receiver.id) is not receiver:
             return  # cancelled meanwhile
         try:
@@ -305,7 +310,7 @@ class ShuffleService:
         state.queue.remove(receiver, cancelled=True)
 
     def _drop_receivers(self, state: _State) -> None:
-        """All receivers go, by the client's own doing."""
+        """The client has closed, or broken the protocol: all its receivers leave."""
         state.queue.close(cancelled=True)
         self._stop_waiting(state)
 

@@ -1,16 +1,15 @@
 """What all result partitions together may use: memory, disk, and each owner's share.
 
-Where each buffer is must be known as well, of those on disk, too: that index is in memory, and what it takes is not there for
-payloads. The objects of partitions, subpartitions and readers count in it. When it takes all, writers wait as they do for a full
-disk: until a partition is released. New partitions are refused before that (``admit``), and readers have half of the memory at
-most.
+Payloads share the memory with the index, which says where each buffer is, spilled ones included. The objects of partitions,
+subpartitions and readers count as index, too. When the index takes all memory, writers wait until a partition is released, as
+they do for a full disk. New partitions are refused before that (``admit``), and readers may take half of the memory.
 
-Writers are promised room with each credit (``promise``). What is promised is ``reserved`` until it is used or given up, and
+Writers are promised room with each credit (``promise``). Promised bytes are ``reserved`` until they are used or given up, and
 credit is given for a part of what is left. A buffer that is larger than its writer was promised room for is taken if there is
-room for it, and, beside it, for what others were promised, as far as that is a quarter of the memory; otherwise it is not taken
-(``NoRoom``), so that ``memory_max`` holds whatever writers do. One payload alone may be larger than that.
+room for it beside what other writers were promised, up to a quarter of the memory; otherwise it is refused (``NoRoom``). So
+``memory_max`` holds whatever writers do, except that one payload alone may be larger.
 
-Touched by processors and the spiller, under one lock that is held for an addition.
+Called by processors and by the spiller, under one lock that is held for an addition.
 """
 
 from collections import Counter
@@ -19,32 +18,32 @@ from math import inf
 
 from broker.runtime.threads import Lock
 
-# What a buffer takes in memory beside its payload: a Python object's head and its place in a list; or, in a file, its offset,
-# size and kind (13 bytes) and the room that lists have to grow.
+# What a buffer takes in memory beside its payload: a Python object's header and its place in a list; or, when it is in a
+# file, its offset, size and kind (13 bytes) and the spare room of growing lists.
 IN_MEMORY_BYTES = 64
 IN_FILE_BYTES = 16
-# A partition without its subpartitions (2.7 KB, by tracemalloc); a place for each subpartition; and one that something has come
-# for, or somebody has asked for, with its reader's cursor (420 bytes and 100).
+# A partition without its subpartitions (2.7 KB, by tracemalloc); a place for each subpartition; and a subpartition that was
+# pushed to or asked for, with its reader's cursor (420 bytes and 100).
 PARTITION_BYTES = 3072
 PLACE_BYTES = 8
 SUBPARTITION_BYTES = 544
-# A reader, or one that waits for its partition; and its place in each subpartition of a finished partition.
+# A reader, whether it reads or waits for its partition; and its place in each subpartition of a finished partition.
 READER_BYTES = 1536
 CURSOR_BYTES = 104
 # Partitions are refused when the index would take more than 3/4, readers when all of them would take more than 1/2.
 _PARTITIONS_SHARE = 3 / 4
 _READERS_SHARE = 1 / 2
-# A promise is for at most this part of what is left, so that the next writer finds something.
+# A promise is for at most half of what is left (1 / this), so that the next writer finds something.
 _PROMISE_SHARE = 2
-# More than one buffer is promised up to this part of the memory; the rest is for payloads, and for one buffer of each writer,
-# however many there are that do not use what they were promised.
+# Promises of more than one buffer may take half of the memory (1 / this). The rest is for payloads, and for one buffer of each
+# writer, however many writers do not use what they were promised.
 _PROMISED_SHARE = 2
-# Of what was promised, this part of the memory is kept from those who push more than they were promised.
+# A writer that pushes more than it was promised cannot take what others were promised, up to a quarter of the memory (1 / this).
 _KEPT_SHARE = 4
 
 
 class NoRoom(Exception):
-    """There is no memory for it, and none was promised."""
+    """There is no memory left, and none was promised."""
 
 
 class Budget:
@@ -53,7 +52,8 @@ class Budget:
         self.memory_max = memory_max
         self.disk_max = disk_max
         self.owner_max = owner_max
-        # Called when somebody who found it full might find room now; from any thread, perhaps with a partition's lock held.
+        # Called when a writer or reader that was refused room might get it now; on any thread, perhaps with a partition's
+        # lock held.
         self.on_room_freed: Callable[[], None] = lambda: None
         self.memory = 0  # of payloads
         self.disk = 0
@@ -85,10 +85,10 @@ class Budget:
     def full(self, to_disk: bool) -> bool:
         """Writers must wait: memory is used up and the spiller is behind; or, ``to_disk``, the disk is used up.
 
-        Who was told so is called through ``on_room_freed``.
+        After True, ``on_room_freed`` is called when that may have changed.
         """
-        # Marked, then looked at again: room that came in between was announced to nobody. Only `on_room_freed` takes a mark away,
-        # whoever else finds room: the one who set it still waits.
+        # The mark is set before the second look, because room that was freed in between was announced to nobody. Only the call of
+        # `on_room_freed` clears it: if another writer finds room, the one that set the mark still waits.
         if self.memory + self.index >= self.memory_max:
             self._memory_wanted = True
             if self.memory + self.index >= self.memory_max:
@@ -99,10 +99,10 @@ class Budget:
         return False
 
     def admit(self, owner: str, index: int) -> bool:
-        """Count a new partition in; False if its owner has as much as it may. Raises NoRoom."""
+        """Count a new partition; False if its owner's share is used up. Raises NoRoom."""
         with self._lock:
             if self.index + index > self.memory_max * _PARTITIONS_SHARE:
-                raise NoRoom(f"the partitions that there are take {self.index} of {self.memory_max} bytes of memory")
+                raise NoRoom(f"existing partitions take {self.index} of {self.memory_max} bytes of memory")
             if self.owner_max >= 0:
                 if self._owners[owner] + index > self.owner_max:
                     return False
@@ -111,7 +111,7 @@ class Budget:
             return True
 
     def admit_reader(self, size: int) -> bool:
-        """Count a reader in; False if there are too many."""
+        """Count a reader; False if there are too many."""
         with self._lock:
             if self._readers + size > self.memory_max * _READERS_SHARE:
                 return False
@@ -126,9 +126,10 @@ class Budget:
         self._announce_room()
 
     def promise(self, most: int, each: int, at_least_one: bool) -> int:
-        """Reserve room for up to ``most`` buffers of ``each`` bytes, their index included. How many it is for.
+        """Reserve room for up to ``most`` buffers of ``each`` bytes, their index included; returns for how many.
 
-        ``at_least_one``: of what is kept for those who have none. Who gets 0 all the same is called through ``on_room_freed``.
+        ``at_least_one``: the writer has no credit left, and may have one buffer of the memory that is kept for such writers. If
+        it gets 0 all the same, ``on_room_freed`` is called later.
         """
         with self._lock:
             room = self.memory_max - self.index
@@ -142,24 +143,24 @@ class Budget:
             return granted
 
     def unreserve(self, size: int, unused: bool = False) -> None:
-        """Promised room that was used, or, ``unused``, will not be: its writer has gone."""
+        """Promised room was used, or, ``unused``, will not be because its writer has left."""
         with self._lock:
             self.reserved -= size
             assert self.reserved >= 0
-        if unused and self._memory_wanted:  # perhaps it was this that others had no room beside
+        if unused and self._memory_wanted:  # a writer that was refused may have room now
             self._memory_wanted = False
             self.on_room_freed()
 
     def _fits(self, size: int, promised: int = 0) -> bool:
-        """Beside all that is held, and promised; one alone may be larger."""
+        """There is room for it beside what is held and promised; a payload alone may be larger."""
         held = self.memory + self.index
         return held + size + promised <= self.memory_max or (self.memory == 0 and held < self.memory_max)
 
     def take(self, owner: str, size: int, obliged: bool = False, index: int = 0, unpromised: int | None = None) -> bool:
-        """Count a buffer in, in memory; False (and not counted) if its owner has as much as it may. ``obliged``: even then.
+        """Count a buffer in memory; False (and not counted) if its owner's share is used up, unless it is ``obliged``.
 
-        ``index``, here and below: bytes of it that come, or go. ``unpromised``: it is more than was promised to its writer, for
-        whom this much is reserved. Raises NoRoom.
+        ``index``, here and below: bytes of the index that are added or removed. ``unpromised``: the buffer is more than was
+        promised to its writer, for whom this many bytes are reserved. Raises NoRoom.
         """
         with self._lock:
             others = 0 if unpromised is None else min(self.reserved - unpromised, self.memory_max // _KEPT_SHARE)
@@ -177,7 +178,7 @@ class Budget:
             return True
 
     def spilled(self, size: int, index: int = 0, owner: str = "") -> None:
-        """From memory to disk."""
+        """Payloads were moved from memory to disk."""
         with self._lock:
             self.memory -= size
             self.index -= index
@@ -187,7 +188,7 @@ class Budget:
         self._announce_room()
 
     def loaded(self, owner: str, size: int, index: int = 0) -> None:
-        """Found on disk at the start."""
+        """A partition was found on disk when the broker started."""
         with self._lock:
             self.disk += size
             self.index += index
@@ -195,7 +196,7 @@ class Budget:
                 self._owners[owner] += size + index
 
     def charge(self, owner: str, index: int, bounded: bool = False) -> None:
-        """Subpartitions that are used for the first time. Raises NoRoom if ``bounded`` and they are too many."""
+        """Count subpartitions that are used for the first time. Raises NoRoom if ``bounded`` and they are too many."""
         with self._lock:
             if bounded and index and self.index + index > self.memory_max * _PARTITIONS_SHARE:
                 raise NoRoom(
@@ -206,7 +207,7 @@ class Budget:
                 self._owners[owner] += index
 
     def read_ahead(self, change: int) -> None:
-        """Bytes read from files before they can be sent; it is memory that payloads cannot have."""
+        """Count bytes that were read from files before they can be sent: payloads cannot have that memory."""
         with self._lock:
             self.index += change
         if change < 0:
@@ -226,7 +227,7 @@ class Budget:
         self._announce_room()
 
     def _announce_room(self) -> None:
-        # With a distance to the mark, so that writers are not told for each buffer.
+        # At three quarters only, so that writers are not told for each buffer.
         if self._memory_wanted and self.memory * 4 <= (self.memory_max - self.index) * 3:
             self._memory_wanted = False
             self.on_room_freed()

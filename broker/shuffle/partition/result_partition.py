@@ -3,11 +3,11 @@
 Any thread may call. There is one lock a partition, held for a few list operations. A reader that has data and a writer that may
 go on are told after the lock has been released, through listeners that only leave a note with the right processor.
 
-The life of a partition is the table in ``life.py``. A PIPELINED partition is read while it is written, once, and what was sent is
-dropped. With a retention it is kept until its reader says that it has everything, so that another reader may begin again if the
-connection of the first one is lost. What is pushed to a subpartition whose reader has left for good is not kept, as Flink's
-producers do it: the other readers go on (``reading_state.py``). A BLOCKING partition is read when it is finished, as often as somebody
-wants, until its time to live is over.
+The life of a partition is the table in ``life.py``. A PIPELINED partition is read while it is written, once, and what was sent
+is dropped. With a retention it is kept until its reader says that it has everything, so that another reader may begin again if
+the connection of the first one is lost. What is pushed to a subpartition whose reader has left for good is not kept, as Flink's
+producers do it: the other readers go on (``reading_state.py``). A BLOCKING partition is read when it is finished, as often as
+somebody wants, until its time to live is over.
 
 Fencing: each opening of a partition has an epoch (``writer_lease.py``), and reads the next sequence numbers under the same
 lock. A push from an earlier epoch is refused under that lock, too. So a push of an older writer, on whatever processor it is

@@ -1,4 +1,7 @@
-"""The files that spilled buffers lie in."""
+"""The files that spilled buffers lie in.
+
+Tests: tests/shuffle/spill/test_spiller.py.
+"""
 
 from typing import Protocol
 
@@ -6,14 +9,14 @@ from broker.runtime.disk import File
 
 
 class SpillFile(Protocol):
-    """The file of a partition. Some are open only while they are used."""
+    """The file of a partition. Files with a name are open only while they are used."""
 
     def get(self) -> File:
-        """The open file; whoever keeps the reference keeps it open. OSError."""
+        """The open file; it stays open as long as the caller keeps the reference. OSError."""
 
 
 class NamelessFile:
-    """One that has no name any more: it goes when it is let go of."""
+    """A file whose name was removed: it is deleted when its last reference is dropped."""
 
     __slots__ = ("_file",)
 

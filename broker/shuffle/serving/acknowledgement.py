@@ -1,19 +1,20 @@
 """When a writer is told that it need not keep its pushes any longer.
 
-A writer stops when what it keeps fills its window, and the broker does not know how large that is. So an acknowledgement must
-not depend on what the writer sends next. It is due when one of these is reached, whichever comes first:
+A writer keeps its pushes until they are acknowledged, and stops when they fill its window. The broker does not know how large
+that window is, so an acknowledgement must not depend on what the writer sends next. It is due when the first of these is
+reached:
 
     reached                                          decided by
     ``AFTER_BYTES`` of payloads                      ``Unacknowledged``
-    a push, ``WITHIN_S`` after the acknowledgement   ``Unacknowledged``: it costs a frame, where a timer wakes two threads
-    before
+    a push, ``WITHIN_S`` after the last              ``Unacknowledged``: it costs a frame, where a timer wakes two threads
+    acknowledgement
     a quarter of the pushes granted                  ``writers.py``, with the next credit
     ``WITHIN_S`` after any other push                ``Soon``, on the timer's thread
 
-The first three keep a stream going without a pause. The last one is for a connection that has fallen idle: whatever window and
-buffer size a writer has, it is told about everything that has arrived.
+The first three keep a stream going without a pause. The last is for a connection that has fallen idle: whatever its window and
+buffer size, its writer is told about everything that has arrived.
 
-``Unacknowledged`` is pure and belongs to the processor of the writer's connection.
+``Unacknowledged`` is pure and belongs to the processor of the writer's connection. ``Soon`` is shared by all connections.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,13 +27,14 @@ from broker.runtime.timers import Timer
 # As many bytes as 32 of Flink's buffers: a frame of some 30 bytes for each MiB costs nothing, and no writer has a smaller
 # window without good reason.
 AFTER_BYTES = 1024 * 1024
-# A writer whose window holds a single buffer waits this long for each. So there are at most 50 acknowledgements a second for each
-# writer beside those of its bytes and credits, and 50 wake-ups for all. With 5 ms, 16 writers cost the broker a tenth more.
+# A writer whose window holds a single buffer waits this long for each. It makes at most 50 acknowledgements a second for each
+# writer, beside those for its bytes and credits, and 50 wake-ups for all writers. With 5 ms, 16 writers cost the broker a tenth
+# more.
 WITHIN_S = 0.020
 
 
 class Unacknowledged:
-    """What has been taken from one writer since the last acknowledgement."""
+    """What one writer has pushed since the last acknowledgement."""
 
     __slots__ = ("_at", "_next", "size")
 
@@ -51,7 +53,7 @@ class Unacknowledged:
         return self.size >= AFTER_BYTES or now - self._at >= WITHIN_S
 
     def take(self, now: float) -> Iterable[tuple[int, int]]:
-        """(subpartition, next sequence) of each subpartition that had a push; they count as acknowledged."""
+        """(subpartition, next sequence) of each subpartition that had a push; from now on they count as acknowledged."""
         taken, self._next = self._next, {}
         self.size = 0
         self._at = now
@@ -59,7 +61,7 @@ class Unacknowledged:
 
 
 class Soon:
-    """Calls, ``WITHIN_S`` later, all that have asked for it meanwhile. For all connections; from any thread."""
+    """Calls back, ``WITHIN_S`` after the first request, everybody that has asked for it meanwhile. Any thread may ask."""
 
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._clock = clock
@@ -68,7 +70,7 @@ class Soon:
         self._waiting: list[Callable[[], None]] = []
 
     def call(self, callback: Callable[[], None]) -> None:
-        """On the timer's thread."""
+        """Have ``callback`` called on the timer's thread."""
         with self._lock:
             self._waiting.append(callback)
             first = len(self._waiting) == 1

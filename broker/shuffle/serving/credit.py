@@ -1,7 +1,7 @@
-"""The credit of one receiver: a pure state machine, as Flink's server keeps it.
+"""The credit of one receiver, as Flink's server keeps it. Pure.
 
-Owned by the receiver's request queue, on its connection's processor. A credit is room for one data buffer at the receiver. Events
-need none. After an event that blocks upstream nothing is sent until the receiver resumes.
+Owned by the receiver's view, on its connection's processor. A credit is room for one data buffer at the receiver. Events need
+none. After an event that blocks upstream, nothing is sent until the receiver resumes.
 
 =========  =====================  =========================================================================
 blocked    event                  what happens
@@ -12,11 +12,11 @@ no         event sent             nothing; a blocking event sets blocked
 yes        add(n)                 credits += n, nothing is sent
 yes        resume                 blocked = no; with an initial credit of 0, credits = 0: such a receiver
                                   drops its unannounced credit too and asks again by the backlog
-no         resume                 the same, harmless
+no         resume                 the same for the credits
 =========  =====================  =========================================================================
 
-A backlog is announced only to receivers that began with a credit of 0, and only while they have none: all others learn it from
-the buffers they get.
+A backlog is announced only to receivers that began with a credit of 0, and only while they have none; all others learn it from
+the buffers that they get.
 """
 
 from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM, IS_BUFFER
@@ -44,7 +44,7 @@ class Credit:
         return not self.blocked and (self.credits > 0 or not IS_BUFFER[data_type])
 
     def take(self, data_type: int) -> bool:
-        """``may_send``; if it may, it is sent: a data buffer uses up a credit, a blocking event blocks."""
+        """``may_send``, and if so it counts as sent: a data buffer uses up a credit, a blocking event blocks."""
         if self.blocked:
             return False
         if IS_BUFFER[data_type]:

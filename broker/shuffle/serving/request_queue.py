@@ -1,8 +1,10 @@
 """The receivers of one connection, and whose turn it is: Flink's PartitionRequestQueue.
 
-On the connection's processor. Receivers that have something to send and the credit for it stand in a row; the first sends one
-buffer and goes to the end of the row if it has another. Headers and payloads of many buffers are gathered and handed over at
-once, up to the connection's high-water mark; then the queue waits to be told that the connection is writable.
+On the connection's processor. Receivers that have a buffer to send and the credit for it stand in a row. The first one sends
+one buffer and goes to the end of the row if it has another. Headers and payloads of many buffers are gathered and handed over
+at once, up to the connection's high-water mark; then the queue waits until it is told that the connection is writable.
+
+Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py.
 """
 
 from collections import deque
@@ -26,14 +28,14 @@ from protocol.shuffle.messages import encode_backlog_announcement
 
 log = get_logger("shuffle")
 
-# Buffers that a receiver alone in the row sends in one go: so many that locks and calls cost little, few enough to be quick.
+# Buffers that a receiver alone in the row sends in one go: enough that locks and calls cost little, few enough to be quick.
 _RUN_BUFFERS = 128
-# Parts up to this size on average are sent as one piece: the copy costs less than handing over many.
+# If parts are not larger than this on average, they are joined: the copy costs less than handing over many parts.
 _SMALL_PART_BYTES = 2048
 
 
 class Receiver:
-    """One input channel of the client's."""
+    """One input channel of the client."""
 
     __slots__ = ("id", "queued", "sequence", "view")
 
@@ -72,7 +74,7 @@ class RequestQueue:
         return self._receivers.get(receiver_id)
 
     def add(self, receiver: Receiver) -> None:
-        """A request was granted. A receiver that asks twice replaces its first request."""
+        """A request was granted. A second request of the same receiver replaces the first."""
         self.remove(receiver.id, cancelled=True)
         self._receivers[receiver.id] = receiver
         self.look(receiver)
@@ -92,7 +94,7 @@ class RequestQueue:
             self.remove(receiver_id, cancelled)
 
     def look(self, receiver: Receiver) -> None:
-        """The receiver has got data, credit or leave to go on: see whether it can send."""
+        """The receiver has got data or credit, or was resumed: see whether it can send."""
         if receiver.queued or self._receivers.get(receiver.id) is not receiver:
             return
         view = receiver.view
@@ -105,17 +107,17 @@ class RequestQueue:
         self.send()
 
     def add_credits(self, credits: Iterable[tuple[int, bytes]]) -> None:
-        """(credit, receiver) each. One for a receiver that is gone is late, and means nothing. Raises ProtocolError."""
+        """(credit, receiver id) each. Credit for an unknown receiver came late and is ignored. Raises ProtocolError."""
         receivers, row = self._receivers, self._row
-        for credit, name in credits:
+        for credit, receiver_id in credits:
             if credit <= 0:
                 raise ProtocolError(f"a credit of {credit} added")
-            receiver = receivers.get(name)
+            receiver = receivers.get(receiver_id)
             if receiver is None:
                 continue
             view = receiver.view
             view.credit.credits += credit
-            # One that waits for data is looked at when there is some.
+            # A receiver that waits for data is looked at when there is some.
             if not receiver.queued and not view.idle:
                 receiver.queued = True
                 row.append(receiver)
@@ -123,7 +125,8 @@ class RequestQueue:
 
     def send(self) -> None:
         """Send what can be sent, as long as the connection takes it."""
-        # What ends a receiver may set another one going: it stands in the row then, and what was gathered goes first.
+        # Not again while sending: what ends one receiver may let another one send. That one stands in the row, and what was
+        # gathered before goes first.
         if self._sending or not self._connection.writable:
             return
         self._sending = True
@@ -171,7 +174,7 @@ class RequestQueue:
         if unsettled is not None:
             unsettled.settle()
         if row:
-            connection.writable = False  # so that the reactor says when it is
+            connection.writable = False  # so that the reactor says when it is writable again
         if parts:
             if in_memory and len(parts) > 2 and sent < len(parts) * _SMALL_PART_BYTES:
                 parts = [b"".join(parts)]  # type: ignore[arg-type]
@@ -179,11 +182,11 @@ class RequestQueue:
 
 
 def _error(receiver: Receiver, error: Exception) -> bytes:
-    """The frame that tells one receiver why it gets no more."""
+    """The frame that tells one receiver why it gets no more buffers."""
     partition = receiver.view.partition.id
     if isinstance(error, PartitionFailed):
         return encode_error(PRODUCER_FAILED_EXCEPTION, str(error), receiver.id)
     if isinstance(error, PartitionReleased):
         return partition_not_found(partition, receiver.id)
-    log.error("spilled_buffers_unreadable", partition=str(partition), error=str(error))
+    log.error("spill_read_failed", partition=str(partition), error=str(error))
     return encode_error(IO_EXCEPTION, f"The broker cannot read the partition: {error}", receiver.id)

@@ -3,6 +3,8 @@
 Owned by the spiller, on its thread. A finished BLOCKING partition has an index beside its data (``spill_index.py``), written last
 and made durable, so that the partition survives a restart. Files without an index are what a broker that died has left; they are
 removed when the next one starts.
+
+Tests: tests/shuffle/spill/test_spiller.py, tests/shuffle/spill/test_released_files.py.
 """
 
 import re
@@ -148,10 +150,10 @@ class SpillDirectory:
                 named = self._open_files.cached(f"{self._path}/{stem}{_DATA}")
                 partition = index.partition(named, named.get().size(), budget)
             except (FileNotFoundError, ValueError) as error:
-                log.warning("partition_unreadable", file=name, error=str(error))
+                log.warning("partition_load_failed", file=name, error=str(error))
                 continue
             except OSError as error:  # perhaps it passes: the partition is not served now, and kept for another start
-                log.warning("partition_unreadable", file=name, error=str(error))
+                log.warning("partition_load_failed", file=name, error=str(error))
                 kept |= {stem + _INDEX, stem + _DATA}
                 continue
             partition.holdings.count_loaded(PARTITION_BYTES + PLACE_BYTES * len(partition.subpartitions))
@@ -198,7 +200,7 @@ class SpillDirectory:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("file_not_removed", file=path, error=str(error))
+            log.warning("spill_file_removal_failed", file=path, error=str(error))
 
     def close(self) -> None:
         """When the spiller's thread has ended."""

@@ -1,8 +1,9 @@
-"""The index file of a finished BLOCKING partition: where in the data file each buffer lies. Bytes only, no files.
+"""The index file of a finished BLOCKING partition: where in the data file each buffer lies. Bytes only; it opens no files.
 
 Big endian: magic "RBSP", u8 version, 60 bytes id, i64 ttl ms (-1: the broker's), i64 ms since the epoch when it was finished,
-i32 subpartitions, u16 length and the owner in UTF-8, i64 entries, the entries, u32 CRC-32C of all before. An entry, in the order
-of the sequence numbers of each subpartition: i32 subpartition, u8 data type, u8 compressed, i64 offset, i32 size.
+i32 subpartitions, u16 length and the owner in UTF-8, i64 number of entries, the entries, u32 CRC-32C of everything before. The
+entries of a subpartition are in the order of their sequence numbers. An entry: i32 subpartition, u8 data type, u8 compressed, i64
+offset, i32 size.
 """
 
 import struct
@@ -28,14 +29,14 @@ _COUNT = struct.Struct(">q")
 _ENTRY = struct.Struct(">iBBqi")
 _CRC = struct.Struct(">I")
 
-# Entries that are encoded at once.
+# Entries that are encoded together.
 _PIECE = 4096
 
 Entry = tuple[int, int, bool, int, int]
 
 
 class _Kept:
-    """The entries of a partition whose buffers are all in its file and which nothing is added to; made as they are wanted."""
+    """The entries of a partition whose buffers are all in its file and to which nothing is added; made one by one."""
 
     def __init__(self, parts: list[tuple[bytearray, "array[int]", "array[int]"]]) -> None:
         self._parts = parts
@@ -50,7 +51,7 @@ class _Kept:
 
 
 class _Packed:
-    """The entries of an index, as they lie in it."""
+    """The entries of an encoded index, read one by one."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -75,7 +76,7 @@ class SpillIndex:
 
     @classmethod
     def of(cls, partition: ResultPartition, finished_ms: int) -> Self:
-        """With the partition's lock held, when all of it is spilled."""
+        """Of a partition that is spilled completely. With the partition's lock held."""
         parts = []
         for part in partition.subpartitions:
             assert part is not None, "a subpartition without an end"
@@ -88,7 +89,7 @@ class SpillIndex:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """The encoded index, piece by piece: there may be millions of entries."""
+        """The encoded index, piece by piece, because there may be millions of entries."""
         owner = self.owner.encode()
         head = _HEAD.pack(_MAGIC, _VERSION, self.id, self.ttl_ms, self.finished_ms, self.subpartitions, len(owner))
         piece, checksum = b"".join((head, owner, _COUNT.pack(len(self.entries)))), 0
@@ -103,7 +104,7 @@ class SpillIndex:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """ValueError if it is not what ``encode`` made."""
+        """Raises ValueError for bytes that ``encode`` has not made."""
         if len(data) < _HEAD.size + _COUNT.size + _CRC.size or _CRC.unpack(data[-4:])[0] != crc32c(data[:-4]):
             raise ValueError("the index is damaged")
         magic, version, raw_id, ttl_ms, finished_ms, subpartitions, owner_size = _HEAD.unpack_from(data)
@@ -121,7 +122,7 @@ class SpillIndex:
         return cls(ResultPartitionID(raw_id), ttl_ms, finished_ms, subpartitions, owner, _Packed(packed))
 
     def partition(self, file: SpillFile, size: int, budget: Budget) -> ResultPartition:
-        """The partition whose data is in ``file``, of ``size`` bytes. ValueError if it cannot be that."""
+        """The partition whose data is in ``file``, of ``size`` bytes. Raises ValueError if the file is too short for it."""
         if any(offset + length > size for _, _, _, offset, length in self.entries):
             raise ValueError("the data is shorter than its index says")
         partition = ResultPartition(

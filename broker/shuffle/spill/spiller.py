@@ -264,7 +264,7 @@ class Spiller:
             new = self.directory.create(spill)
             moved, end = copied(old.get(), new.get(), runs)
         except OSError as error:  # the old one is as good as before
-            log.warning("spill_file_not_tidied", partition=str(partition.id), error=str(error))
+            log.warning("spill_rewrite_failed", partition=str(partition.id), error=str(error))
             with partition.lock:
                 if spill.state is SpillState.UNTIDY:
                     spill.note(SpillEvent.REWRITE_FAILED)
