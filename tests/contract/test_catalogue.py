@@ -1,4 +1,4 @@
-"""What every Catalogue does: SQLite's and the simulator's. What was changed is there after it was closed and opened again."""
+"""What every Catalogue does, SQLite's and the simulator's: a change is still there after closing and reopening."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ A, B = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
 class Reopening:
-    """The catalogue under test; ``again()`` closes it and opens it anew."""
+    """The catalogue under test; ``again()`` closes and reopens it."""
 
     def __init__(self, open_it: Callable[[], Catalogue]) -> None:
         self._open = open_it
@@ -41,7 +41,7 @@ def catalogue(name: str, tmp_path: Path) -> Iterator[Reopening]:
     reopening.now.close()
 
 
-def test_a_new_one_is_empty(catalogue: Reopening) -> None:
+def test_a_new_catalogue_is_empty(catalogue: Reopening) -> None:
     new = catalogue.now
     assert new.topics() == []
     assert new.deleted_topic_ids() == set()
@@ -169,7 +169,7 @@ def test_offsets_of_an_aborted_transaction_are_dropped(catalogue: Reopening) -> 
     assert list(catalogue.now.load_transactions()) == [transaction("x", "CompleteAbort")]
 
 
-def test_pending_offsets_go_with_their_topic_and_with_their_transaction(catalogue: Reopening) -> None:
+def test_pending_offsets_are_deleted_with_their_topic_and_with_their_transaction(catalogue: Reopening) -> None:
     catalogue.now.add_pending_offsets("x", "g", [("t", 0, 5, 3, "", 20), ("u", 0, 5, 3, "", 20)])
     catalogue.now.add_pending_offsets("y", "g", [("u", 0, 5, 3, "", 20)])
     catalogue.now.delete_topic_offsets("t")
@@ -195,7 +195,7 @@ def test_changes_that_are_made_together_are_one(catalogue: Reopening) -> None:
     assert list(catalogue.now.load_groups()) == [("g", b"blob")]
 
 
-def test_of_changes_that_are_made_together_and_fail_none_is_made(catalogue: Reopening) -> None:
+def test_changes_that_are_made_together_and_fail_are_all_undone(catalogue: Reopening) -> None:
     def fails(inside: Catalogue) -> None:
         raise StorageError("no")
 

@@ -1,4 +1,4 @@
-"""What was handed in while the last fsync ran is one transaction; each is told, in order, what became of its own."""
+"""Changes that were handed in while the last fsync ran are one transaction, and each caller is told what became of its own."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def stored(catalogue: Catalogue) -> dict[tuple[str, int], int]:
     return {(row.group, row.partition): row.offset for row in catalogue.load_offsets()}
 
 
-def test_all_that_waits_is_one_transaction(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
+def test_changes_that_wait_together_are_one_transaction(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), []
     for number in range(100):
         writer.commit(f"g{number % 10}", at(number), told.append)
@@ -63,7 +63,7 @@ def test_all_that_waits_is_one_transaction(database: CountingDatabase, catalogue
     assert list(catalogue.load_groups()) == [("g", b"blob")]
 
 
-def test_each_is_told_in_the_order_in_which_it_came_except_within_a_group(catalogue: SqliteCatalogue) -> None:
+def test_callbacks_are_called_in_the_order_of_the_changes_except_within_a_group(catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), []
     writer.commit("a", at(1), lambda failure: told.append("a 1"))
     writer.commit("b", at(1), lambda failure: told.append("b 1"))
@@ -75,7 +75,7 @@ def test_each_is_told_in_the_order_in_which_it_came_except_within_a_group(catalo
     assert stored(catalogue) == {("a", 1): 3, ("b", 0): 1}
 
 
-def test_one_that_fails_takes_no_other_with_it(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
+def test_a_change_that_fails_does_not_fail_the_others(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), {}
     for group in ("a", "bad", "c"):
         writer.commit(group, at(1), lambda failure, group=group: told.__setitem__(group, failure))
@@ -91,7 +91,7 @@ def test_one_that_fails_takes_no_other_with_it(database: CountingDatabase, catal
     assert database.transactions == 5
 
 
-def test_what_waits_alone_is_written_by_itself(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
+def test_a_change_that_waits_alone_is_written_by_itself(database: CountingDatabase, catalogue: SqliteCatalogue) -> None:
     writer, told = CatalogueWriter(catalogue), []
     writer.commit("bad", at(1), lambda failure: told.append(str(failure)))
     writer.step(0)

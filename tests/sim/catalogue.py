@@ -1,5 +1,7 @@
-"""A catalogue in memory that keeps exactly what was committed: every change is durable when its method returns, or has not
-happened. ``Tables`` outlive the broker, ``SimCatalogue`` is one life's view of them."""
+"""The simulator's catalogue, in memory: a change is durable when its method returns, or has not happened.
+
+``Tables`` outlive the broker; a ``SimCatalogue`` belongs to one of its lives.
+"""
 
 import copy
 import uuid
@@ -35,7 +37,7 @@ class SimCatalogue:
         self.closed = False
 
     def _begin(self) -> None:
-        """Before a change: here it may fail, be interrupted, or be the last thing the broker wanted."""
+        """Before a change. Here the change may fail or be interrupted, and the broker may be killed."""
         assert not self.closed, "used after close"
         if self._process is None or self._world is None:
             return
@@ -46,7 +48,7 @@ class SimCatalogue:
             raise StorageError("The catalogue could not be written: disk I/O error")
 
     def _end(self) -> None:
-        """After a change: it is durable, and whoever asked for it may never hear so."""
+        """After a change. It is durable, but the broker may be killed before the caller learns that."""
         if self._process is not None and self._world is not None:
             self._world.yield_point(self._process)
 
@@ -185,7 +187,7 @@ class SimCatalogue:
 
     def together(self, changes: Iterable[Change]) -> None:
         self._begin()
-        # On copies, and without giving way: others must not change in the meantime what is put in place below.
+        # On copies, and without a yield point: no other thread may change the tables before they are replaced below.
         tables = Tables()
         vars(tables).update({name: copy.copy(value) for name, value in vars(self.tables).items()})
         inside = SimCatalogue(None, tables)

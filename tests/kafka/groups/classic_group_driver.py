@@ -15,7 +15,7 @@ REBALANCE_MS = 60_000
 
 
 class Parked:
-    """A join or a sync: its answers, of which there must be one in the end."""
+    """A join or a sync. In the end it must have exactly one answer."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -42,7 +42,7 @@ class Parked:
 
 
 class ClassicGroupDriver:
-    """A group, its time in seconds, and its saves: durable at once, or (``save_at_once = False``) when the test says so."""
+    """A group, its time in seconds, and its saves: durable at once, or (``save_at_once = False``) by ``finish_save``."""
 
     def __init__(self, limits: GroupLimits | None = None, group: ClassicGroup | None = None) -> None:
         self.group = group or ClassicGroup("g", limits or GroupLimits())
@@ -84,7 +84,7 @@ class ClassicGroupDriver:
         return parked
 
     def join_new(self, **how: Any) -> Parked:
-        """A new dynamic member with both of its requests; answers the second."""
+        """Send both join requests of a new dynamic member. Returns the second."""
         first = self.join(**how)
         assert first.error == ErrorCode.member_id_required
         return self.join(first.member_id, **how)
@@ -123,7 +123,7 @@ class ClassicGroupDriver:
         return error
 
     def wait(self, seconds: float) -> None:
-        """Time passes; whatever falls due on the way is done when it is due."""
+        """Let time pass, and have the group do what falls due at the moment when it does."""
         end = self.now + seconds
         while self.group.wake <= end:
             self.now = max(self.now, self.group.wake)
@@ -132,7 +132,7 @@ class ClassicGroupDriver:
         self.now = end
 
     def finish_save(self, error: ErrorCode = ErrorCode.none) -> None:
-        """The oldest save is durable, or is not."""
+        """The oldest save is durable, or fails with ``error``."""
         save = self.saves.pop(0)
         if not error:
             self.saved.append(save)
@@ -140,15 +140,15 @@ class ClassicGroupDriver:
         self._settle()
 
     def stable(self, members: int = 1, **how: Any) -> list[str]:
-        """A stable group of so many new dynamic members; their ids, the leader's first."""
+        """Make a stable group of new dynamic members. Returns their ids, the leader's first."""
         ids: list[str] = []
         for _ in range(members):
             newcomer = self.join_new(**how)
-            joins = [newcomer] + [self.join(one, **how) for one in ids]
-            ids = [one.member_id for one in joins]
-        ids.sort(key=lambda one: one != self.group.members.leader)
-        assignments = {one: f"for {one}".encode() for one in ids}
-        syncs = [self.sync(one, assignments=assignments if one == ids[0] else None) for one in ids]
+            joins = [newcomer] + [self.join(member_id, **how) for member_id in ids]
+            ids = [join.member_id for join in joins]
+        ids.sort(key=lambda member_id: member_id != self.group.members.leader)
+        assignments = {member_id: f"for {member_id}".encode() for member_id in ids}
+        syncs = [self.sync(each, assignments=assignments if each == ids[0] else None) for each in ids]
         assert [sync.error for sync in syncs] == [ErrorCode.none] * members
         return ids
 

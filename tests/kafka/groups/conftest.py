@@ -9,7 +9,7 @@ from tests.kafka.groups.group_harness import GroupHarness
 
 @pytest.fixture
 def new_harness(tmp_path: Path) -> Iterator[Callable[..., GroupHarness]]:
-    """An harness with other settings; its catalogue is closed after the test."""
+    """Makes a harness with other settings. Its catalogue is closed after the test."""
     harnesses = []
 
     def make(**settings: Any) -> GroupHarness:

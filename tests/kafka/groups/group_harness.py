@@ -1,4 +1,4 @@
-"""A real coordinator on a real SQLite catalogue, with time and the writer's turns in the test's hand."""
+"""A real coordinator on a real SQLite catalogue. The test moves the time and runs the steps of the timer and the writer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 
 
 class TestClock:
-    """Both clocks, moved by hand."""
+    """Both clocks, moved by the test."""
 
     __test__ = False
 
@@ -67,19 +67,19 @@ class GroupHarness:
         self.groups.open(self.topics.__contains__)
 
     def restart(self, *, clean: bool = True) -> None:
-        """Stop and start; not ``clean``: what the writer has not written is lost."""
+        """Stop and start. If not ``clean``, what the writer has not written is lost."""
         if clean:
             self.groups.close()
         self.catalogue.close()
         self._open()
 
     def write(self) -> None:
-        """The writer has its turn, until nothing is left."""
+        """Run the writer until nothing is left to write."""
         while self.groups.writer.step(0):
             pass
 
     def wait(self, seconds: float) -> None:
-        """Time passes and the timer has its turns, and the writer after each."""
+        """Let time pass, and run the timer at each deadline and the writer after it."""
         end = self.clock.now + seconds
         while (deadline := self.timer.next_deadline()) is not None and deadline <= end:
             self.clock.now = max(self.clock.now, deadline)
@@ -112,7 +112,7 @@ class GroupHarness:
         return parked
 
     def stable(self, group: str, **how: Any) -> str:
-        """A stable group of generation 1 with one member; its id."""
+        """Make a stable group of generation 1 with one member. Returns the member id."""
         member_id: str = self.join(group, self.join(group, **how).member_id, **how).member_id
         sync = self.sync(group, member_id, 1, {member_id: b"all"})
         self.write()
@@ -124,7 +124,7 @@ class GroupHarness:
     def commit(
         self, group: str, offsets: dict[Partition, int], committer: Committer = NOBODY, **more: Any
     ) -> "CommitAnswer":
-        """Answered after the writer's next turn."""
+        """Is answered once the writer has run."""
         now_ms = self.clock.time_ms()
         values = {"leader_epoch": -1, "metadata": "", "commit_ms": now_ms} | more
         rows: Offsets = {key: CommittedOffset(offset=offset, **values) for key, offset in offsets.items()}
@@ -133,13 +133,18 @@ class GroupHarness:
         return answer
 
     def committed(self, group: str) -> dict[Partition, int]:
-        """What a client that asks for everything is told."""
+        """The offsets that a client is told that asks for all of them."""
         error, topics = self.groups.offsets.fetch(group, None)
         assert error == ErrorCode.none
-        return {(topic, index): one.offset for topic, partitions in topics for index, one in partitions if one}
+        return {
+            (topic, index): committed.offset
+            for topic, partitions in topics
+            for index, committed in partitions
+            if committed
+        }
 
     def stored(self, group: str) -> dict[Partition, int]:
-        """What the catalogue has."""
+        """The offsets that the catalogue has."""
         return {(row.topic, row.partition): row.offset for row in self.catalogue.load_offsets() if row.group == group}
 
     def listed(self) -> dict[str, str]:
@@ -165,6 +170,6 @@ class CommitAnswer:
 
     @property
     def error(self) -> ErrorCode:
-        """The one that all partitions have."""
+        """The error code, if it is the same for all partitions."""
         (error,) = set(self.errors.values())
         return error

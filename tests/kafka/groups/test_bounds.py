@@ -1,4 +1,4 @@
-"""What one client can make a group, and all groups together, take: memory and work are bounded."""
+"""The memory and the work that one client can cause, in one group and in all groups together, are bounded."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ ORDERS_0, ORDERS_1 = ("orders", 0), ("orders", 1)
 
 
 class Instant(float):
-    """A time that counts how often two are compared: what a group's deadlines cost, on any machine."""
+    """A time that counts comparisons: a measure of what a group's deadlines cost that is the same on every machine."""
 
     compared = 0
 
@@ -52,7 +52,7 @@ class Instant(float):
 # Pending members ------------------------------------------------------------------------------------------------------
 
 
-def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
+def test_the_number_of_pending_members_is_bounded() -> None:
     group = ClassicGroupDriver()
     first = group.join()
     for _ in range(20_000):
@@ -65,14 +65,14 @@ def test_joins_without_a_member_id_leave_no_more_than_so_many_pending() -> None:
     assert (len(group.group._pending), group.group._pending.size_bytes) == (0, 0)
 
 
-def test_pending_members_are_bounded_by_bytes_too() -> None:
+def test_the_bytes_of_pending_members_are_bounded() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=64 * KIB))
     for _ in range(200):
         group.join(instance=None, client_host="h", protocols=[("p", b"")])
     assert 0 < group.group._pending.size_bytes <= 64 * KIB
 
 
-def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
+def test_many_pending_members_expire_in_a_few_steps_each() -> None:
     group, count = ClassicGroupDriver(), 1_000
     group.now = Instant(0.0)
     for _ in range(count):
@@ -83,7 +83,7 @@ def test_a_mass_of_pending_members_expires_in_a_few_steps_for_each() -> None:
     assert 0 < Instant.compared < 60 * count
 
 
-def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
+def test_many_members_expire_in_a_few_steps_each() -> None:
     group, count = ClassicGroupDriver(), 1_000
     many = generation_of(group, count)
     Instant.compared = 0
@@ -96,7 +96,7 @@ def test_a_mass_of_members_expires_in_a_few_steps_for_each() -> None:
 
 
 def generation_of(group: ClassicGroupDriver, count: int) -> list[str]:
-    """A generation of so many members, but for the first to join: it did not join again."""
+    """A generation of ``count`` members. One more has joined first and not come back for the rebalance."""
     group.now = Instant(0.0)
     for _ in range(count + 1):
         group.join(version=3)
@@ -123,21 +123,21 @@ def test_a_member_with_more_metadata_than_a_group_may_have_is_refused() -> None:
     assert (group.group.size_bytes, len(group.group._pending)) == (0, 0)
 
 
-def test_a_group_is_full_when_its_members_are_together_too_large_and_goes_on() -> None:
+def test_a_group_whose_members_are_too_large_together_takes_no_more_and_goes_on() -> None:
     group = ClassicGroupDriver(GroupLimits(max_bytes=MIB))
     large = [("range", bytes(400 * KIB))]
     first, second = group.stable(2, protocols=large)
     assert group.join(protocols=large).error == ErrorCode.group_max_size_reached
     assert group.join(instance="static", protocols=large).error == ErrorCode.group_max_size_reached
-    assert group.group.state is ClassicGroupState.STABLE, "who is refused disturbs nobody"
+    assert group.group.state is ClassicGroupState.STABLE, "a refused join does not disturb the members"
     assert group.heartbeat(first) == ErrorCode.none
-    again = group.join(first, protocols=large)  # what it has already is not counted twice
+    again = group.join(first, protocols=large)  # the metadata that it has already is not counted twice
     assert again.is_parked
     assert group.join(second, protocols=[("range", bytes(700 * KIB))]).error == ErrorCode.group_max_size_reached
     assert group.join(second, protocols=large).error == ErrorCode.none
     assert group.leave(second) == ErrorCode.none
     group.join(first, protocols=large)
-    assert group.join(protocols=large).error == ErrorCode.member_id_required, "there is room again"
+    assert group.join(protocols=large).error == ErrorCode.member_id_required, "there is memory again"
 
 
 def test_an_assignment_that_is_too_large_is_refused_as_by_kafka() -> None:
@@ -162,7 +162,7 @@ def test_what_a_leader_assigns_to_nobody_does_not_count() -> None:
     assert (sync.error, sync.result.assignment) == (ErrorCode.none, b"mine")
 
 
-def test_topics_are_read_of_so_many_names_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_topic_names_that_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscription, "_NAMES_MAX", 10)
     same = bytes(encode_subscription(["t"] * 6))
     assert subscribed_topics([same] * 1_000) == {"t"}
@@ -182,7 +182,7 @@ def used(harness: GroupHarness) -> int:
     return harness.groups.memory.used_bytes
 
 
-def test_groups_are_not_made_without_end(small: GroupHarness) -> None:
+def test_the_memory_of_all_groups_is_bounded(small: GroupHarness) -> None:
     stable = small.stable("mine")
     errors = [small.join(f"g-{n}").error for n in range(1_000)]
     made = errors.count(ErrorCode.member_id_required)
@@ -191,7 +191,7 @@ def test_groups_are_not_made_without_end(small: GroupHarness) -> None:
     assert used(small) <= MIB
     assert small.commit("another", {ORDERS_0: 7}).error == ErrorCode.coordinator_not_available
     assert "another" not in small.listed()
-    assert small.groups.heartbeat("mine", stable, None, 1) == ErrorCode.none, "what is there goes on"
+    assert small.groups.heartbeat("mine", stable, None, 1) == ErrorCode.none, "existing groups go on"
     small.wait(5)
     assert small.groups.heartbeat("mine", stable, None, 1) == ErrorCode.none
     small.wait(6)
@@ -209,7 +209,7 @@ def test_a_request_that_is_refused_leaves_no_group(small: GroupHarness) -> None:
     assert (small.listed(), used(small)) == ({}, 0)
 
 
-def test_offsets_are_not_kept_without_end(small: GroupHarness) -> None:
+def test_the_memory_of_all_offsets_is_bounded(small: GroupHarness) -> None:
     answers = [small.commit("g", {("orders", n): 7}) for n in range(5_000)]
     small.write()
     errors = [answer.error for answer in answers]
@@ -219,11 +219,11 @@ def test_offsets_are_not_kept_without_end(small: GroupHarness) -> None:
     assert used(small) <= MIB
     moved = small.commit("g", {ORDERS_0: 8})
     small.write()
-    assert moved.error == ErrorCode.none, "an offset that is kept already may move"
+    assert moved.error == ErrorCode.none, "an offset that exists may be replaced"
     assert small.committed("g")[ORDERS_0] == 8
 
 
-def test_everything_that_goes_gives_its_room_back(small: GroupHarness) -> None:
+def test_everything_that_is_removed_frees_its_memory(small: GroupHarness) -> None:
     member = small.stable("g")
     small.commit("g", {ORDERS_0: 7, ORDERS_1: 8}, Committer(member, None, 1))
     small.commit("h", {ORDERS_0: 7})
@@ -275,7 +275,7 @@ def test_a_sweep_lets_commits_pass(tmp_path: Path) -> None:
     assert harness.listed() == {"new": "Empty"}
 
 
-def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_with_many_members_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "LOCKED_MAX", 3)
     harness = GroupHarness(tmp_path)
     ids = [harness.join("g").member_id for _ in range(8)]
@@ -289,7 +289,9 @@ def test_a_request_of_many_members_is_dealt_with_in_parts(tmp_path: Path, monkey
     ),
     st.integers(1, 6),
 )
-def test_offsets_are_fetched_in_parts_and_told_as_asked(wanted: list[tuple[str, list[int]]], most: int) -> None:
+def test_offsets_are_fetched_in_parts_in_the_order_of_the_request(
+    wanted: list[tuple[str, list[int]]], most: int
+) -> None:
     parts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offset_coordinator, "LOCKED_MAX", most)

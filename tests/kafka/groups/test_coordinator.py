@@ -1,4 +1,4 @@
-"""The coordinator around the groups: which group, which errors before a group is asked, time, the catalogue, restarts."""
+"""What the coordinator does around the groups: refusals, timers, the catalogue, restarts, administration."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def test_the_timer_ends_the_sessions_of_silent_members(harness: GroupHarness) ->
     assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_heartbeat_costs_no_timer(harness: GroupHarness) -> None:
+def test_a_heartbeat_sets_no_timer(harness: GroupHarness) -> None:
     a = harness.stable("g")
     before = len(harness.timer)
     for _ in range(100):
@@ -70,7 +70,7 @@ def test_a_heartbeat_costs_no_timer(harness: GroupHarness) -> None:
 
 def test_the_timer_is_set_anew_for_an_earlier_deadline(harness: GroupHarness) -> None:
     a = harness.stable("g", session_timeout_ms=1_800_000)
-    harness.join("g")  # is told its id and never comes back
+    harness.join("g")  # is given its id and never comes back
     parked = harness.join("g", a, session_timeout_ms=1_800_000)
     harness.wait(9.9)
     assert parked.is_parked
@@ -78,13 +78,13 @@ def test_the_timer_is_set_anew_for_an_earlier_deadline(harness: GroupHarness) ->
     assert parked.error == ErrorCode.none
 
 
-def test_the_timer_answers_who_is_parked(harness: GroupHarness) -> None:
+def test_the_timer_has_parked_requests_answered(harness: GroupHarness) -> None:
     a = harness.stable("g")
     newcomer = harness.join("g", harness.join("g").member_id)
     harness.wait(5)
     harness.groups.heartbeat("g", a, None, 1)
     assert newcomer.is_parked
-    harness.wait(10)  # the old member's session is over
+    harness.wait(10)  # the old member's session has timed out
     assert newcomer.error == ErrorCode.none
 
 
@@ -123,7 +123,7 @@ def test_after_a_restart_a_member_goes_on(harness: GroupHarness, clean: bool) ->
     assert harness.listed() == {"g": "Stable"}
 
 
-def test_after_a_restart_a_member_that_does_not_come_back_is_out_after_its_session(harness: GroupHarness) -> None:
+def test_after_a_restart_a_member_that_does_not_come_back_is_removed_after_its_session(harness: GroupHarness) -> None:
     harness.stable("g")
     harness.restart()
     harness.wait(9.9)
@@ -142,7 +142,7 @@ def test_after_a_crash_the_last_durable_generation_counts(harness: GroupHarness)
     assert harness.groups.heartbeat("g", a, None, 1) == ErrorCode.none
 
 
-def test_after_a_restart_an_empty_group_is_empty_and_counts_on(harness: GroupHarness) -> None:
+def test_after_a_restart_an_empty_group_is_empty_and_keeps_counting_generations(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.groups.leave("g", [(a, None)])
     harness.restart()
@@ -160,7 +160,7 @@ def test_a_group_that_cannot_be_read_back_is_new_and_keeps_its_offsets(harness: 
     assert harness.committed("simple") == {("orders", 0): 7}
 
 
-def test_a_shutdown_lets_go_of_who_is_parked_and_refuses_the_rest(harness: GroupHarness) -> None:
+def test_a_shutdown_answers_parked_requests_and_refuses_the_rest(harness: GroupHarness) -> None:
     a = harness.stable("g")
     newcomer = harness.join("g", harness.join("g").member_id)
     assert newcomer.is_parked
@@ -189,7 +189,7 @@ def test_groups_are_listed_by_state_in_any_case(harness: GroupHarness) -> None:
     assert harness.groups.list(["nonsense"]) == (ErrorCode.none, [])
 
 
-def test_a_deleted_group_is_gone_with_its_offsets_when_the_answer_says_so(harness: GroupHarness) -> None:
+def test_a_deleted_group_and_its_offsets_are_deleted_before_the_answer(harness: GroupHarness) -> None:
     a = harness.stable("g")
     harness.stable("busy")
     harness.groups.leave("g", [(a, None)])
@@ -231,7 +231,7 @@ def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
     assert answers == [{"g": ErrorCode.not_coordinator}]
 
 
-def test_an_answer_that_cannot_be_sent_does_not_keep_the_others_waiting(harness: GroupHarness) -> None:
+def test_an_answer_that_cannot_be_sent_does_not_hold_up_the_others(harness: GroupHarness) -> None:
     def broken(result: object) -> None:
         raise ValueError("this connection is a bug")
 

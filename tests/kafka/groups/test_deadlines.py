@@ -19,7 +19,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_first_one_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
+def test_the_first_deadline_is_the_smallest(steps: list[tuple[str, str, int | str]]) -> None:
     deadlines, model = Deadlines(), dict[str, float]()
     for what, key, value in steps:
         if what == "set":
@@ -36,7 +36,7 @@ def test_the_first_one_is_the_smallest(steps: list[tuple[str, str, int | str]]) 
         assert first is None if not model else first is not None and model[first] == min(model.values())
 
 
-def test_of_equal_ones_the_first_that_was_set_comes_first() -> None:
+def test_of_equal_deadlines_the_first_that_was_set_comes_first() -> None:
     deadlines = Deadlines()
     for key in "cab":
         deadlines.set(key, 1.0)
@@ -47,7 +47,7 @@ def test_of_equal_ones_the_first_that_was_set_comes_first() -> None:
     assert order == ["c", "a", "b"]
 
 
-def test_what_is_put_off_or_removed_again_and_again_leaves_nothing_behind() -> None:
+def test_deadlines_that_are_put_off_or_removed_many_times_do_not_fill_the_heap() -> None:
     deadlines = Deadlines()
     for n in range(5_000):
         deadlines.set("heartbeat", float(n))

@@ -1,4 +1,4 @@
-"""How members come into a group: ids, generations, protocols and refusals."""
+"""How members join a group: ids, generations, protocols and refusals."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_join_is_parked_until_all_known_members_have_joined(group: ClassicGrou
     assert {one.result.generation for one in (newcomer, again, last)} == {3}
 
 
-def test_who_does_not_join_within_the_rebalance_timeout_is_out(group: ClassicGroupDriver) -> None:
+def test_a_member_that_does_not_join_within_the_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
     a, b = group.stable(2)
     newcomer = group.join_new()
     again = group.join(a)
@@ -129,7 +129,7 @@ def test_the_leader_joining_again_starts_a_rebalance(group: ClassicGroupDriver) 
     assert group.heartbeat(follower) == ErrorCode.rebalance_in_progress
 
 
-def test_a_follower_joining_again_unchanged_is_told_the_generation_there_is(group: ClassicGroupDriver) -> None:
+def test_a_follower_joining_again_unchanged_is_told_the_current_generation(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     again = group.join(follower)
     assert (again.error, again.result.generation, again.result.leader) == (ErrorCode.none, 2, leader)
@@ -185,7 +185,7 @@ def test_a_member_needs_the_protocol_type_of_the_group(group: ClassicGroupDriver
     assert group.join(protocol_type="connect").error == ErrorCode.inconsistent_group_protocol
 
 
-def test_an_empty_group_wants_a_protocol_type_and_a_protocol(group: ClassicGroupDriver) -> None:
+def test_the_first_member_needs_a_protocol_type_and_a_protocol(group: ClassicGroupDriver) -> None:
     assert group.join(protocol_type="").error == ErrorCode.inconsistent_group_protocol
     assert group.join(protocols=()).error == ErrorCode.inconsistent_group_protocol
 
@@ -226,7 +226,7 @@ def test_a_full_group_takes_no_new_member() -> None:
     assert group.heartbeat(a) == ErrorCode.none
 
 
-def test_of_two_that_were_told_their_id_only_as_many_get_in_as_there_is_room() -> None:
+def test_pending_members_do_not_get_into_a_group_that_is_full() -> None:
     group = ClassicGroupDriver(GroupLimits(max_size=1))
     first, second = group.join(), group.join()
     assert group.join(first.member_id).error == ErrorCode.none
@@ -238,7 +238,7 @@ def test_the_first_rebalance_waits_for_more_members_and_longer_while_they_come()
     first = group.join_new()
     group.wait(2)
     second = group.join_new()
-    group.wait(1)  # the delay is over, but somebody came: another one
+    group.wait(1)  # the delay is over, but a member has joined: it is prolonged
     assert first.is_parked
     group.wait(2.9)
     third = group.join_new()
@@ -266,7 +266,7 @@ def test_a_first_rebalance_that_everybody_left_ends_empty() -> None:
     assert (group.group.state, group.group.generation) == (ClassicGroupState.EMPTY, 1)
 
 
-def test_a_rebalance_without_initial_delay_is_done_when_all_are_there() -> None:
+def test_a_rebalance_without_initial_delay_ends_when_all_have_joined() -> None:
     group = ClassicGroupDriver(GroupLimits(initial_rebalance_delay_ms=3_000))
     first = group.join_new()
     group.wait(3)
@@ -275,7 +275,7 @@ def test_a_rebalance_without_initial_delay_is_done_when_all_are_there() -> None:
     assert (second.result.generation, again.result.generation) == (2, 2)
 
 
-def test_a_dead_group_sends_members_to_look_for_the_coordinator(group: ClassicGroupDriver) -> None:
+def test_a_dead_group_tells_members_to_look_for_the_coordinator(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.group.delete() == ErrorCode.none

@@ -1,4 +1,4 @@
-"""Any order of joins, syncs, heartbeats, leaves, failures, waits, slow or failing saves and restarts keeps the promises."""
+"""Any order of joins, syncs, heartbeats, leaves, failures, waits, slow or failing saves and restarts keeps the invariants."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ protocols = st.sampled_from([PROTOCOLS[2]] * 6 + PROTOCOLS)
 
 
 class Client:
-    """A consumer: what it was told last, and what it waits for."""
+    """A consumer: what it was told last, and the answers that it waits for."""
 
     def __init__(self, name: str, instance: str | None) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Client:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Clients of two kinds around one group. Everything random comes from hypothesis."""
+    """Dynamic and static members of one group. Hypothesis makes all random choices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.clients += [Client(f"static-{n}", f"pod-{n}") for n in range(2)]
         self.requests: list[Parked] = []
         self.highest_generation = 0
-        # What each generation's leader has assigned, by what a member is known as. Reset by a restart, which may
+        # What the leader of each generation has assigned, by the name of the member. Reset by a restart, which may
         # forget the last generations and count them again.
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.owners: dict[tuple[int, bytes], str] = {}
@@ -263,7 +263,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert not members or group.state is not ClassicGroupState.EMPTY
 
     @invariant()
-    def somebody_looks_after_every_member(self) -> None:
+    def every_member_has_a_deadline_or_is_parked(self) -> None:
         group = self.driver.group
         for member in group.members:
             parked = member.member_id in group._parked.joins or member.member_id in group._parked.syncs
@@ -291,7 +291,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert member.assignment == expected.get(known, b"")
 
     def teardown(self) -> None:
-        """Once faults stop, everybody who is parked is answered."""
+        """Once faults stop, every parked request is answered."""
         self.driver.save_at_once = True
         self.driver._settle()
         self.driver.wait(1_000)

@@ -16,7 +16,7 @@ def group() -> ClassicGroupDriver:
     return ClassicGroupDriver()
 
 
-def test_a_member_that_is_silent_for_its_session_timeout_is_out(group: ClassicGroupDriver) -> None:
+def test_a_member_that_is_silent_for_its_session_timeout_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.wait(SESSION_S - 1)
     group.heartbeat(leader)
@@ -51,7 +51,7 @@ def test_a_heartbeat_of_another_generation_is_refused(group: ClassicGroupDriver,
     assert group.heartbeat(a, generation) == ErrorCode.illegal_generation
 
 
-def test_a_heartbeat_of_a_stranger_is_refused(group: ClassicGroupDriver) -> None:
+def test_a_heartbeat_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
     group.stable()
     assert group.heartbeat("who-1") == ErrorCode.unknown_member_id
@@ -88,7 +88,7 @@ def test_while_a_sync_is_parked_its_session_does_not_run_out(group: ClassicGroup
     assert group.heartbeat(follower) == ErrorCode.none
 
 
-def test_who_is_silent_after_its_sync_was_answered_is_out(group: ClassicGroupDriver) -> None:
+def test_a_member_that_is_silent_after_its_sync_was_answered_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     group.sync(follower)
@@ -107,12 +107,12 @@ def test_a_sync_in_a_stable_group_counts_as_a_heartbeat(group: ClassicGroupDrive
         assert group.sync(a).error == ErrorCode.none
 
 
-def test_a_session_goes_on_anew_when_a_parked_member_is_answered(group: ClassicGroupDriver) -> None:
+def test_a_session_begins_anew_when_a_parked_member_is_answered(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     group.wait(SESSION_S - 1)
     group.heartbeat(follower)
-    group.wait(5)  # by now the leader's session would be over
+    group.wait(5)  # by now the leader's session would have timed out
     group.join(follower)
     group.wait(SESSION_S - 0.1)
     assert group.heartbeat(leader) == ErrorCode.none
@@ -138,7 +138,7 @@ def test_the_last_member_to_leave_leaves_an_empty_group_of_the_next_generation(g
     assert group.saved[-1].snapshot.generation == 2
 
 
-def test_a_member_that_leaves_is_gone_and_the_others_rebalance(group: ClassicGroupDriver) -> None:
+def test_a_member_that_leaves_is_removed_and_the_others_rebalance(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     assert group.leave(leader) == ErrorCode.none
     assert group.heartbeat(leader) == ErrorCode.unknown_member_id
@@ -146,7 +146,7 @@ def test_a_member_that_leaves_is_gone_and_the_others_rebalance(group: ClassicGro
     assert group.join(follower).result.leader == follower
 
 
-def test_the_last_member_to_be_awaited_completes_a_rebalance_by_leaving(group: ClassicGroupDriver) -> None:
+def test_the_last_awaited_member_completes_a_rebalance_by_leaving(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     parked = group.join(leader)
     group.leave(follower)
@@ -160,7 +160,7 @@ def test_a_member_that_leaves_while_its_join_is_parked_is_answered(group: Classi
     assert (parked.error, parked.member_id) == (ErrorCode.unknown_member_id, "")
 
 
-def test_a_stranger_cannot_leave(group: ClassicGroupDriver) -> None:
+def test_an_unknown_member_cannot_leave(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.leave("who-1") == ErrorCode.unknown_member_id
     assert group.leave("") == ErrorCode.unknown_member_id
@@ -177,7 +177,7 @@ def test_a_consumer_that_is_no_member_may_commit_to_an_empty_group(group: Classi
     assert group.commit("anything", -1) == ErrorCode.none
 
 
-def test_a_consumer_that_is_no_member_may_not_commit_where_there_are_members(group: ClassicGroupDriver) -> None:
+def test_a_consumer_that_is_no_member_may_not_commit_to_a_group_with_members(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.commit() == ErrorCode.unknown_member_id
 
@@ -191,7 +191,7 @@ def test_a_member_commits_in_its_generation_only(group: ClassicGroupDriver) -> N
     assert group.commit("who-1", 1) == ErrorCode.unknown_member_id
 
 
-def test_a_member_of_the_past_may_not_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
+def test_a_former_member_may_not_commit_to_an_empty_group(group: ClassicGroupDriver) -> None:
     (a,) = group.stable()
     group.leave(a)
     assert group.commit(a, 1) == ErrorCode.unknown_member_id
@@ -239,7 +239,7 @@ def test_a_rebalancing_group_is_described_with_its_members_alone(group: ClassicG
 
 
 def restarted(group: ClassicGroupDriver) -> ClassicGroupDriver:
-    """The same group from what was saved last, an hour later."""
+    """The same group, restored an hour later from its last save."""
     snapshot = group.saved[-1].snapshot
     after = ClassicGroupDriver(group=ClassicGroup.restore("g", group.group._limits, snapshot, 3600.0))
     after.now = 3600.0
@@ -262,7 +262,7 @@ def test_after_a_restart_a_follower_that_joins_unchanged_starts_no_rebalance(gro
     assert after.group.state is ClassicGroupState.STABLE
 
 
-def test_after_a_restart_members_have_a_whole_session_to_show_up(group: ClassicGroupDriver) -> None:
+def test_after_a_restart_members_have_a_whole_session_to_send_a_heartbeat(group: ClassicGroupDriver) -> None:
     group.stable(2)
     after = restarted(group)
     after.wait(SESSION_S - 0.1)
@@ -287,7 +287,7 @@ def test_after_a_restart_with_a_lower_limit_the_last_to_join_are_turned_away(gro
     assert [join.error for join in joins] == [ErrorCode.none, ErrorCode.none, ErrorCode.group_max_size_reached]
 
 
-def test_a_shutdown_lets_go_of_everybody_who_is_parked(group: ClassicGroupDriver) -> None:
+def test_a_shutdown_answers_every_parked_join(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     join = group.join(leader)
     group.group.shut_down()
@@ -297,7 +297,7 @@ def test_a_shutdown_lets_go_of_everybody_who_is_parked(group: ClassicGroupDriver
     group.wait(1_000_000)
 
 
-def test_a_shutdown_lets_go_of_who_waits_in_sync(group: ClassicGroupDriver) -> None:
+def test_a_shutdown_answers_every_parked_sync(group: ClassicGroupDriver) -> None:
     leader, follower = group.stable(2)
     group.join(leader), group.join(follower)
     sync = group.sync(follower)

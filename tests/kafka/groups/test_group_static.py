@@ -72,7 +72,7 @@ def test_the_new_id_is_told_once_it_is_durable(group: ClassicGroupDriver) -> Non
     assert again.member_id in {member.member_id for member in group.saved[-1].snapshot.members}
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_one_holds(group: ClassicGroupDriver) -> None:
+def test_if_the_new_id_cannot_be_saved_the_old_one_stays_valid(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     again = back(group, "pod-1")
@@ -91,7 +91,7 @@ def test_a_rebalance_that_begins_before_the_new_id_is_durable_takes_the_member_a
     assert again.result.generation == 3
 
 
-def test_who_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver) -> None:
+def test_a_client_that_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver) -> None:
     _, old = stable_pair(group)
     back(group, "pod-1")
     assert group.heartbeat(old, instance="pod-1") == ErrorCode.fenced_instance_id
@@ -102,7 +102,7 @@ def test_who_still_uses_the_old_id_is_fenced(group: ClassicGroupDriver) -> None:
     assert group.heartbeat(old) == ErrorCode.unknown_member_id
 
 
-def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
+def test_a_join_that_is_parked_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
     leader, _ = stable_pair(group)
     parked = group.join(leader, instance="pod-0")
     again = back(group, "pod-0")
@@ -110,7 +110,7 @@ def test_who_waits_to_join_under_the_old_id_is_fenced_at_once(group: ClassicGrou
     assert again.is_parked
 
 
-def test_who_waits_in_sync_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
+def test_a_sync_that_is_parked_under_the_old_id_is_fenced_at_once(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0")
     group.join(follower, instance="pod-1")
@@ -176,7 +176,7 @@ def test_a_rebalance_that_nobody_joins_does_not_spin_however_short_its_timeout(g
     assert group.group.wake >= group.now + 0.1
 
 
-def test_a_static_member_that_stays_away_for_its_session_timeout_is_out(group: ClassicGroupDriver) -> None:
+def test_a_static_member_that_stays_away_for_its_session_timeout_is_removed(group: ClassicGroupDriver) -> None:
     joined = group.join(instance="pod-0")
     group.sync(joined.member_id, assignments={joined.member_id: b"all"})
     group.wait(SESSION_MS / 1000)
@@ -244,7 +244,7 @@ def test_a_static_member_that_comes_back_twice_in_a_row_is_fenced_once(group: Cl
     assert second.error == ErrorCode.none
 
 
-def test_a_static_member_that_came_back_and_never_syncs_is_out(group: ClassicGroupDriver) -> None:
+def test_a_static_member_that_came_back_and_never_syncs_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = stable_pair(group)
     group.join(leader, instance="pod-0", session_ms=LONG)
     group.join(follower, instance="pod-1", session_ms=LONG)
@@ -255,7 +255,7 @@ def test_a_static_member_that_came_back_and_never_syncs_is_out(group: ClassicGro
     assert group.heartbeat(leader) == ErrorCode.rebalance_in_progress
 
 
-def test_if_the_new_id_cannot_be_saved_the_old_protocols_hold_as_well(group: ClassicGroupDriver) -> None:
+def test_if_the_new_id_cannot_be_saved_the_old_protocols_stay_valid_as_well(group: ClassicGroupDriver) -> None:
     _, follower = stable_pair(group)
     group.save_at_once = False
     back(group, "pod-1", protocols=(("range", b"new"),))

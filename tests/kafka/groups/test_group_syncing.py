@@ -1,4 +1,4 @@
-"""From the leader's assignment to everybody's, and what goes wrong on the way."""
+"""How the leader's assignment reaches the members, and what can go wrong."""
 
 import pytest
 
@@ -37,13 +37,13 @@ def test_a_member_that_the_leader_left_out_gets_nothing(group: ClassicGroupDrive
     assert (late.error, late.result.assignment) == (ErrorCode.none, b"")
 
 
-def test_assignments_for_strangers_are_ignored(group: ClassicGroupDriver) -> None:
+def test_assignments_for_unknown_members_are_ignored(group: ClassicGroupDriver) -> None:
     leader, _ = two_joined(group)
     group.sync(leader, assignments={leader: b"0", "stranger": b"1"})
     assert [member.member_id for member in group.saved[-1].snapshot.members if member.assignment] == [leader]
 
 
-def test_what_a_follower_assigns_counts_for_nothing(group: ClassicGroupDriver) -> None:
+def test_what_a_follower_assigns_is_ignored(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(follower, assignments={leader: b"", follower: b"all"})
     group.sync(leader, assignments={leader: b"0", follower: b"1"})
@@ -110,13 +110,13 @@ def test_in_a_stable_group_a_sync_is_answered_at_once(group: ClassicGroupDriver)
     assert group.sync(leader).result.assignment == f"for {leader}".encode()
 
 
-def test_a_sync_during_a_rebalance_sends_the_member_to_join(group: ClassicGroupDriver) -> None:
+def test_a_sync_during_a_rebalance_tells_the_member_to_join(group: ClassicGroupDriver) -> None:
     leader, _ = group.stable(2)
     group.join_new()
     assert group.sync(leader).error == ErrorCode.rebalance_in_progress
 
 
-def test_who_waits_in_sync_when_a_rebalance_begins_is_sent_to_join(group: ClassicGroupDriver) -> None:
+def test_a_member_that_waits_in_sync_when_a_rebalance_begins_is_told_to_join(group: ClassicGroupDriver) -> None:
     _, follower = two_joined(group)
     waiting = group.sync(follower)
     group.join_new()
@@ -129,7 +129,7 @@ def test_a_sync_of_another_generation_is_refused(group: ClassicGroupDriver) -> N
     assert group.sync(leader, generation=2).error == ErrorCode.illegal_generation
 
 
-def test_a_sync_of_a_stranger_is_refused(group: ClassicGroupDriver) -> None:
+def test_a_sync_of_an_unknown_member_is_refused(group: ClassicGroupDriver) -> None:
     group.stable()
     assert group.sync("who-1").error == ErrorCode.unknown_member_id
 
@@ -149,7 +149,7 @@ def test_a_sync_that_names_its_protocol_names_the_right_one(
     assert group.sync(leader, protocol_type=protocol_type, protocol_name=protocol_name).error == error
 
 
-def test_who_has_not_synced_within_the_rebalance_timeout_is_out(group: ClassicGroupDriver) -> None:
+def test_a_member_that_has_not_synced_within_the_rebalance_timeout_is_removed(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     waiting = group.sync(leader, assignments={leader: b"0"})
     assert waiting.error == ErrorCode.none
@@ -172,7 +172,7 @@ def test_if_the_leader_never_assigns_the_others_go_on_without_it(group: ClassicG
     assert (again.error, again.result.leader) == (ErrorCode.none, follower)
 
 
-def test_when_all_have_synced_the_rebalance_timeout_means_nothing_any_more(group: ClassicGroupDriver) -> None:
+def test_when_all_have_synced_the_rebalance_timeout_no_longer_counts(group: ClassicGroupDriver) -> None:
     leader, follower = two_joined(group)
     group.sync(leader, assignments={leader: b"0"})
     group.sync(follower)

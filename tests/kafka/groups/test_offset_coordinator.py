@@ -1,4 +1,4 @@
-"""Committed offsets: when they count, who may delete them, and when they are forgotten."""
+"""Committed offsets: when they count, who may delete them, and when they expire."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ def test_what_a_consumer_commits_comes_back_as_it_was(harness: GroupHarness) -> 
         harness.restart(clean=False)
 
 
-def test_nothing_is_committed_where_nobody_has(harness: GroupHarness) -> None:
+def test_a_partition_without_a_commit_has_no_offset(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7})
     harness.write()
     wanted = [("orders", [0, 1]), ("nowhere", [5])]
@@ -75,7 +75,7 @@ def test_a_commit_that_is_not_durable_does_not_count_and_says_so(harness: GroupH
     assert harness.committed("g") == {ORDERS_0: 9}
 
 
-def test_metadata_has_a_longest_length(new_harness: Callable[..., GroupHarness]) -> None:
+def test_the_length_of_metadata_is_bounded(new_harness: Callable[..., GroupHarness]) -> None:
     harness = new_harness(offset_metadata_max_bytes=4)
     fits, too_long = (
         harness.commit("g", {ORDERS_0: 1}, metadata="1234"),
@@ -86,7 +86,9 @@ def test_metadata_has_a_longest_length(new_harness: Callable[..., GroupHarness])
     assert harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_of_one_commit_what_fits_counts_and_the_rest_does_not(new_harness: Callable[..., GroupHarness]) -> None:
+def test_offsets_with_too_long_metadata_are_refused_and_the_rest_is_committed(
+    new_harness: Callable[..., GroupHarness],
+) -> None:
     harness = new_harness(offset_metadata_max_bytes=4)
     rows = {ORDERS_0: CommittedOffset(1, -1, "1234", 0), ORDERS_1: CommittedOffset(1, -1, "12345", 0)}
     answer = CommitAnswer()
@@ -114,7 +116,7 @@ def test_a_member_of_a_group_that_does_not_exist_may_not_commit(harness: GroupHa
     assert harness.listed() == {}
 
 
-def test_offsets_of_the_group_without_a_name_are_kept_as_any(harness: GroupHarness) -> None:
+def test_the_group_without_a_name_may_have_offsets(harness: GroupHarness) -> None:
     harness.commit("", {ORDERS_0: 7})
     harness.write()
     harness.restart()
@@ -130,7 +132,7 @@ def test_a_commit_keeps_its_member_alive(harness: GroupHarness) -> None:
     assert harness.listed() == {"g": "Stable"}
 
 
-def test_in_a_clean_shutdown_what_is_on_its_way_is_written_and_answered(harness: GroupHarness) -> None:
+def test_in_a_clean_shutdown_pending_commits_are_written_and_answered(harness: GroupHarness) -> None:
     commit = harness.commit("g", {ORDERS_0: 7})
     harness.restart()
     assert commit.error == ErrorCode.none
@@ -175,7 +177,7 @@ def test_what_members_read_is_known_after_a_restart(harness: GroupHarness) -> No
     assert delete(harness, "g", ORDERS_0)[1] == {ORDERS_0: ErrorCode.group_subscribed_to_topic}
 
 
-def test_if_nobody_can_tell_what_members_read_nothing_is_deleted(harness: GroupHarness) -> None:
+def test_if_the_topics_of_members_are_unknown_no_offset_is_deleted(harness: GroupHarness) -> None:
     harness.stable("g", protocols=(("range", b"?"),))
     assert delete(harness, "g", PAYMENTS_0)[1] == {PAYMENTS_0: ErrorCode.group_subscribed_to_topic}
 
@@ -207,7 +209,7 @@ def test_a_deletion_that_is_not_durable_says_so(harness: GroupHarness) -> None:
 # Deleted topics ------------------------------------------------------------------------------------------------------
 
 
-def test_offsets_go_with_their_topic(harness: GroupHarness) -> None:
+def test_offsets_are_deleted_with_their_topic(harness: GroupHarness) -> None:
     for group in ("g", "h"):
         harness.commit(group, {ORDERS_0: 7})
     harness.commit("g", {PAYMENTS_0: 8})
@@ -219,7 +221,7 @@ def test_offsets_go_with_their_topic(harness: GroupHarness) -> None:
     assert harness.listed() == {"g": "Empty"}
 
 
-def test_a_commit_that_is_on_its_way_when_its_topic_is_deleted_does_not_come_back(harness: GroupHarness) -> None:
+def test_a_commit_that_is_pending_when_its_topic_is_deleted_does_not_come_back(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
     harness.groups.on_topic_deleted("orders")
     harness.write()
@@ -234,7 +236,7 @@ def test_a_topic_that_is_made_again_begins_without_offsets(harness: GroupHarness
     assert harness.committed("g") == harness.stored("g") == {ORDERS_0: 1}
 
 
-def test_after_a_crash_offsets_of_topics_that_are_gone_are_dropped(harness: GroupHarness) -> None:
+def test_after_a_crash_offsets_of_deleted_topics_are_dropped(harness: GroupHarness) -> None:
     harness.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8})
     harness.write()
     harness.topics.remove("orders")
@@ -285,7 +287,7 @@ def test_offsets_of_a_group_are_kept_from_its_becoming_empty(week: GroupHarness,
     assert week.listed() == {}
 
 
-def test_a_living_group_forgets_old_offsets_of_topics_it_does_not_read(week: GroupHarness) -> None:
+def test_a_group_with_members_drops_old_offsets_of_topics_that_it_does_not_read(week: GroupHarness) -> None:
     a = week.stable("g", session_timeout_ms=1_800_000)
     week.commit("g", {ORDERS_0: 7, PAYMENTS_0: 8}, Committer(a, None, 1))
     for _ in range(8 * 24 * 4):
@@ -313,7 +315,7 @@ def test_a_client_may_say_how_long_its_offsets_are_kept(week: GroupHarness) -> N
     assert week.committed("g") == {ORDERS_1: 8}
 
 
-def test_an_old_offset_with_a_commit_on_its_way_is_not_forgotten(week: GroupHarness) -> None:
+def test_an_old_offset_with_a_pending_commit_is_kept(week: GroupHarness) -> None:
     week.commit("g", {ORDERS_0: 7})
     week.write()
     week.clock.now += 8 * DAY_S

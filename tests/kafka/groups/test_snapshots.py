@@ -1,4 +1,4 @@
-"""A generation as bytes."""
+"""A generation as the bytes that the catalogue stores."""
 
 import hypothesis.strategies as st
 import pytest

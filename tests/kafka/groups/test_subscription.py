@@ -1,4 +1,4 @@
-"""What a group reads, from what its members say about themselves."""
+"""The topics of a group, from the metadata of its members."""
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -15,15 +15,15 @@ def test_a_group_reads_what_any_of_its_members_subscribes_to(of_members: list[li
     assert subscribed_topics(metadata) == {topic for each in of_members for topic in each}
 
 
-def test_versions_to_come_are_read_as_far_as_they_are_the_same() -> None:
+def test_later_versions_are_read_as_far_as_they_are_the_same() -> None:
     metadata = bytes(encode_subscription(["orders"], version=0))
     assert subscribed_topics([b"\x00\x63" + metadata[2:] + b"whatever comes"]) == {"orders"}
 
 
 @given(garbage=st.binary(max_size=30))
-def test_garbage_is_something_or_unknown_and_never_an_exception(garbage: bytes) -> None:
+def test_garbage_never_raises_an_exception(garbage: bytes) -> None:
     assert subscribed_topics([garbage]) is None or isinstance(subscribed_topics([garbage]), frozenset)
 
 
-def test_one_member_that_cannot_be_read_makes_it_all_unknown() -> None:
+def test_one_member_that_cannot_be_read_makes_all_topics_unknown() -> None:
     assert subscribed_topics([bytes(encode_subscription(["orders"])), b"\0"]) is None

@@ -1,4 +1,4 @@
-"""Handlers, timer, writer and administrators at once, on real threads: everybody is answered once, and nothing stands still."""
+"""Handlers, timer, writer and administrators at once, on real threads: every request is answered once, and nothing hangs."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ ROUNDS = 300
 
 
 class Worker:
-    """One client after the other, in random groups, doing whatever comes to its mind."""
+    """One client after the other, in random groups, sending random requests."""
 
     def __init__(self, groups: GroupCoordinator, seed: int) -> None:
         self.groups = groups
@@ -84,7 +84,7 @@ class Worker:
             self.groups.offsets.fetch("a", None)
 
 
-def test_everybody_is_answered_once(tmp_path: Path) -> None:
+def test_every_request_is_answered_once(tmp_path: Path) -> None:
     clock, threads, crashes = SystemClock(), SystemThreads(), []
     timer = Timer(clock)
     catalogue = SqliteCatalogue(str(tmp_path / "catalogue.sqlite"))
@@ -108,7 +108,7 @@ def test_everybody_is_answered_once(tmp_path: Path) -> None:
     for entry in groups._registry.entries():
         groups._registry.count(entry)
     assert groups.memory.used_bytes == sum(counted) == sum(entry.counted_bytes for entry in groups._registry.entries())
-    # What it would say is what it has written: the two kinds of memory agree.
+    # The offsets in memory are those in the catalogue.
     remembered = {
         (entry.group.group_id, topic, partition): committed.offset
         for entry in groups._registry.entries()

@@ -1,4 +1,4 @@
-"""The coordinator on real logs and a real catalogue: together or not at all, whatever happens in between."""
+"""The coordinator on real logs and a real catalogue: all of a transaction is visible or nothing, whatever happens meanwhile."""
 
 import errno
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def test_a_commit_is_seen_everywhere_when_it_is_answered(harness: TransactionHar
     assert harness.phase() is Phase.COMPLETE_COMMIT
 
 
-def test_an_abort_is_seen_nowhere(harness: TransactionHarness) -> None:
+def test_an_aborted_transaction_is_not_seen_anywhere(harness: TransactionHarness) -> None:
     me = transact(harness)
     assert harness.end(me, False) == ErrorCode.none
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([], [], None)
@@ -49,11 +49,11 @@ def test_the_end_is_answered_after_it_is_durable(harness: TransactionHarness) ->
     answer = harness.ask(harness.transactions.end, X, me, True)
     while harness.turn():
         durable = all(harness.log("t", number).durable_offset == 2 for number in (0, 1))
-        assert answer.is_owed or (durable and harness.catalogue_phase() == "CompleteCommit")
+        assert answer.is_awaited or (durable and harness.catalogue_phase() == "CompleteCommit")
     assert answer.error == ErrorCode.none
 
 
-def test_the_same_end_again_is_fine_and_the_other_is_not(harness: TransactionHarness) -> None:
+def test_the_same_end_may_be_repeated_and_the_opposite_is_refused(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.end(me, True)
     assert harness.end(me, True) == ErrorCode.none
@@ -154,7 +154,7 @@ def test_a_zombie_cannot_write_where_its_successor_has_written_nothing_yet(harne
 # Time ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_whose_time_is_over_is_aborted_and_its_producer_fenced(harness: TransactionHarness) -> None:
+def test_a_transaction_that_timed_out_is_aborted_and_its_producer_fenced(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.wait(59)
     assert harness.phase() is Phase.ONGOING
@@ -175,7 +175,7 @@ def test_the_time_goes_on_over_a_restart(harness: TransactionHarness) -> None:
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_a_transaction_whose_time_was_over_while_the_broker_was_down_is_aborted_at_once(
+def test_a_transaction_that_timed_out_while_the_broker_was_down_is_aborted_at_once(
     harness: TransactionHarness,
 ) -> None:
     transact(harness)
@@ -185,7 +185,7 @@ def test_a_transaction_whose_time_was_over_while_the_broker_was_down_is_aborted_
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_time(harness: TransactionHarness) -> None:
+def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_its_timeout(harness: TransactionHarness) -> None:
     transact(harness)
     harness.database.fails = True
     harness.wait(65)
@@ -195,7 +195,7 @@ def test_an_end_that_cannot_be_made_durable_leaves_the_transaction_to_time(harne
     assert harness.phase() is Phase.COMPLETE_ABORT
 
 
-def test_ids_are_not_made_without_end_and_leave_their_room(tmp_path: Path) -> None:
+def test_the_memory_of_transactional_ids_is_bounded_and_freed(tmp_path: Path) -> None:
     settings = {
         "transactional_id_expiration_ms": 10_000,
         "transaction_remove_expired_transaction_cleanup_interval_ms": 1_000,
@@ -211,7 +211,7 @@ def test_ids_are_not_made_without_end_and_leave_their_room(tmp_path: Path) -> No
     assert 400 < made < 512
     assert set(errors[made:]) == {ErrorCode.coordinator_not_available}
     assert memory.used_bytes <= 1024 * 1024
-    assert harness.commit_offset(me, IN, 6) == ErrorCode.none, "what is there goes on"
+    assert harness.commit_offset(me, IN, 6) == ErrorCode.none, "existing transactions go on"
     assert harness.end(me, True) == ErrorCode.none
     harness.wait(12)
     assert harness.transactions.list() == (ErrorCode.none, [])
@@ -221,7 +221,7 @@ def test_ids_are_not_made_without_end_and_leave_their_room(tmp_path: Path) -> No
     harness.close()
 
 
-def test_partitions_groups_and_offsets_of_a_transaction_take_room_until_its_end(harness: TransactionHarness) -> None:
+def test_partitions_groups_and_offsets_of_a_transaction_take_memory_until_its_end(harness: TransactionHarness) -> None:
     me = harness.init()
     memory, at_rest = harness.groups.memory, harness.groups.memory.used_bytes
     harness.add(me, T0)
@@ -279,7 +279,7 @@ def test_an_operator_aborts_all_of_a_transaction_and_fences_its_producer(harness
     me = transact(harness)
     answer = abort(harness, me, T0)
     while harness.turn():
-        assert answer.is_owed or harness.catalogue_phase() == "CompleteAbort"
+        assert answer.is_awaited or harness.catalogue_phase() == "CompleteAbort"
     assert answer.given == [({T0: ErrorCode.none},)]
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([], [], None)
     assert harness.end(me, True) == ErrorCode.producer_fenced
@@ -303,7 +303,7 @@ def test_an_operator_aborts_nothing_else(harness: TransactionHarness) -> None:
     assert harness.seen() == [b"v"]
 
 
-def test_an_operator_aborts_what_nobody_coordinates(harness: TransactionHarness) -> None:
+def test_an_operator_aborts_a_hanging_transaction(harness: TransactionHarness) -> None:
     harness.log().allow_transaction(77, 3)
     harness.write(Claim(77, 3), T0, b"stray")
     before = abort(harness, Claim(77, 2), T0)
@@ -312,13 +312,13 @@ def test_an_operator_aborts_what_nobody_coordinates(harness: TransactionHarness)
     assert harness.log().last_stable_offset == 0
     answer = abort(harness, Claim(77, 3), T0, ("u", 0))
     while harness.turn():
-        assert answer.is_owed or harness.log().durable_offset == 2
+        assert answer.is_awaited or harness.log().durable_offset == 2
     assert answer.given == [({T0: ErrorCode.none, ("u", 0): ErrorCode.unknown_topic_or_partition},)]
     assert harness.log().last_stable_offset == harness.log().high_watermark == 2
     assert harness.seen() == []
 
 
-def test_an_operator_is_told_when_it_cannot_be_done(harness: TransactionHarness) -> None:
+def test_an_operator_is_told_if_the_abort_cannot_be_written(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.database.fails = True
     answer = abort(harness, me, T0)
@@ -360,7 +360,7 @@ def test_offsets_that_are_being_written_when_the_end_comes_are_part_of_it(harnes
     assert harness.committed_offset() == 4
 
 
-def test_offsets_that_could_not_be_written_are_not(harness: TransactionHarness) -> None:
+def test_offsets_that_could_not_be_written_are_not_committed(harness: TransactionHarness) -> None:
     me = harness.init()
     harness.commit_offset(me, IN, 3)
     harness.database.fails = True
@@ -396,7 +396,7 @@ def test_a_deleted_topic_does_not_hold_the_transaction_up(harness: TransactionHa
 def test_a_marker_that_cannot_be_written_is_written_later(harness: TransactionHarness) -> None:
     me = transact(harness)
     harness.storage.disk.fail["write", "/t-1/"] = errno.ENOSPC
-    assert harness.end(me, True) == ErrorCode.none  # decided it is
+    assert harness.end(me, True) == ErrorCode.none  # the decision is durable
     assert (harness.seen(), harness.seen("t", 1)) == ([b"v"], [])
     assert (harness.phase(), harness.committed_offset(), harness.is_unstable()) == (Phase.PREPARE_COMMIT, None, True)
     assert harness.add(me, T0) == ErrorCode.concurrent_transactions
@@ -413,7 +413,7 @@ def test_a_completion_that_cannot_be_written_is_written_later(harness: Transacti
     harness.groups.writer.step(0)
     harness.database.fails = True
     harness.settle()
-    assert answer.is_owed
+    assert answer.is_awaited
     assert harness.phase() is Phase.PREPARE_COMMIT
     harness.database.fails = False
     harness.wait(2)
@@ -421,9 +421,9 @@ def test_a_completion_that_cannot_be_written_is_written_later(harness: Transacti
     assert harness.committed_offset() == 5
 
 
-def test_a_partition_that_is_offline_holds_it_up_until_the_broker_is_started_again(harness: TransactionHarness) -> None:
+def test_an_offline_partition_holds_up_the_transaction_until_the_broker_restarts(harness: TransactionHarness) -> None:
     me = transact(harness)
-    harness.log("t", 1).go_offline("its disk is gone")
+    harness.log("t", 1).go_offline("its disk has failed")
     assert harness.end(me, True) == ErrorCode.none
     harness.wait(10)
     assert harness.phase() is Phase.PREPARE_COMMIT
@@ -433,7 +433,7 @@ def test_a_partition_that_is_offline_holds_it_up_until_the_broker_is_started_aga
     assert (harness.seen(), harness.seen("t", 1), harness.committed_offset()) == ([b"v"], [b"v"], 5)
 
 
-def test_a_transaction_that_nobody_knows_is_aborted_at_the_start(harness: TransactionHarness) -> None:
+def test_a_hanging_transaction_is_aborted_at_the_start(harness: TransactionHarness) -> None:
     stranger = Claim(77, 3)
     harness.log().allow_transaction(77, 3)
     harness.write(stranger, T0, b"moved here")
@@ -464,7 +464,7 @@ def test_an_open_transaction_goes_on_after_a_restart(harness: TransactionHarness
 @pytest.mark.parametrize("how", ["commit", "abort", "fence", "time"])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "markers-lost"])
 def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how: str, power: bool) -> None:
-    """The broker dies after the n-th piece of work, for every n; with ``power`` markers not yet fsynced are lost."""
+    """The broker dies after the n-th step, for every n. With ``power``, markers that are not fsynced yet are lost."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
         me = transact(harness)
@@ -477,7 +477,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, how
             answer = harness.ask(harness.transactions.end, X, me, how == "commit")
         finished = not all(harness.turn() for _ in range(steps))
         decided = harness.catalogue_phase() != "Ongoing"
-        answered = how in ("commit", "abort") and not answer.is_owed
+        answered = how in ("commit", "abort") and not answer.is_awaited
         durable = {key: harness.log(*key).durable_offset for key in (T0, T1)}
         if power:
             harness.catalogue.close()
@@ -549,7 +549,7 @@ def test_a_crash_at_any_disk_operation_leaves_all_or_nothing(tmp_path: Path, com
 
 
 def cut_to(harness: TransactionHarness, partition: tuple[str, int], offset: int) -> None:
-    """The log as it would be if only so much of it had reached the disk."""
+    """Cut the log off as if only this much of it had reached the disk."""
     from protocol.kafka.records.batch import batches
 
     (path,) = harness.storage.path(*partition).glob("*.log")

@@ -1,5 +1,5 @@
-"""One decision for the transactions of several producers, on real logs and a real catalogue: all of them or none of them,
-wherever the broker dies."""
+"""One decision for the transactions of several producers, on real logs and a real catalogue: it is made for all of them or for
+none, wherever the broker dies."""
 
 import errno
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_it_is_answered_once_and_only_when_the_last_is_durable(harness: Transact
     answer = ask(harness, write_all(harness))
     while harness.turn():
         complete = all(harness.catalogue_phase(name) == "CompleteCommit" for name in NAMES[:3])
-        assert answer.is_owed or (complete and harness.log("t", 1).durable_offset == 4)
+        assert answer.is_awaited or (complete and harness.log("t", 1).durable_offset == 4)
     assert answer.given == [(ErrorCode.none, -1)]
 
 
@@ -100,13 +100,13 @@ def test_one_that_is_fenced_leaves_the_others_as_they_are(harness: TransactionHa
     assert harness.seen() == ([b"a", b"more"] if commit else [])
 
 
-def test_one_that_nobody_knows_leaves_the_others_as_they_are(harness: TransactionHarness) -> None:
+def test_an_unknown_one_leaves_the_others_as_they_are(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     assert end(harness, {**claims, "who": Claim(7, 0)}) == (ErrorCode.invalid_producer_id_mapping, 4)
     assert harness.phase("a") is Phase.ONGOING
 
 
-def test_one_whose_time_is_over_leaves_nothing_of_the_others(harness: TransactionHarness) -> None:
+def test_one_that_timed_out_refuses_for_all(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     slow = harness.init(name="slow", timeout_ms=1_000)
     harness.add(slow, T0, name="slow")
@@ -116,7 +116,7 @@ def test_one_whose_time_is_over_leaves_nothing_of_the_others(harness: Transactio
     assert what_is_seen(harness) == NOTHING
 
 
-def test_a_decision_that_cannot_be_made_durable_is_none(harness: TransactionHarness) -> None:
+def test_a_decision_that_cannot_be_made_durable_is_not_taken(harness: TransactionHarness) -> None:
     claims = write_all(harness)
     harness.database.fails = True
     assert end(harness, claims) == (ErrorCode.coordinator_not_available, -1)
@@ -157,7 +157,7 @@ def test_nothing_is_decided_after_shut_down(harness: TransactionHarness) -> None
 
 
 def decided(harness: TransactionHarness) -> bool:
-    """It is for all of them, or for none."""
+    """The decision was made for all of them, or for none."""
     phases = {harness.catalogue_phase(name) for name in NAMES[:3]}
     assert "Ongoing" not in phases or len(phases) == 1, phases
     return "Ongoing" not in phases
@@ -166,14 +166,14 @@ def decided(harness: TransactionHarness) -> bool:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "markers-lost"])
 def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, commit: bool, power: bool) -> None:
-    """The broker dies after the n-th piece of work, for every n; with ``power`` markers not yet fsynced are lost."""
+    """The broker dies after the n-th step, for every n. With ``power``, markers that are not fsynced yet are lost."""
     for steps in range(100):
         harness = TransactionHarness(tmp_path / f"{steps}")
         claims = write_all(harness)
         answer = ask(harness, claims, commit)
         finished = not all(harness.turn() for _ in range(steps))
         was_decided = decided(harness)
-        assert was_decided or answer.is_owed
+        assert was_decided or answer.is_awaited
         durable = {key: harness.log(*key).durable_offset for key in (T0, T1)}
         if power:
             harness.catalogue.close()
@@ -188,7 +188,7 @@ def test_a_crash_between_any_two_steps_leaves_all_or_nothing(tmp_path: Path, com
         if not was_decided:
             assert {harness.phase(name) for name in NAMES[:3]} == {Phase.ONGOING}
             assert harness.is_unstable()
-        # Whoever waited for the answer asks again.
+        # The client that waited for the answer asks again.
         assert end(harness, claims, commit) == (ErrorCode.none, -1)
         assert what_is_seen(harness) == (ALL if commit else NOTHING), steps
         assert not harness.is_unstable()
@@ -245,7 +245,7 @@ def test_a_crash_while_the_decision_is_written_leaves_it_untaken(harness: Transa
             harness.settle()
         harness.crash()
         harness.settle()
-        assert answer.is_owed
+        assert answer.is_awaited
         assert not decided(harness)
         assert what_is_seen(harness) == NOTHING
     assert end(harness, claims) == (ErrorCode.none, -1)

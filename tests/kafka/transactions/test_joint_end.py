@@ -17,7 +17,7 @@ STRANGER, OLD = Claim(8, 0), Claim(7, -1)
 
 
 def ask(*members: Phase | None, commit: bool = True, claims: dict[int, Claim] | None = None) -> object:
-    """The phases that follow, or why not."""
+    """The next phases, or the refusal."""
     asked: list[tuple[Transaction | None, Claim]] = [
         (None if phase is None else in_phase(phase), (claims or {}).get(index, ME))
         for index, phase in enumerate(members)
@@ -57,18 +57,18 @@ def test_one_that_is_fenced_or_unknown_refuses_for_all(phase: Phase) -> None:
     assert ask(ONGOING, None) == Refused(ErrorCode.invalid_producer_id_mapping, 1)
 
 
-def test_asked_again_while_it_is_carried_out_it_says_try_again() -> None:
+def test_a_request_while_the_decision_is_carried_out_is_told_to_try_again() -> None:
     assert ask(COMMITTED, COMMITTING, COMMITTING) == Refused(ErrorCode.concurrent_transactions, 1)
 
 
-def test_a_change_on_its_way_says_try_again() -> None:
+def test_a_request_while_a_change_is_pending_is_told_to_try_again() -> None:
     busy = in_phase(ONGOING)
     assert busy.state is not None
     busy.begin_change(busy.state)
     assert decide([(in_phase(ONGOING), ME), (busy, ME)], True, 50) == Refused(ErrorCode.concurrent_transactions, 1)
 
 
-def test_what_is_final_is_said_before_what_may_be_tried_again() -> None:
+def test_a_final_refusal_takes_precedence_over_one_that_may_be_tried_again() -> None:
     assert ask(COMMITTING, ONGOING, claims={1: OLD}) == Refused(ErrorCode.producer_fenced, 1)
 
 

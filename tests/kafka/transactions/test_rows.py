@@ -1,4 +1,4 @@
-"""What the catalogue stores of a transaction is all that there is of it."""
+"""A transaction comes back from the catalogue as it was."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The pure machine: each line of its table, each refusal, and a random walk that keeps Kafka's promises."""
+"""One transactional id: each change, each refusal, and a random walk that keeps Kafka's guarantees."""
 
 import attrs
 import pytest
@@ -70,7 +70,7 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     assert transaction.init(TIMEOUT_MS, old, -1, 20) == ErrorCode.producer_fenced
 
 
-def test_nobody_else_comes_back_after_the_last_epoch() -> None:
+def test_no_other_producer_can_go_on_after_the_last_epoch() -> None:
     transaction = empty()
     transaction.state = State(7, LAST_EPOCH, TIMEOUT_MS)
     apply(transaction, transaction.init(TIMEOUT_MS, None, 9, 0))
@@ -108,7 +108,7 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch_once() -> No
 
 
 @pytest.mark.parametrize("claim", [Claim(8, 0), Claim(7, 1)])
-def test_who_is_not_the_producer_cannot_go_on_as_it(claim: Claim) -> None:
+def test_another_producer_cannot_go_on_in_its_place(claim: Claim) -> None:
     assert empty().init(TIMEOUT_MS, claim, -1, 50) == ErrorCode.producer_fenced
 
 
@@ -119,7 +119,7 @@ def test_a_producer_may_go_on_after_its_transaction_timed_out() -> None:
     assert apply(transaction, transaction.init(TIMEOUT_MS, ME, -1, 2_000)).epoch == 1
 
 
-def test_but_not_if_another_has_come() -> None:
+def test_a_producer_may_not_go_on_if_another_one_has_come() -> None:
     transaction = in_phase(Phase.ONGOING)
     apply(transaction, transaction.expire(10 + TIMEOUT_MS))
     apply(transaction, transaction.complete(2_000))
@@ -134,7 +134,7 @@ def test_the_first_partition_begins_a_transaction(phase: Phase) -> None:
     assert (state.phase, state.partitions, state.groups, state.started_ms) == (Phase.ONGOING, {P1}, set(), 50)
 
 
-def test_more_of_them_do_not_change_when_it_began() -> None:
+def test_more_partitions_do_not_change_when_the_transaction_began() -> None:
     transaction = in_phase(Phase.ONGOING)
     assert transaction.add(ME, 50, partitions=[P0]) == ErrorCode.none
     assert transaction.add(ME, 50, groups=["g"]) == ErrorCode.none
@@ -155,7 +155,7 @@ def test_a_decided_transaction_takes_nothing_but_being_carried_out(phase: Phase)
 
 @pytest.mark.parametrize("commit", [True, False])
 @every_phase
-def test_what_end_says(phase: Phase, commit: bool) -> None:
+def test_what_end_answers(phase: Phase, commit: bool) -> None:
     result = in_phase(phase).end(ME, commit, 50)
     same = {
         Phase.PREPARE_COMMIT: True,
@@ -175,7 +175,7 @@ def test_what_end_says(phase: Phase, commit: bool) -> None:
 
 
 @every_phase
-def test_others_are_refused_whatever_it_does(phase: Phase) -> None:
+def test_other_producers_are_refused_in_every_phase(phase: Phase) -> None:
     transaction = in_phase(phase)
     for claim, error in [
         (Claim(8, 0), ErrorCode.invalid_producer_id_mapping),
@@ -188,7 +188,7 @@ def test_others_are_refused_whatever_it_does(phase: Phase) -> None:
 
 
 @every_phase
-def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None:
+def test_while_a_change_is_pending_everything_else_is_refused(phase: Phase) -> None:
     transaction = in_phase(phase)
     assert transaction.state is not None
     transaction.begin_change(attrs.evolve(transaction.state, updated_ms=99))
@@ -202,7 +202,7 @@ def test_while_a_change_is_on_its_way_nothing_else_happens(phase: Phase) -> None
     assert transaction.state.updated_ms != 99
 
 
-def test_a_transaction_has_so_many_groups_and_no_more() -> None:
+def test_the_number_of_groups_of_a_transaction_is_bounded() -> None:
     transaction = empty()
     apply(transaction, transaction.add(ME, 10, groups=[f"g-{n}" for n in range(GROUPS_MAX)]))
     assert transaction.add(ME, 20, groups=["one-more"]) == ErrorCode.invalid_request
@@ -216,14 +216,16 @@ def test_offsets_are_taken_while_the_ongoing_transaction_grows() -> None:
     assert isinstance(growing, State)
     transaction.begin_change(growing)
     assert transaction.check_group(ME, "g") == ErrorCode.none
-    assert transaction.check_group(ME, "h") == ErrorCode.concurrent_transactions, "it is not durable that it takes part"
+    assert transaction.check_group(ME, "h") == ErrorCode.concurrent_transactions, (
+        "it is not durable yet that the group takes part"
+    )
     assert transaction.check_group(Claim(7, 1), "g") == ErrorCode.producer_fenced
     transaction.finish_change()
     assert transaction.check_group(ME, "h") == ErrorCode.none
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "timeout", "init"])
-def test_offsets_are_refused_once_the_end_is_on_its_way(how: str) -> None:
+def test_offsets_are_refused_once_the_end_is_pending(how: str) -> None:
     transaction = in_phase(Phase.ONGOING)
     ending: State | ErrorCode | None
     if how == "timeout":
@@ -252,7 +254,7 @@ def test_offsets_need_their_group_in_the_open_transaction() -> None:
     assert in_phase(Phase.COMPLETE_COMMIT).check_group(ME, "g") == ErrorCode.invalid_txn_state
 
 
-def test_its_time_is_over_at_the_deadline_and_not_before() -> None:
+def test_a_transaction_times_out_at_its_deadline_and_not_before() -> None:
     transaction = in_phase(Phase.ONGOING)
     assert transaction.expire(10 + TIMEOUT_MS - 1) is None
     state = transaction.expire(10 + TIMEOUT_MS)
@@ -302,17 +304,17 @@ def test_why_a_partition_refused_a_batch(claim: Claim, error: ErrorCode) -> None
     assert in_phase(Phase.ONGOING).why_refused(claim) == error
 
 
-def test_a_random_walk_keeps_its_promises() -> None:
+def test_a_random_walk_keeps_the_guarantees() -> None:
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
             self.transaction = Transaction("x")
             self.now = 0
-            self.holders: list[Claim] = []  # everybody who was ever given the id, the newest last
+            self.holders: list[Claim] = []  # every producer that was given the id, the newest last
             self.decided: Phase | None = None
 
         def take(self, result: State | ErrorCode | None) -> State | None:
-            """Durable, or not."""
+            """Make the result durable if it is a state."""
             self.now += 1
             if not isinstance(result, State):
                 return None

@@ -1,4 +1,4 @@
-"""A real coordinator over real logs and a real SQLite catalogue; time and every thread's turns are in the test's hand."""
+"""A real coordinator on real logs and a real SQLite catalogue. The test moves the time and runs the steps of every thread."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ X = "x"
 
 
 class Answer:
-    """One that is owed, exactly once."""
+    """The answer to a request, which must come exactly once."""
 
     def __init__(self) -> None:
         self.given: list[tuple[Any, ...]] = []
@@ -35,7 +35,7 @@ class Answer:
         self.given.append(values)
 
     @property
-    def is_owed(self) -> bool:
+    def is_awaited(self) -> bool:
         return not self.given
 
     @property
@@ -51,11 +51,11 @@ class Answer:
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process has died."""
 
 
 class Dying:
-    """A connection on which the process dies instead of the statement after ``left`` others."""
+    """A connection on which the process dies after ``left`` statements."""
 
     def __init__(self, connection: Any, left: int) -> None:
         self._connection = connection
@@ -107,7 +107,7 @@ class TransactionHarness:
         self.transactions.open()
 
     def crash(self) -> None:
-        """Whatever the threads have not done is not done."""
+        """What the threads have not done yet is lost."""
         self.catalogue.close()
         self.storage.crash()
         self._open()
@@ -126,7 +126,7 @@ class TransactionHarness:
     # Turns ------------------------------------------------------------------------------------------------------------
 
     def turn(self) -> bool:
-        """One piece of work of one thread; False if there is none."""
+        """Run one step of one thread. False if there is nothing to do."""
         return self.groups.writer.step(0) or self.transactions.markers.step(0) or self.storage.manager.flusher.step(0)
 
     def settle(self) -> None:
@@ -134,7 +134,7 @@ class TransactionHarness:
             pass
 
     def wait(self, seconds: float) -> None:
-        """Time passes; timers and threads have their turns."""
+        """Let time pass, and run the timer and the threads."""
         end = self.clock.now_s + seconds
         self.settle()
         while (deadline := self.timer.next_deadline()) is not None and deadline <= end:
@@ -152,7 +152,7 @@ class TransactionHarness:
         return answer
 
     def init(self, claim: Claim | None = None, *, name: str = X, timeout_ms: int = 60_000) -> Claim:
-        """Again until it is given, as clients do."""
+        """Ask again until the id is given, as clients do."""
         for _ in range(3):
             answer = self.ask(self.transactions.init, name, timeout_ms, claim)
             self.settle()
@@ -166,7 +166,7 @@ class TransactionHarness:
         return answer.error
 
     def write(self, claim: Claim, partition: Partition, value: bytes) -> int:
-        """A batch of the transaction."""
+        """Append a batch of the transaction."""
         log = self.log(*partition)
         known = log.producers.get(claim.producer_id)
         sequence = known.next_sequence if known is not None and known.epoch == claim.epoch else 0
@@ -176,7 +176,7 @@ class TransactionHarness:
     def commit_offset(
         self, claim: Claim, partition: Partition, offset: int, *, group: str = "g", name: str = X
     ) -> ErrorCode:
-        """AddOffsetsToTxn and TxnOffsetCommit."""
+        """Send AddOffsetsToTxn and TxnOffsetCommit."""
         added = self.ask(self.transactions.add_group, name, claim, group)
         self.settle()
         if added.error:
@@ -210,12 +210,12 @@ class TransactionHarness:
         return self.state(name).phase
 
     def catalogue_phase(self, name: str = X) -> str:
-        """What is durable."""
+        """The phase that is durable."""
         (phase,) = [row.phase for row in self.catalogue.load_transactions() if row.transactional_id == name]
         return phase
 
     def seen(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
-        """By a reader of what is committed."""
+        """The values that a read_committed reader sees."""
         return committed(self.log(topic, partition))
 
     def everything(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
@@ -225,7 +225,7 @@ class TransactionHarness:
         return [record.value for record in records_in(data) if len(record.value or b"") != 6]  # no markers
 
     def committed_offset(self, partition: Partition = ("in", 0), group: str = "g") -> int | None:
-        """As a client is told; the catalogue says the same."""
+        """The offset that a client is told, after checking that the catalogue has the same."""
         topic, number = partition
         error, ((_, ((_, found),)),) = self.groups.offsets.fetch(group, [(topic, [number])])
         assert error == ErrorCode.none
