@@ -1,6 +1,8 @@
 """Shared by the commands that are Kafka clients: the broker's address, its errors, and times on the command line.
 
 kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
+
+Tests: tests/cli/test_topics.py, tests/cli/test_produce_consume.py.
 """
 
 import contextlib

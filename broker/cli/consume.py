@@ -2,6 +2,8 @@
 
 Without a group it reads every partition from a chosen position. In a group it reads the partitions that it is assigned and
 commits what it has printed. Without --follow it stops where the partitions ended when it started.
+
+Tests: tests/cli/test_produce_consume.py.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little."""
+"""`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little.
+
+Tests: tests/cli/test_serve.py.
+"""
 
 import struct
 

@@ -3,6 +3,8 @@
 The status is 0 for success, 1 for a failure, 2 for wrong usage or settings, and 130 after an interrupt. A command is the
 module of the same name, which is imported only when it is called: `serve` starts without the Kafka client, `consume` without
 the broker.
+
+Tests: tests/cli/test_serve.py.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and records as JSON."""
+"""Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and records as JSON.
+
+Tests: tests/cli/test_topics.py, tests/cli/test_inspect.py.
+"""
 
 import json
 import sys

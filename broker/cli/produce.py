@@ -1,4 +1,7 @@
-"""`broker produce`: sends the lines of standard input to a topic, one record per line."""
+"""`broker produce`: sends the lines of standard input to a topic, one record per line.
+
+Tests: tests/cli/test_produce_consume.py.
+"""
 
 import os
 import stat

@@ -4,6 +4,8 @@ A segment has a ``.log`` with record batches, and two indexes, which may be behi
 the offset index (relative offset and position, 4 bytes each) points at a batch that begins at or before that offset. An entry
 of the time index (timestamp in 8 bytes, relative offset in 4) says that no record up to that offset is newer. Memory is
 bounded by the indexes and one window of the log.
+
+Tests: tests/cli/test_inspect.py.
 """
 
 import struct
