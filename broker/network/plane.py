@@ -1,0 +1,149 @@
+"""One plane of the reactor: an acceptor, its processors, their request channel and its handlers, with bounds of their own.
+
+A plane never waits for another one. All methods are for the thread that starts and stops the broker.
+"""
+
+from collections.abc import Callable, Sequence
+
+from broker.log import get_logger
+from broker.network.acceptor import Acceptor, Endpoint
+from broker.network.handler_pool import Handler
+from broker.network.memory_pool import MemoryPool
+from broker.network.processor import Processor, ProcessorSettings
+from broker.network.quota import ConnectionQuotas
+from broker.network.request_channel import RequestChannel
+from broker.network.service import Outbox
+from broker.network.unsent import Unsent
+from broker.runtime import Runtime
+from broker.runtime.threads import Body, ThreadHandle
+
+log = get_logger("network")
+
+# How long (s) to wait at most for a thread to end its step when everything stops.
+PATIENCE_S = 2.0
+# Where several are waited for one after the other, none of the later ones is left without any time (s).
+LEAST_PATIENCE_S = 0.05
+# How long (s) a processor that is taken away may finish what is in flight.
+_RESIZE_DRAIN_S = 1.0
+
+
+class Plane:
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        outbox: Outbox,
+        on_crash: Callable[[BaseException], None],
+        *,
+        settings: ProcessorSettings,
+        queue: int,
+        processors: int,
+        handlers: int,
+        memory: MemoryPool,
+        quotas: ConnectionQuotas,
+    ) -> None:
+        """``name`` begins the names of its threads. ``queue``: requests that may wait for a handler."""
+        self._name = name
+        self._runtime = runtime
+        self._outbox = outbox
+        self._on_crash = on_crash
+        self._settings = settings
+        self._memory = memory
+        self._unsent = Unsent(memory.capacity)  # as much for answers as for requests
+        self._quotas = quotas
+        # A quarter of the handlers to each lane: most are left for requests that are in none.
+        self.channel = RequestChannel(queue, lane_width=max(1, handlers // 4))
+        self.acceptor: Acceptor | None = None
+        self.processors: list[Processor] = []
+        self.handlers = [Handler(self.channel, outbox) for _ in range(handlers)]
+        self.left_behind = 0  # threads that did not end when they were asked to: what they use is still in use
+        self._threads: dict[int, ThreadHandle] = {}  # by id(body)
+        self._processors_started = 0
+        self._initial_processors = processors
+
+    def start(self, endpoints: Sequence[Endpoint]) -> None:
+        for number, handler in enumerate(self.handlers):
+            self._spawn(f"{self._name}handler-{number}", handler)
+        self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)
+        self.resize(self._initial_processors)
+        self._spawn(f"{self._name}acceptor", self.acceptor)
+
+    def resize(self, processors: int) -> None:
+        """Change the number of processors. The connections of a processor that is taken away are closed."""
+        assert self.acceptor is not None
+        while len(self.processors) < processors:
+            processor = self._new_processor(self.acceptor.wakeup)
+            self._spawn(f"{self._name}processor-{self._processors_started}", processor)
+            self._processors_started += 1
+            self.processors.append(processor)
+        removed = self.processors[processors:]
+        del self.processors[processors:]
+        self.acceptor.deal_to(self.processors)
+        for processor in removed:
+            processor.drain()
+            self._wait_until(lambda p=processor: p.drained, _RESIZE_DRAIN_S)  # type: ignore[misc]
+            if self._end(processor):
+                processor.close()
+
+    def stop_accepting(self, patience_s: float) -> None:
+        acceptor, self.acceptor = self.acceptor, None
+        if acceptor is not None and self._end(acceptor, patience_s):
+            acceptor.close()
+
+    def stop(self, deadline: float) -> None:
+        """End its handlers, then its processors, by ``deadline`` (Clock.monotonic() s)."""
+        # They share the time: the disk that one of them hangs on is the others' too. The processors come after the handlers, so
+        # that the handlers' answers are still sent.
+        clock = self._runtime.clock
+        for bodies in (self.handlers, self.processors):
+            threads = [self._threads[id(body)] for body in bodies if id(body) in self._threads]
+            # Twice: a wake-up reaches any one of the handlers, whether or not it has been asked to stop.
+            for thread in [*threads, *threads]:
+                thread.ask_to_stop()
+            left_s = max(LEAST_PATIENCE_S, deadline - clock.monotonic())
+            self._wait_until(lambda running=threads: not any(each.alive() for each in running), left_s)  # type: ignore[misc]
+            for body in bodies:
+                if self._end(body, LEAST_PATIENCE_S) and isinstance(body, Processor):
+                    body.close()
+        self.processors = []
+
+    def _new_processor(self, on_room: Callable[[], None]) -> Processor:
+        return Processor(
+            self._processors_started,
+            settings=self._settings,
+            poller=self._runtime.new_poller(),
+            clock=self._runtime.clock,
+            threads=self._runtime.threads,
+            channel=self.channel,
+            memory=self._memory,
+            unsent=self._unsent,
+            quotas=self._quotas,
+            outbox=self._outbox,
+            on_room=on_room,
+        )
+
+    def _spawn(self, name: str, body: Body) -> None:
+        self._threads[id(body)] = self._runtime.threads.spawn(name, body, self._on_crash)
+
+    def _wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        return wait_until(self._runtime, condition, timeout)
+
+    def _end(self, body: Body, timeout: float = PATIENCE_S) -> bool:
+        """Stop its thread. False if the thread does not end: then what it owns is still in use and must be left alone."""
+        # A handler may sit in a blocking call that does not end (a dead disk): leave it behind, it is a daemon.
+        thread = self._threads.pop(id(body), None)
+        if thread is None or thread.stop(timeout):
+            return True
+        log.warning("thread_left_behind", body=type(body).__name__)
+        self.left_behind += 1
+        return False
+
+
+def wait_until(runtime: Runtime, condition: Callable[[], bool], timeout: float) -> bool:
+    """Look every few ms, for at most ``timeout`` s. False if the condition did not come to hold."""
+    deadline = runtime.clock.monotonic() + timeout
+    while not condition():
+        if runtime.clock.monotonic() >= deadline:
+            return False
+        runtime.threads.pause(0.005)
+    return True
