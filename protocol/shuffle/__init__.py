@@ -1,1 +1,1 @@
-"""Flink's shuffle partition protocol, and the frames by which our own writers fill partitions: bytes <-> values."""
+"""Flink's shuffle partition protocol, and the frames by which writers fill partitions over the network: bytes <-> values."""

@@ -1,7 +1,7 @@
-"""BufferResponse, the message that carries the data, and the decoder of everything a server sends.
+"""BufferResponse, the message that carries the data, and the decoder of everything that a server sends.
 
-A server packs a header and sends the payload after it as a part of its own, untouched. The client's decoder is as
-incremental as Flink's: for a BufferResponse it believes the ``size`` in the body and not the length of the frame.
+A server packs a header and sends the payload after it as a separate part, untouched. The client's decoder is as incremental as
+Flink's: for a BufferResponse it goes by the ``size`` in the body and not by the length of the frame.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from protocol.wire import BytesLike
 
 # 32 KiB: Flink's memory segment. A payload above it breaks the connection of a Flink client.
 DEFAULT_BUFFER_SIZE = 32 * 1024
-# From so much on a copy costs more than a system call.
+# From this size on a copy costs more than a system call.
 _DIRECT_BYTES = 64 * 1024
-# So much room is made for a payload that has begun, if it says that it will be as large; more when half of that has come.
+# At most this much is allocated for a payload of which nothing has come yet, however large its header says it is; more is
+# allocated as its bytes come.
 _BELIEVED_BYTES = 2 * 1024 * 1024
 
 
 class BufferHeader(NamedTuple):
-    """All of a BufferResponse but its payload.
+    """A BufferResponse without its payload.
 
-    ``partial_sizes`` is empty for an ordinary buffer; else the payload is that many buffers, back to back, that take
-    ``sequence`` and the numbers after it. ``subpartition`` is -1 where the sender did not say (1.16 never does).
+    ``partial_sizes`` is empty for an ordinary buffer. Otherwise the payload is that many buffers, back to back, which take
+    ``sequence`` and the numbers after it. ``subpartition`` is -1 if the sender did not say (1.16 never does).
     """
 
     receiver: bytes
@@ -44,7 +45,7 @@ class BufferHeader(NamedTuple):
 
     @property
     def next_sequence(self) -> int:
-        """The number that the receiver's next frame has."""
+        """The sequence number of the receiver's next frame."""
         return self.sequence + (len(self.partial_sizes) or 1)
 
 
@@ -66,7 +67,7 @@ class BufferResponse(NamedTuple):
         return self.sequence + (len(self.partial_sizes) or 1)
 
     def partials(self) -> list[BytesLike]:
-        """The buffers in the payload; one for an ordinary one."""
+        """The buffers in the payload; an ordinary payload is one buffer."""
         if not self.partial_sizes:
             return [self.payload]
         view = memoryview(self.payload)
@@ -107,7 +108,7 @@ def header(
 ) -> bytes:
     """Frame header and message header, to be sent right before ``size`` bytes of payload.
 
-    ValueError for partial sizes in a generation that has none.
+    ValueError for partial sizes in a generation that does not have them.
     """
     if partial_sizes:
         return _header_with_partials(
@@ -134,7 +135,7 @@ def _header_with_partials(
     count = len(partial_sizes)
     if generation is not _V2_0:
         raise ValueError(f"Flink {generation.value} has no partial buffers")
-    # Flink's client passes over the sizes that stand before an empty payload without reading them.
+    # Flink's client skips partial sizes before an empty payload without reading them.
     if size == 0 or sum(partial_sizes) != size:
         raise ValueError(f"partial buffers of {sum(partial_sizes)} bytes in a payload of {size}")
     length = 47 + 4 * count + size
@@ -144,9 +145,9 @@ def _header_with_partials(
 
 
 def parse_header(view: BytesLike, generation: Generation, pos: int = 0) -> BufferHeader:
-    """The header that begins at ``pos``, where the frame header is. The payload need not be there.
+    """The header of the frame that begins at ``pos``. The payload may be missing.
 
-    The frame's length is not looked at, as in Flink. Raises ProtocolError.
+    The frame's length is ignored, as in Flink. Raises ProtocolError.
     """
     partial_sizes: tuple[int, ...] = ()
     try:
@@ -193,10 +194,10 @@ ServerMessage = BufferResponse | messages.Message | writer_frames.ServerFrame
 class ClientDecoder:
     """Cuts what a server sends into messages, however the stream is split. Belongs to one thread.
 
-    Payloads are copied once, out of what ``feed`` was given; or not at all, if what has yet to come of a large one is
-    received into ``space`` and told by ``filled``. Nothing is kept but an unfinished message, and (2 MiB of a payload
-    aside) no more than twice of that what has come: at most ``max_payload`` of a buffer and ``max_frame`` of anything
-    else. After a ProtocolError the connection is of no more use.
+    Payloads are copied once, out of the bytes given to ``feed``; or not at all, if the rest of a large payload is received into
+    ``space`` and reported by ``filled``. Only an unfinished message is kept: at most ``max_payload`` bytes of a buffer and
+    ``max_frame`` of anything else, and, except for the first 2 MiB of a payload, no more than twice what has come. After a
+    ProtocolError the connection cannot be used any more.
     """
 
     __slots__ = ("_filled", "_fixed", "_generation", "_head", "_header", "_max_frame", "_max_payload", "_payload")
@@ -211,24 +212,27 @@ class ClientDecoder:
         self._head = bytearray()  # of an unfinished message, up to a buffer's payload
         self._header: BufferHeader | None = None  # of the buffer whose payload is being read
         self._payload = bytearray()
-        self._filled = 0  # bytes of it that have come; the rest is room for more
+        self._filled = 0  # bytes of it that have come; the rest is still empty
 
     @property
     def pending(self) -> int:
-        """Bytes kept of a message that is not whole yet: not 0 at the end of the stream means it was cut off."""
+        """Bytes kept of an unfinished message. If there are any at the end of the stream, it was cut off."""
         header = self._header
         return len(self._head) if header is None else self._fixed + 4 * len(header.partial_sizes) + self._filled
 
     @property
     def space(self) -> memoryview | None:
-        """Where the rest of an unfinished payload may be received, if that is worth a system call of its own."""
+        """Where the rest of an unfinished payload may be received, if it is large enough for a system call of its own."""
         if self._header is None or self._header.size - self._filled < _DIRECT_BYTES:
             return None
         self._make_room(1)
         return memoryview(self._payload)[self._filled :]
 
     def filled(self, size: int) -> list[ServerMessage]:
-        """So many bytes of ``space`` have come, which is of no more use now. The message that they finish, if they do."""
+        """``size`` bytes have been received into ``space``, which must not be used again.
+
+        The message that they finish, if any.
+        """
         out: list[ServerMessage] = []
         self._filled += size
         self._finish_payload(out)
@@ -272,20 +276,20 @@ class ClientDecoder:
                 pos += length
         if pos < end:
             self._head += view[pos:]
-            frame_size(self._head, self._max_frame)  # says at once what is wrong with the beginning
+            frame_size(self._head, self._max_frame)  # a wrong beginning raises at once
         return out
 
     def _finish(self, view: memoryview, out: list[ServerMessage]) -> int:
-        """Goes on with what was not whole. Returns where in ``view`` the next message begins."""
+        """Goes on with the unfinished message. Returns where in ``view`` the next message begins."""
         pos = 0
         head = self._head
         while head:
-            wanted = self._wanted(head)
-            if len(head) < wanted:
+            needed = self._needed(head)
+            if len(head) < needed:
                 before = pos
-                pos = min(len(view), pos + wanted - len(head))
+                pos = min(len(view), pos + needed - len(head))
                 head += view[before:pos]
-                if len(head) < wanted:
+                if len(head) < needed:
                     return pos
             elif head[8]:
                 out.append(self._message(memoryview(bytes(head))))
@@ -314,11 +318,11 @@ class ClientDecoder:
         self._filled += len(data)
 
     def _make_room(self, size: int) -> None:
-        """For so many bytes at least."""
+        """For ``size`` more bytes at least."""
         assert self._header is not None
         payload, filled = self._payload, self._filled
         if filled + size > len(payload):
-            # Another one: somebody may still have a view of this.
+            # A new array, because the caller may still have a view of this one.
             self._payload = payload + bytes(min(self._header.size, 2 * (filled + size)) - len(payload))
 
     def _finish_payload(self, out: list[ServerMessage]) -> None:
@@ -328,8 +332,8 @@ class ClientDecoder:
             self._header = None
             self._payload = bytearray()
 
-    def _wanted(self, head: bytearray) -> int:
-        """How many bytes ``head`` must have before more can be said, or, when it has them, all that it needs."""
+    def _needed(self, head: bytearray) -> int:
+        """How many bytes ``head`` must have before the next step: to say how long it will be, or to be complete."""
         length = frame_size(head, self._max_frame)
         if len(head) < HEADER_BYTES:
             return HEADER_BYTES

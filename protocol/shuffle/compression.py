@@ -1,8 +1,8 @@
 """Compressed buffers: eight bytes of header, little-endian (compressed size, original size), then one block.
 
-Which codec it is does not stand on the wire: writers and readers have to agree. LZ4 is a raw block, ZSTD a frame. Flink
-also has LZO, which is not served: it is rare, and Python has it only on top of a system library. A broker does not look
-into buffers, so it passes LZO on like anything else.
+The codec is not on the wire, so writers and readers must be configured alike. LZ4 is a raw block, ZSTD a frame. Flink also has
+LZO, which is missing here: it is rare, and Python has it only on top of a system library. The broker does not look into
+buffers, so it forwards LZO like anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZES = struct.Struct("<ii")
 _HEADER_BYTES = _SIZES.size
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# 8 MiB: the most that the library in Flink takes. A decoder sets a window's memory aside before it reads any data.
+# 8 MiB: the largest window that Flink's library takes. A decoder allocates the window's memory before it reads any data.
 _ZSTD_WINDOW_MAX = 1 << 23
 
 
@@ -34,7 +34,7 @@ class Codec(Enum):
 
 
 def compress(codec: Codec, data: BytesLike) -> bytes | None:
-    """The block of ``data`` with its header; None if it would not be smaller, and ``data`` is to be sent as it is."""
+    """The block of ``data`` with its header. None if it would not be smaller: then ``data`` is to be sent as it is."""
     if codec is Codec.NONE or len(data) <= _HEADER_BYTES:
         return None
     block = lz4.block.compress(data, store_size=False) if codec is Codec.LZ4 else bytes(cramjam.zstd.compress(data))
@@ -44,7 +44,7 @@ def compress(codec: Codec, data: BytesLike) -> bytes | None:
 
 
 def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZE) -> bytes:
-    """What ``compress`` made ``data`` from. ProtocolError if it is not that, or is above ``max_size`` bytes."""
+    """The bytes that were compressed. ProtocolError if ``data`` is damaged, or they are more than ``max_size``."""
     view = memoryview(data)
     if codec is Codec.NONE:
         raise ProtocolError("a compressed buffer where no codec is set")
@@ -56,14 +56,14 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
     if not 0 <= size <= max_size:
         raise ProtocolError(f"a compressed buffer of {size} bytes: at most {max_size} have room here")
     block = view[_HEADER_BYTES:]
-    # Both write into memory of the size that is stated, which is within the bound, and fail where it does not do.
+    # Both decoders write into memory of the stated size, which is within the bound, and fail if that is too small.
     try:
         if codec is Codec.LZ4:
             out: bytes = lz4.block.decompress(block, uncompressed_size=size)
         else:
             _check_zstd_frame(block, size)
-            room = bytearray(size)
-            out = bytes(memoryview(room)[: cramjam.zstd.decompress_into(block, room)])
+            target = bytearray(size)
+            out = bytes(memoryview(target)[: cramjam.zstd.decompress_into(block, target)])
     except (lz4.block.LZ4BlockError, cramjam.DecompressionError, OSError, ValueError) as error:
         raise ProtocolError(f"a bad {codec.value} block: {error}") from None
     if len(out) != size:
@@ -72,7 +72,7 @@ def decompress(codec: Codec, data: BytesLike, max_size: int = DEFAULT_BUFFER_SIZ
 
 
 def _check_zstd_frame(block: memoryview, size: int) -> None:
-    """One frame (RFC 8878, section 3.1.1), nothing after it, whose window and content are no larger than they may be."""
+    """Check that it is a single frame (RFC 8878, section 3.1.1) whose window and content are not too large. ProtocolError."""
     reader = Reader(block)
     if reader.take(4, "a zstd frame") != _ZSTD_MAGIC:
         raise ProtocolError("a ZSTD block without its magic number")

@@ -1,6 +1,6 @@
-"""Buffer.DataType: what a buffer holds, as its ordinal on the wire, and Flink's flags of each.
+"""Buffer.DataType: what a buffer holds, with its ordinal on the wire and Flink's flags.
 
-The tables are indexed by ordinal, so that a hot path need not make an enum member of the byte it has.
+The tables are indexed by ordinal, so that a hot path need not turn the byte that it has into an enum member.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class DataType(IntEnum):
 
     @property
     def is_buffer(self) -> bool:
-        """Records: takes a credit, may be compressed."""
+        """It holds records: it takes a credit and may be compressed."""
         return IS_BUFFER[self]
 
     @property
     def is_event(self) -> bool:
-        """An event: takes no credit, is never compressed, is never empty."""
+        """It holds an event: it takes no credit, and is never compressed or empty."""
         return IS_EVENT[self]
 
     @property
     def has_priority(self) -> bool:
-        """Overtakes data in the receiver's queue; in wire order it takes the next sequence number like any other."""
+        """It overtakes data in the receiver's queue. On the wire it has the next sequence number like any other buffer."""
         return HAS_PRIORITY[self]
 
     @property
     def is_blocking_upstream(self) -> bool:
-        """After it the sender stops until ResumeConsumption; the backlog stated with it is 0."""
+        """After it the sender stops until ResumeConsumption; the backlog sent with it is 0."""
         return IS_BLOCKING_UPSTREAM[self]
 
     @property
@@ -52,7 +52,7 @@ class DataType(IntEnum):
 
     @property
     def is_partial_record(self) -> bool:
-        """Its last record may go on in the next buffer: a union of subpartitions does not switch after it."""
+        """Its last record may go on in the next buffer, so a union of subpartitions does not switch after it."""
         return IS_PARTIAL_RECORD[self]
 
 
@@ -85,8 +85,8 @@ def _as_known_by(last: int) -> tuple[DataType, ...]:
     )
 
 
-# By ordinal, the type to send to a receiver of a generation: older ones know data and events only by the types that there
-# were. 6, not 7: END_OF_SEGMENT came with 1.18, in the middle of a generation.
+# By ordinal, the type to send to a receiver of a generation: a type that its oldest release does not know becomes plain data or a
+# plain event. For 1.16 that is from 7 on, because END_OF_SEGMENT (7) came with 1.18, in the middle of the generation.
 AS_KNOWN_BY = {
     Generation.V1_16: _as_known_by(DataType.RECOVERY_COMPLETION),
     Generation.V1_19: _as_known_by(Generation.V1_19.last_data_type),

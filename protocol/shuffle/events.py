@@ -1,7 +1,7 @@
-"""What the payload of an event buffer means (Flink's EventSerializer): one class an event, ``encode`` and ``parse``.
+"""What the payload of an event buffer means (Flink's EventSerializer): one class for each event, ``encode`` and ``parse``.
 
-Events may be followed by padding, because producers send the whole array they serialized into: ``parse`` reads the
-beginning and passes over the rest.
+Events may be followed by padding, because producers send the whole array that they serialized into: ``parse`` reads the beginning
+and ignores the rest.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from protocol.shuffle.generation import Generation
 from protocol.shuffle.java import modified_utf8
 from protocol.wire import BytesLike, Reader, Writer
 
-# Long.MAX_VALUE: a barrier that stays aligned however long that takes.
+# Long.MAX_VALUE: the barrier stays aligned however long the alignment takes.
 NO_TIMEOUT = (1 << 63) - 1
-# An announcement holds an event, which could be an announcement, and so on.
+# An announcement holds an event, which could be an announcement again.
 _NESTING_MAX = 8
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -74,12 +74,12 @@ class StopMode(IntEnum):
 
 @attrs.frozen
 class EndOfPartition:
-    """The last of a subpartition."""
+    """The last event of a subpartition."""
 
 
 @attrs.frozen
 class CheckpointBarrier:
-    """All before it belongs to checkpoint ``checkpoint_id``. ``location`` None: the job's default."""
+    """Everything before it belongs to checkpoint ``checkpoint_id``. ``location`` None: the job's default."""
 
     checkpoint_id: int
     timestamp_ms: int
@@ -91,14 +91,14 @@ class CheckpointBarrier:
 
     @property
     def needs_alignment(self) -> bool:
-        """The receiver holds this channel back until the barrier has come on all others."""
+        """The receiver stops reading this channel until the barrier has come on all other channels."""
         if self.alignment is Alignment.AT_LEAST_ONCE:
             return False
         return self.type.is_savepoint or self.alignment is not Alignment.UNALIGNED
 
     @property
     def is_timeoutable(self) -> bool:
-        """Becomes unaligned when alignment takes longer than ``aligned_timeout_ms``."""
+        """It becomes unaligned when the alignment takes longer than ``aligned_timeout_ms``."""
         return self.alignment is Alignment.ALIGNED and 0 < self.aligned_timeout_ms < NO_TIMEOUT
 
 
@@ -109,7 +109,7 @@ class EndOfSuperstep:
 
 @attrs.frozen
 class OtherEvent:
-    """Any event that has no tag of its own: its class and what that wrote, with padding if there was some."""
+    """An event that has no tag of its own: its class, and the bytes that the class wrote, with the padding after them."""
 
     class_name: str
     data: bytes = b""
@@ -127,7 +127,7 @@ class EndOfOutputChannelState:
 
 @attrs.frozen
 class EventAnnouncement:
-    """``event`` will come with the number ``sequence``."""
+    """``event`` will come with the sequence number ``sequence``."""
 
     sequence: int
     event: Event
@@ -158,7 +158,7 @@ class RecoveryMetadata:
 
 @attrs.frozen
 class Watermark:
-    """A generalized watermark (FLIP-467): ``value`` is an int or a bool, by which it is written."""
+    """A generalized watermark (FLIP-467). The type of ``value``, int or bool, says how it is written."""
 
     name: str
     value: int | bool
@@ -172,7 +172,7 @@ class EndOfInputChannelState:
 
 @attrs.frozen
 class UnknownEvent:
-    """What cannot be read as any event of this generation: all of its bytes, and why. It is never written."""
+    """Bytes that are not an event of this generation, and why. It is never written."""
 
     data: bytes
     error: str
@@ -198,7 +198,7 @@ Event = (
 def data_type_of(event: Event, priority: bool = False) -> DataType:
     """The type that Flink's EventSerializer puts on the buffer of this event.
 
-    END_OF_SEGMENT and RECOVERY_METADATA are put on by hand, where Flink uses them at all.
+    Flink sets END_OF_SEGMENT and RECOVERY_METADATA elsewhere, where it uses them at all.
     """
     if priority:
         return DataType.PRIORITIZED_EVENT_BUFFER
@@ -221,7 +221,7 @@ def data_type_of(event: Event, priority: bool = False) -> DataType:
 
 
 def encode(event: Event) -> bytes:
-    """Without padding. ValueError for a number that has no room."""
+    """The event's bytes without padding. ValueError for a number that is too large."""
     out = Writer()
     try:
         _write(out, event)
@@ -260,7 +260,7 @@ def _write(out: Writer, event: Event) -> None:
                 out.i32(0)
                 out.i64(event.value)
         case _:
-            pass  # nothing but its tag
+            pass  # it has only its tag
 
 
 def _write_barrier(out: Writer, event: CheckpointBarrier) -> None:
@@ -319,7 +319,7 @@ def _read(reader: Reader, last_tag: int, depth: int) -> Event:
         raise ProtocolError(f"an event with the unknown tag {tag}")
     if tag == Tag.EVENT_ANNOUNCEMENT:
         if depth == _NESTING_MAX:
-            raise ProtocolError("announcements of announcements of announcements")
+            raise ProtocolError(f"announcements of announcements, more than {_NESTING_MAX} deep")
         return EventAnnouncement(reader.i32(), _read(reader, last_tag, depth + 1))
     return _READERS[tag](reader)
 

@@ -1,4 +1,4 @@
-"""What every frame of the shuffle protocol begins with: its length (these bytes included), a magic number, an id."""
+"""The header of every frame of the shuffle protocol: the frame's length (these bytes included), a magic number, an id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 HEADER = struct.Struct(">iIB")  # length, magic, id
 HEADER_BYTES = HEADER.size
 
-# From here up the ids are of our writer frames.
+# Ids from here up belong to the frames of the writer extension.
 FIRST_WRITER_ID = 64
 
 _LENGTH_AND_MAGIC = struct.Struct(">iI")
@@ -23,8 +23,7 @@ _LENGTH_AND_MAGIC = struct.Struct(">iI")
 def frame_size(view: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> int:
     """Size of the frame that begins ``view``, header included; 0 while too few bytes are there to tell.
 
-    ProtocolError for a length below 9 or above ``limit`` and for a wrong magic number, as soon as the bytes that are
-    wrong are there.
+    ProtocolError for a length below 9 or above ``limit`` and for a wrong magic number, as soon as the wrong bytes are there.
     """
     if len(view) < 8:
         _check_beginning(view, limit)

@@ -1,7 +1,7 @@
-"""The three layouts that Flink's shuffle protocol has had. It has no version field: a port speaks one of them.
+"""The three layouts of Flink's shuffle protocol. The protocol has no version field, so a port speaks one of them.
 
-A generation reaches from the release it is named after up to the next one; it knows what the newest of its releases
-knows. Layouts before 1.16 are not served (its partition ids were shorter).
+A generation reaches from the release that it is named after up to the next generation, and knows what the newest of its releases
+knows. Layouts before 1.16, which had shorter partition ids, are not served.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Generation(Enum):
-    """``Generation("1.20")`` finds the generation of any Flink release from 1.16 to 2.3; ValueError for others."""
+    """``Generation("1.20")`` is the generation of that Flink release, from 1.16 to 2.3; ValueError for others."""
 
     V1_16 = "1.16"
     V1_19 = "1.19"
@@ -36,7 +36,8 @@ class Generation(Enum):
         return None
 
 
-# Releases from, to, and the generation they speak. 2.3 is the newest that was looked at: a later one may differ.
+# First release, last release, and the generation that they speak. 2.3 is the newest release that was checked; later ones may
+# differ.
 _RELEASES = (((1, 16), (1, 18), "1.16"), ((1, 19), (1, 20), "1.19"), ((2, 0), (2, 3), "2.0"))
 
 for _generation, _facts in {

@@ -1,7 +1,7 @@
-"""The ids of the shuffle protocol. A receiver (Flink's InputChannelID) is 16 plain bytes; the rest is here.
+"""The ids of the shuffle protocol. A receiver's id (Flink's InputChannelID) is 16 plain bytes; the others are here.
 
-A ``ResultPartitionID`` is its 60 bytes on the wire with names for their parts, so it costs what bytes cost to make, hash
-and compare, and is equal to those bytes:
+A ``ResultPartitionID`` is its 60 bytes on the wire with names for their parts, so it costs what bytes cost to make, hash and
+compare, and is equal to those bytes:
 
     0   16  data set (IntermediateDataSetID)            36  16  job vertex (JobVertexID)
     16   4  partition number                            52   4  subtask index, >= 0
@@ -26,12 +26,12 @@ _TEXT = re.compile(r"([0-9a-f]{32})#(-?\d{1,10})@([0-9a-f]{32})_([0-9a-f]{32})_(
 
 
 class ResultPartitionID(bytes):
-    """One attempt of one producer at one partition. Text for people is ``hex()``; ``str()`` is Flink's form."""
+    """One attempt of one producer at one partition. ``hex()`` is the short text for people, ``str()`` is Flink's form."""
 
     __slots__ = ()
 
     def __new__(cls, data: BytesLike) -> ResultPartitionID:
-        """From 60 bytes. ValueError if it is not 60 of them or a number in it is below 0 that may not be."""
+        """From 60 bytes. ValueError for another length, and for a subtask index or an attempt number below 0."""
         self = super().__new__(cls, data)
         if len(self) != PARTITION_ID_BYTES:
             raise ValueError(f"a partition id of {len(self)} bytes: {PARTITION_ID_BYTES} are needed")
@@ -49,7 +49,7 @@ class ResultPartitionID(bytes):
         subtask: int = 0,
         attempt: int = 0,
     ) -> ResultPartitionID:
-        """From its parts; the four ids are 16 bytes each. ValueError if a part has no room."""
+        """From its parts; the ids are 16 bytes each. ValueError if an id has another length or a number is out of range."""
         if not len(data_set) == len(graph) == len(vertex) == 16:
             raise ValueError("a data set, graph and vertex have ids of 16 bytes")
         try:
@@ -81,7 +81,7 @@ class ResultPartitionID(bytes):
 
     @property
     def number(self) -> int:
-        """Of the partition in its data set. May be below 0: Flink does not check this one."""
+        """The partition's number in its data set. It may be below 0, because Flink does not check it."""
         return self._number(16)
 
     @property

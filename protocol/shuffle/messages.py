@@ -1,8 +1,8 @@
-"""Flink's twelve messages, but for the body of a BufferResponse (``buffer_response.py``) and of an ErrorResponse
-(``errors.py``): how each is written, and ``parse``.
+"""Flink's twelve messages: how each is written and parsed.
 
-A frame is always whole and with its nine-byte header. Bytes after a message's last field are passed over, as Flink's
-server does. The conditions that Flink's decoder sets on numbers are set here, too.
+The bodies of BufferResponse and ErrorResponse are in ``buffer_response.py`` and ``errors.py``. A frame is always whole and has
+its nine-byte header. Bytes after a message's last field are ignored, as Flink's server ignores them. Numbers are checked as
+Flink's decoder checks them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MessageId(IntEnum):
 
 
 class PartitionRequest(NamedTuple):
-    """Send me these subpartitions under this receiver id; ``credit`` buffers are ready for them."""
+    """Ask for these subpartitions under this receiver id; the receiver has ``credit`` buffers ready."""
 
     partition: ResultPartitionID
     subpartitions: IndexSet
@@ -90,7 +90,7 @@ class CancelPartitionRequest(NamedTuple):
 
 
 class CloseRequest(NamedTuple):
-    """No receiver of this connection wants anything any more: the server closes it."""
+    """No receiver of this connection needs anything more: the server closes the connection."""
 
 
 class AddCredit(NamedTuple):
@@ -136,7 +136,7 @@ Message = (
     | ErrorResponse
 )
 
-# Whole frames: length, magic, id, body. 1.16 has the index of one subpartition where later ones have a first and a last.
+# Whole frames: length, magic, id, body. 1.16 has the index of one subpartition where later generations have a first and a last.
 _PARTITION_REQUEST_1_16 = struct.Struct(">iIB60si16si")
 _PARTITION_REQUEST = struct.Struct(">iIB60sii16si")
 _TASK_EVENT_HEAD = struct.Struct(">iIBi")
@@ -154,14 +154,14 @@ _INT_RECEIVER_BODY = struct.Struct(">i16s")
 _SEGMENT_ID_BODY = struct.Struct(">ii16s")
 _I32 = struct.Struct(">i")
 
-# A reader gives credit many times, one frame after another: as good as always in frames of just this size.
+# A reader sends many AddCredit frames one after another, practically always of just this size.
 ADD_CREDIT_BYTES = 29
 _ADD_CREDIT_HEAD = struct.pack(">iIB", ADD_CREDIT_BYTES, MAGIC, 6)
 _ADD_CREDIT = struct.Struct(">9xi16s")
 
 _V1_16 = Generation.V1_16
 _new = tuple.__new__  # skips the generated __new__
-_new_id = bytes.__new__  # skips checks that were made
+_new_id = bytes.__new__  # skips the checks, which the caller has made
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ _new_id = bytes.__new__  # skips checks that were made
 def encode_partition_request(
     generation: Generation, partition: bytes, subpartitions: IndexSet, receiver: bytes, credit: int
 ) -> bytes:
-    """ValueError if the generation knows requests for one subpartition only and this is for several."""
+    """ValueError if the request is for several subpartitions and the generation has only requests for one."""
     start, end = subpartitions
     if generation is _V1_16:
         if start != end:
@@ -218,7 +218,7 @@ def encode_segment_id(receiver: bytes, subpartition: int, segment_id: int) -> by
 
 
 def encode(message: Message, generation: Generation) -> bytes:
-    """The frame of any message; what is sent often calls its own function above."""
+    """The frame of any message. Code that sends often calls the message's own function instead."""
     if isinstance(message, PartitionRequest):
         return encode_partition_request(generation, *message)
     return _ENCODERS[type(message)](*message)
@@ -242,7 +242,7 @@ _ENCODERS: dict[type, Callable[..., bytes]] = {
 
 
 def parse(frame: BytesLike, generation: Generation) -> Message:
-    """The message in a whole frame of either direction, but for ids 0 and those of writers. Raises ProtocolError."""
+    """The message in a whole frame of either direction, except BufferResponse and writers' frames. Raises ProtocolError."""
     try:
         return _PARSERS[frame[8]](frame, generation)
     except struct.error:
@@ -285,17 +285,17 @@ def _task_event_request(frame: BytesLike, generation: Generation) -> Message:
     return TaskEventRequest(bytes(frame[13 : 13 + size]), _new_id(ResultPartitionID, partition), receiver)
 
 
-def add_credits_size(data: memoryview, most: int) -> int:
-    """Size in bytes of the row of AddCredit frames that ``data`` begins with, ``most`` at most. 0: it begins otherwise."""
+def add_credits_size(data: memoryview, frames_max: int) -> int:
+    """Bytes of the consecutive AddCredit frames that ``data`` begins with, ``frames_max`` at most. 0: it begins otherwise."""
     size = 0
-    end = min(len(data), most * ADD_CREDIT_BYTES)
+    end = min(len(data), frames_max * ADD_CREDIT_BYTES)
     while size + ADD_CREDIT_BYTES <= end and data[size : size + 9] == _ADD_CREDIT_HEAD:
         size += ADD_CREDIT_BYTES
     return size
 
 
 def parse_add_credits(frames: memoryview) -> Iterator[tuple[int, bytes]]:
-    """(credit, receiver) of each frame in a row of them; the credit may be anything."""
+    """(credit, receiver) of each of these frames. The credit is not checked."""
     return _ADD_CREDIT.iter_unpack(frames)
 
 
@@ -347,12 +347,12 @@ def _error_response(frame: BytesLike, generation: Generation) -> Message:
     return parse_error(memoryview(frame)[9:])
 
 
-def _not_here(frame: BytesLike, generation: Generation) -> Message:
+def _unexpected_buffer(frame: BytesLike, generation: Generation) -> Message:
     raise ProtocolError("a buffer where only messages are expected")
 
 
 _PARSERS: tuple[Callable[[BytesLike, Generation], Message], ...] = (
-    _not_here,
+    _unexpected_buffer,
     _error_response,
     _partition_request,
     _task_event_request,

@@ -1,6 +1,6 @@
-"""Records in data buffers: each a four-byte length and its bytes, back to back, regardless of where buffers end.
+"""Records in data buffers: each is a four-byte length and its bytes, back to back, regardless of where buffers end.
 
-Record and even length may begin in one buffer and go on in the next. What a record's bytes mean is not looked at.
+A record, and even its length, may begin in one buffer and go on in the next. The bytes of a record are not interpreted.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ DEFAULT_MAX_RECORD = 1 << 30
 
 
 def encode_record(record: BytesLike) -> bytes:
-    """One record as it stands in the stream."""
+    """One record with its length."""
     return b"".join((_pack(len(record)), record))
 
 
 class RecordEncoder:
-    """Cuts a stream of records into buffers of ``buffer_size``. Not for several threads at once."""
+    """Cuts a stream of records into buffers of ``buffer_size`` bytes. Not for several threads at once."""
 
     __slots__ = ("_pending", "buffer_size")
 
     def __init__(self, buffer_size: int = DEFAULT_BUFFER_SIZE) -> None:
-        """``buffer_size`` may be changed between calls (a reader may ask for another one)."""
+        """``buffer_size`` may be changed between calls, because a reader may ask for another size."""
         self.buffer_size = buffer_size
         self._pending = bytearray()
 
     @property
     def pending(self) -> int:
-        """Bytes that wait for their buffer to be full."""
+        """Bytes in the buffer that is not full yet."""
         return len(self._pending)
 
     def add(self, record: BytesLike) -> list[bytes]:
@@ -55,7 +55,7 @@ class RecordEncoder:
         return self._full() if len(pending) >= self.buffer_size else []
 
     def flush(self) -> bytes:
-        """What waits, as a last buffer that need not be full; empty if nothing does. It ends with a whole record."""
+        """The pending bytes as a last buffer, which may be empty. It ends with a whole record."""
         rest = bytes(self._pending)
         self._pending.clear()
         return rest
@@ -70,17 +70,17 @@ class RecordEncoder:
 
 
 class RecordDecoder:
-    """Puts records together again, for one subpartition. Not for several threads at once.
+    """Puts the records of one subpartition together again. Not for several threads at once.
 
-    An unfinished record is kept as the bytes of it that have come; its length makes nobody allocate anything.
+    Of an unfinished record only the bytes that have come are kept: a large length alone allocates nothing.
     """
 
-    __slots__ = ("_max_record", "_rest", "_wanted")
+    __slots__ = ("_max_record", "_needed", "_rest")
 
     def __init__(self, max_record: int = DEFAULT_MAX_RECORD) -> None:
         self._max_record = max_record
         self._rest = bytearray()  # of an unfinished record, its length included
-        self._wanted = 0  # bytes that the rest has to have before there is something to do
+        self._needed = 0  # bytes that `_rest` must have before the next step
 
     @property
     def pending(self) -> int:
@@ -96,17 +96,17 @@ class RecordDecoder:
         rest = self._rest
         while rest:
             before = pos
-            pos = min(end, pos + self._wanted - len(rest))
+            pos = min(end, pos + self._needed - len(rest))
             rest += view[before:pos]
-            if len(rest) < self._wanted:
+            if len(rest) < self._needed:
                 return records
-            if self._wanted > 4:
+            if self._needed > 4:
                 with memoryview(rest) as whole:
                     records.append(bytes(whole[4:]))
                 rest.clear()
             else:
-                self._wanted = 4 + self._length(rest, 0)
-                if self._wanted == 4:
+                self._needed = 4 + self._length(rest, 0)
+                if self._needed == 4:
                     records.append(b"")
                     rest.clear()
         limit = self._max_record
@@ -116,20 +116,20 @@ class RecordDecoder:
                 self._length(view, pos)
             after = pos + 4 + size
             if after > end:
-                self._wanted = 4 + size
+                self._needed = 4 + size
                 rest += view[pos:]
                 return records
             records.append(bytes(view[pos + 4 : after]))
             pos = after
         if pos < end:
-            self._wanted = 4
+            self._needed = 4
             rest += view[pos:]
         return records
 
     def finish(self) -> None:
         """The stream has ended. ProtocolError if it ended inside a record."""
         if self._rest:
-            raise ProtocolError(f"a stream of records that ends {self._wanted - len(self._rest)} bytes too early")
+            raise ProtocolError(f"a stream of records that ends {self._needed - len(self._rest)} bytes too early")
 
     def _length(self, view: BytesLike, pos: int) -> int:
         size: int = _unpack(view, pos)[0]

@@ -1,4 +1,7 @@
-"""The messages of our writer extension, as values: written and read by ``writer_frames.py``, ruled by docs/PROTOCOLS.md."""
+"""The messages of the writer extension as values. ``writer_frames.py`` writes and reads them; docs/PROTOCOLS.md has the rules.
+
+Tests: tests/protocol/shuffle/test_writer_frames.py.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ class WriterId(IntEnum):
 
 class PartitionType(IntEnum):
     PIPELINED = 0  # bounded, read once while it is written
-    BLOCKING = 1  # read when it is finished, as often as wanted
+    BLOCKING = 1  # read when it is finished, any number of times
 
 
 class PartitionState(IntEnum):
-    """Of a partition in a PartitionList."""
+    """The state of a partition in a PartitionList."""
 
     OPEN = 0
     FINISHED = 1
@@ -57,7 +60,7 @@ class WriterErrorCode(IntEnum):
     BAD_REQUEST = 7
     STORAGE_ERROR = 8
     FINISHED_ALREADY = 9
-    READERS_GONE = 10  # of their own will: nobody needs the rest of a pipelined partition
+    READERS_GONE = 10  # all readers have cancelled: nobody needs the rest of a pipelined partition
     FENCED = 11  # a newer opening under the same writer id has taken the partition over
 
 
@@ -65,7 +68,7 @@ NO_WRITER = bytes(16)
 NO_HANDLE = -1
 NO_INCARNATION = 0
 DEFAULT_TTL = -1
-# Of a task event that is for the producer of the whole partition.
+# The subpartition of a task event that is for the producer of the whole partition.
 ALL_SUBPARTITIONS = -1
 # Flink's own bound is the number of key groups, 32768; each costs the broker memory before anything is written to it.
 MAX_SUBPARTITIONS = 65536
@@ -77,12 +80,12 @@ MAX_SUBPARTITIONS = 65536
 class OpenPartition(NamedTuple):
     """Begin a partition, or go on with it after a lost connection. Answered by PartitionOpened or WriterError.
 
-    ``ttl_ms``: how long a finished one is kept, DEFAULT_TTL for the broker's setting. ``owner``: who pays (quota).
+    ``ttl_ms``: how long a finished partition is kept; DEFAULT_TTL for the broker's setting. ``owner``: whose quota pays.
 
-    The newest opening under a writer id fences the older ones. ``incarnation``: a number that a writer draws when it begins,
-    the same on all its connections; NO_INCARNATION if it has none. ``resumes``: it had opened the partition before, and is
-    refused if another incarnation has opened it since. ``attempt``: counts the openings of one incarnation. One that comes late,
-    by a connection that the writer has given up already, is refused: it must not fence the one after it.
+    The newest opening under a writer id fences the older ones. ``incarnation``: a number that a writer draws when it begins, the
+    same on all its connections; NO_INCARNATION if it has none. ``resumes``: the writer had opened the partition before, and is
+    refused if another incarnation has opened it since. ``attempt``: counts the openings of one incarnation. An opening that comes
+    late, on a connection that the writer has already given up, is refused, because it must not fence the one after it.
     """
 
     writer: bytes
@@ -97,7 +100,7 @@ class OpenPartition(NamedTuple):
 
 
 class PushBuffer(NamedTuple):
-    """``payload`` lies in the frame it was parsed from."""
+    """``payload`` is a view of the frame that it was parsed from."""
 
     handle: int
     subpartition: int
@@ -108,7 +111,7 @@ class PushBuffer(NamedTuple):
 
 
 class FinishPartition(NamedTuple):
-    """All has been pushed. Answered by PartitionFinished when it is kept as safely as it will be."""
+    """The writer has pushed everything. Answered by PartitionFinished when the partition is complete, and on disk if BLOCKING."""
 
     handle: int
 
@@ -121,27 +124,27 @@ class FailPartition(NamedTuple):
 
 
 class ReleasePartition(NamedTuple):
-    """Forget a partition and free its space. ``correlation`` comes back in PartitionReleased."""
+    """Drop a partition and free its space. ``correlation`` comes back in PartitionReleased."""
 
     correlation: int
     partition: ResultPartitionID
 
 
 class ListPartitions(NamedTuple):
-    """Those whose 120 hex digits begin with ``prefix``."""
+    """Ask for the partitions whose 120 hex digits begin with ``prefix``."""
 
     correlation: int
     prefix: str = ""
 
 
 class CloseWriter(NamedTuple):
-    """Let go of the handle without finishing; the partition may be opened again within its retention."""
+    """Give up the handle without finishing; the partition may be opened again within its retention."""
 
     handle: int
 
 
 class ReleaseDataSet(NamedTuple):
-    """Forget all partitions whose ids begin with these 16 bytes, and let none be opened any more.
+    """Drop all partitions whose ids begin with these 16 bytes, and refuse to open others.
 
     ``correlation`` comes back in DataSetReleased.
     """
@@ -174,14 +177,14 @@ class PartitionOpened(NamedTuple):
 
 
 class WriterCredit(NamedTuple):
-    """``credit`` more pushes are welcome."""
+    """The writer may push ``credit`` more buffers."""
 
     handle: int
     credit: int
 
 
 class PushAcknowledged(NamedTuple):
-    """Pairs of subpartition and the number expected next: all before it need not be kept for a resend any more."""
+    """Pairs of subpartition and the number expected next: the writer need not keep what comes before it for a resend."""
 
     handle: int
     next_sequences: tuple[tuple[int, int], ...]
@@ -192,9 +195,9 @@ class PartitionFinished(NamedTuple):
 
 
 class WriterError(NamedTuple):
-    """The partition of this handle (or, before there is one, of this writer) is of no more use to the writer.
+    """The writer cannot go on with the partition of this handle, or, before it has one, with the one that it was opening.
 
-    To a ReleasePartition, ListPartitions or ReleaseDataSet: neither writer nor handle.
+    In answer to a ReleasePartition, ListPartitions or ReleaseDataSet there is neither writer nor handle.
     """
 
     writer: bytes
@@ -204,7 +207,7 @@ class WriterError(NamedTuple):
 
 
 class WriterTaskEvent(NamedTuple):
-    """What a reader sent upstream (TaskEventRequest), for the producer."""
+    """An event for the producer, which a reader has sent upstream (TaskEventRequest)."""
 
     handle: int
     subpartition: int

@@ -1,1 +1,1 @@
-"""What Flink leaves to Java: serialized Throwables, modified UTF-8."""
+"""Java's own formats, which Flink uses: serialized Throwables and modified UTF-8."""

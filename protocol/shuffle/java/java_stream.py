@@ -1,8 +1,9 @@
-"""Throwables in Java's object serialization (Object Serialization Specification, chapter 6): the few that we write, and
-any that we read.
+"""Throwables in Java's object serialization (Object Serialization Specification, chapter 6): writes a few, reads any.
 
-A stream describes itself, so reading needs no Java class. Nothing in it is believed: the depth of objects and of class
-hierarchies is bounded, counts are checked against the bytes that are there.
+A stream describes itself, so reading needs no Java class. The reader does not trust the stream: it bounds the depth of objects
+and of class hierarchies, and checks counts against the bytes that are there.
+
+Tests: tests/protocol/shuffle/test_errors.py, tests/protocol/shuffle/test_golden.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STRING_TYPE = "Ljava/lang/String;"
 
 
 class _Known(NamedTuple):
-    """A class that we write: ``serialVersionUID`` as of Flink 2.3 and Java 17, (name, type) of its reference fields."""
+    """A class that can be written: its ``serialVersionUID`` in Flink 2.3 and Java 17, (name, type) of its reference fields."""
 
     uid: int
     superclass: str | None
@@ -38,7 +39,7 @@ class _Known(NamedTuple):
 _FLINK = "org.apache.flink.runtime."
 _PARTITION_ID_TYPE = "Lorg/apache/flink/runtime/io/network/partition/ResultPartitionID;"
 _KNOWN = {
-    # Of Throwable's fields only the message; readObject gives the others their defaults.
+    # Of Throwable's fields only the message is written; readObject gives the others their defaults.
     _THROWABLE: _Known(-3042686055658047285, None, (("detailMessage", _STRING_TYPE),), _SERIALIZABLE | _WRITE_METHOD),
     "java.lang.Exception": _Known(-3387516993124229948, _THROWABLE),
     "java.io.IOException": _Known(7818375828146090155, "java.lang.Exception"),
@@ -64,7 +65,7 @@ _I64 = struct.Struct(">q")
 def encode_throwable(class_name: str, message: str | None) -> bytes:
     """One of the classes above in the smallest stream that Java reads. ValueError for any other class."""
     if class_name not in _KNOWN:
-        raise ValueError(f"no way is known to write a {class_name}")
+        raise ValueError(f"a {class_name} cannot be written")
     utf = modified_utf8.encode_prefixed
     out = bytearray(_STREAM_HEADER)
     out.append(_OBJECT)
@@ -88,7 +89,7 @@ def encode_throwable(class_name: str, message: str | None) -> bytes:
         values.append(value)
         name = known.superclass
     out.append(_NULL)  # no superclass
-    # Values stand the other way round: those of the uppermost class come first.
+    # The values are in the opposite order: those of the uppermost class come first.
     return bytes(out) + b"".join(reversed(values))
 
 
@@ -102,13 +103,13 @@ def read_throwable(data: BytesLike) -> tuple[Throwable, int]:
     reader = Reader(data)
     if reader.take(4, "a stream header") != _STREAM_HEADER:
         raise ProtocolError("an error that is not a Java object stream")
-    found = _StreamReader(reader).content()
-    if not isinstance(found, _Object):
+    error = _StreamReader(reader).content()
+    if not isinstance(error, _Object):
         raise ProtocolError("an error that is not an object")
-    if all(description.name != _THROWABLE for description in found.description.hierarchy):
-        raise ProtocolError(f"an error of the class {found.description.name}, which is no Throwable")
-    message = found.values.get("detailMessage")
-    return Throwable(found.description.name, message if isinstance(message, str) else None), reader.pos
+    if all(description.name != _THROWABLE for description in error.description.hierarchy):
+        raise ProtocolError(f"an error of the class {error.description.name}, which is no Throwable")
+    message = error.values.get("detailMessage")
+    return Throwable(error.description.name, message if isinstance(message, str) else None), reader.pos
 
 
 class _Description:
@@ -118,7 +119,7 @@ class _Description:
         self.name = name
         self.flags = 0
         self.fields: list[tuple[str, str]] = []  # type code and name
-        self.hierarchy: list[_Description] = [self]  # this one and those above it
+        self.hierarchy: list[_Description] = [self]  # this class and its superclasses, upwards
 
 
 class _Object:
@@ -126,12 +127,12 @@ class _Object:
 
     def __init__(self, description: _Description) -> None:
         self.description = description
-        self.values: dict[str, Any] = {}  # a field of the same name further up gives way to the one further down
+        self.values: dict[str, Any] = {}  # by name; a subclass's field replaces one of the same name
 
 
 _END = object()  # of block data
 _SIZES = {"B": 1, "C": 2, "D": 8, "F": 4, "I": 4, "J": 8, "S": 2, "Z": 1}
-# Objects within objects. A cause takes one level, so this is a longer chain of them than anyone reads.
+# Objects within objects. Each cause takes one level, so no real chain of causes is longer than this.
 _DEPTH_MAX = 100
 _HIERARCHY_MAX = 64
 
@@ -174,8 +175,8 @@ class _StreamReader:
         if code == _OBJECT:
             description = self._description()
             instance = self._new_handle(_Object(description))
-            for one in reversed(description.hierarchy):
-                self._class_data(one, instance.values)
+            for each in reversed(description.hierarchy):
+                self._class_data(each, instance.values)
             return instance
         if code == _ARRAY:
             return self._array(self._description())
@@ -208,9 +209,9 @@ class _StreamReader:
 
     def _optional_description(self) -> _Description | None:
         reader = self.reader
-        # The superclass of each class follows it: a loop, so that a long row of them needs no stack.
+        # Each class is followed by its superclass. Read in a loop, so that a long chain needs no stack.
         first: _Description | None = None
-        found: list[_Description] = []
+        below: list[_Description] = []
         while True:
             code = reader.u8()
             above: list[_Description] = []
@@ -237,15 +238,15 @@ class _StreamReader:
                 above += referred.hierarchy
             elif code != _NULL:
                 raise ProtocolError(f"a class description with the code {code:#x}")
-            for one in found:
-                one.hierarchy += above
+            for description in below:
+                description.hierarchy += above
             if above and first is None:
                 first = above[0]
-            if len(found) + len(above) > _HIERARCHY_MAX:
+            if len(below) + len(above) > _HIERARCHY_MAX:
                 raise ProtocolError(f"a Java class with more than {_HIERARCHY_MAX} above it")
             if code in (_NULL, _REFERENCE):
                 return first
-            found += above
+            below += above
 
     def _field(self) -> tuple[str, str]:
         code = chr(self.reader.u8())

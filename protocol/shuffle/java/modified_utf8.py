@@ -20,7 +20,7 @@ def encode(text: str) -> bytes:
 
 
 def encode_prefixed(text: str) -> bytes:
-    """With its length in two bytes before it; what is longer than they can say is cut after a whole character."""
+    """With its length in two bytes before it. A text that is too long for that is cut after a whole character."""
     encoded = encode(text)
     if len(encoded) > MAX_BYTES:
         end = MAX_BYTES
