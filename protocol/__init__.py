@@ -1,1 +1,1 @@
-"""Bytes to values and back. Pure: no sockets, no threads, no clocks, nothing from ``broker``."""
+"""Bytes <-> values. Pure: no sockets, no threads, no clocks, nothing from ``broker``."""

@@ -1,13 +1,13 @@
-"""What the wire codecs raise."""
+"""The errors that the wire codecs raise."""
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol: the bytes cannot mean anything. The connection that sent them is closed."""
+    """The peer sent bytes that have no meaning in the protocol. The receiver closes the connection."""
 
 
 class TooManyEntries(ProtocolError):
-    """A message has more array elements than its reader was given a budget for. Raised before any of them is read."""
+    """A message has more array elements than its reader allows. Raised before any of them is read."""
 
 
 class MessageTooLarge(Exception):
-    """A message that is being written would be longer than the limit that its writer was given."""
+    """A message would become longer than its writer allows."""

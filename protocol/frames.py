@@ -1,7 +1,7 @@
-"""Length-prefixed frames: four bytes, big-endian, that count what follows them.
+"""Length-prefixed frames: four bytes, big-endian, that state how many bytes follow.
 
-Pure functions over a buffer that the caller owns; reading the socket and keeping the rest of a torn frame is the
-reactor's work. Every frame here includes its prefix.
+Pure functions over a buffer that the caller owns. The reactor reads the socket and keeps the rest of an incomplete frame. Every
+frame here includes its prefix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_MAX_FRAME = 104857600
 
 
 def frame_size(buffer: BytesLike, pos: int = 0, limit: int = DEFAULT_MAX_FRAME) -> int | None:
-    """Size of the frame at ``pos`` with its prefix, or None while its four length bytes are not all there.
+    """The size of the frame at ``pos`` with its prefix, or None while its four length bytes are incomplete.
 
     Raises ProtocolError if the length is negative or above ``limit`` (the prefix is not counted).
     """
@@ -31,7 +31,7 @@ def frame_size(buffer: BytesLike, pos: int = 0, limit: int = DEFAULT_MAX_FRAME) 
 
 
 def split_frames(buffer: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> tuple[list[memoryview], int]:
-    """All whole frames in ``buffer``, in order, and how many of its bytes they take. The rest asks for more."""
+    """All whole frames in ``buffer``, in order, and how many of its bytes they take. An incomplete frame is left out."""
     view = memoryview(buffer)
     frames: list[memoryview] = []
     pos = 0
@@ -44,10 +44,10 @@ def split_frames(buffer: BytesLike, limit: int = DEFAULT_MAX_FRAME) -> tuple[lis
 
 
 def framed(body: BytesLike) -> bytes:
-    """``body`` with its length before it."""
+    """``body`` with its length in front."""
     return LENGTH.pack(len(body)) + body
 
 
 def with_correlation_id(frame: bytes, correlation_id: int) -> bytes:
-    """A response frame kept from before, for another request: bytes 4-7 are the correlation id in every version."""
+    """A cached response frame for another request: bytes 4 to 7 are the correlation id in every version."""
     return frame[:4] + LENGTH.pack(correlation_id) + frame[8:]

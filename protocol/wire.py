@@ -1,9 +1,8 @@
-"""The primitive types all three protocols are made of: a bounds-checked reader and a writer.
+"""The primitive types of all protocols here: a bounds-checked reader and a writer. Big-endian throughout.
 
-Big-endian throughout. Nothing here trusts a length: every read is checked against what is left, and an array's
-count is refused when the bytes left could not hold that many elements, before anyone allocates for it. The only
-exception raised is ``ProtocolError``, of which ``TooManyEntries`` is one kind. The hottest messages do not come through
-here, see ``kafka/produce.py``.
+No length is trusted: every read is checked against the bytes that are left, and an array's count is refused, before anything is
+allocated for it, when those bytes could not hold so many elements. The only exception raised is ``ProtocolError``, with its
+subclass ``TooManyEntries``. The most frequent messages have faster code of their own, see ``kafka/messages/produce.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from protocol.errors import ProtocolError, TooManyEntries
 
 BytesLike = bytes | bytearray | memoryview
 
-# Inside the classes below these names are methods.
+# The classes below have methods with these names.
 _Bytes = bytes
 _Bool = bool
 
@@ -43,9 +42,8 @@ def _short(what: str) -> NoReturn:
 class Reader:
     """Reads one value after the other from ``view``; ``pos`` is where the next one begins.
 
-    Byte strings come back as slices of ``view`` (no copy); text must be UTF-8. ``entries`` is how many array elements and
-    tagged fields may still be read, over all arrays: TooManyEntries is raised for the count that exceeds it, before
-    anything is made for its elements.
+    Byte strings are slices of ``view``, not copies; text must be UTF-8. ``entries`` is how many array elements and tagged
+    fields may still be read, over all arrays: a count that exceeds it raises TooManyEntries before anything is allocated.
     """
 
     __slots__ = ("end", "entries", "pos", "view")
@@ -245,7 +243,7 @@ class Reader:
         return count
 
     def skip_tags(self) -> None:
-        """Passes over a section of tagged fields (KIP-482), all of them unknown to us."""
+        """Skips a section of tagged fields (KIP-482), whatever they are."""
         for _ in range(self.compact_tag_count()):
             self.uvarint()
             self.take(self.uvarint(), "a tagged field")

@@ -1,1 +1,1 @@
-"""Kafka's wire protocol: what the hot paths need by hand, everything else through kio's schemas."""
+"""Kafka's wire protocol: the messages of the hot paths by hand, all others through kio's schemas."""

@@ -1,7 +1,9 @@
 """Kafka's error codes, as an IntEnum with lower-case names: ``ErrorCode.unknown_topic_or_partition`` is 3.
 
-This is also where kio is first imported, for every module here: kio imports hypothesis wherever it is installed, to
-tell it about its types, which costs 135 ms and 21 MB of whoever runs a broker in their tests.
+This module is the first to import kio, for all modules of this package: where hypothesis is installed, kio imports it to
+register its types, which would cost 135 ms and 21 MB in every test run that starts a broker.
+
+Tests: tests/protocol/kafka/schema/test_control.py.
 """
 
 import sys
@@ -12,9 +14,9 @@ def _import_kio_without_hypothesis() -> None:
         return
     missing = object()
     before = sys.modules.get("hypothesis", missing)
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Python's way to say: do not look for it
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # makes Python's import of it fail at once
     try:
-        import kio.static._phantom  # noqa: F401  # the one module of kio's that asks
+        import kio.static._phantom  # noqa: F401  # the only module of kio that imports it
     finally:
         if before is missing:
             del sys.modules["hypothesis"]

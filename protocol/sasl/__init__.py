@@ -1,1 +1,1 @@
-"""SASL mechanisms as bytes."""
+"""SASL mechanisms: bytes <-> values."""

@@ -1,6 +1,6 @@
-"""SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding. The client's side.
+"""The client's side of SCRAM (RFC 5802, RFC 7677) as Kafka uses it: SHA-256 and SHA-512, without channel binding.
 
-Kafka takes user names and passwords as UTF-8 without preparing them (SASLprep), so this does, too.
+Kafka uses user names and passwords as UTF-8 without preparing them (SASLprep), and so does this module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from protocol.errors import ProtocolError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-# A broker that asks for more rounds wants to keep the client busy: Kafka's default is 4096, 600,000 is what is advised
-# for passwords in web forms.
+# More iterations than this can only serve to keep the client busy: Kafka's default is 4096, and 600,000 are recommended for
+# passwords in web forms.
 MAX_ITERATIONS = 10_000_000
 MIN_ITERATIONS = 4096  # RFC 7677, and Kafka's own lower bound
 
@@ -38,17 +38,18 @@ class ScramClient:
         return f"n,,{self._first_bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof that we know the password. Raises ProtocolError if the server's message cannot be trusted."""
+        """The proof that the client knows the password. Raises ProtocolError if the server's message cannot be trusted."""
         text = _text(server_first)
         fields = _fields(text)
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise ProtocolError("the server's nonce does not go on from ours")
+            raise ProtocolError("the server's nonce does not begin with the client's")
         salt = _base64(fields.get("s", ""))
-        rounds = fields.get("i", "")
-        if not rounds.isascii() or not rounds.isdecimal() or not MIN_ITERATIONS <= int(rounds[:9]) <= MAX_ITERATIONS:
-            raise ProtocolError(f"{rounds[:9]!r} rounds of hashing")
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(rounds))
+        iterations = fields.get("i", "")
+        is_number = iterations.isascii() and iterations.isdecimal()
+        if not is_number or not MIN_ITERATIONS <= int(iterations[:9]) <= MAX_ITERATIONS:
+            raise ProtocolError(f"an iteration count of {iterations[:9]!r}")
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
         client_key = self._mac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
         without_proof = f"c=biws,r={nonce}"
@@ -59,7 +60,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises ProtocolError unless the server has shown that it knows the password, too."""
+        """Raises ProtocolError unless the server has proved that it knows the password."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise ProtocolError(f"the server says {fields['e']!r}")
@@ -85,7 +86,7 @@ def _fields(text: str) -> dict[str, str]:
             raise ProtocolError("a SCRAM message that cannot be read")
         fields.setdefault(name, value)
     if "m" in fields:  # RFC 5802: an extension that the other side must understand
-        raise ProtocolError("a SCRAM extension that nobody knows")
+        raise ProtocolError("a SCRAM extension that is not supported")
     return fields
 
 
@@ -93,4 +94,4 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ProtocolError("base64 that is none") from None
+        raise ProtocolError("a field that is not base64") from None

@@ -1,1 +1,1 @@
-"""The messages of Kafka's that are read and written by hand, one module each for both sides."""
+"""The messages of Kafka that are read and written by hand. A module has both sides of its message."""

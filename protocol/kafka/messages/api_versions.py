@@ -1,7 +1,7 @@
-"""ApiVersions, versions 0 to 4: what a client and a broker say to each other first.
+"""ApiVersions, versions 0 to 4: the first request of a client, which asks what the broker serves.
 
-The response's header is always version 0, and a broker that does not know the request's version answers with the
-body of version 0 and error 35 (unsupported version), so that any client can read which version to ask for instead.
+The response's header is always version 0. A broker that does not know the request's version answers with the body of version 0
+and error 35 (unsupported version), so that any client can read which version to use instead.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from protocol.wire import Reader, Writer
 MIN_VERSION, MAX_VERSION = 0, 4
 
 _FLEXIBLE = 3
-# The tag.
-_SUPPORTED_FEATURES = 0
+_SUPPORTED_FEATURES = 0  # the tag of this field
 
 
 class ApiVersionsRequest(NamedTuple):
@@ -27,7 +26,7 @@ class ApiVersionsRequest(NamedTuple):
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0) -> ApiVersionsRequest:
-    """Who the client says it is. Never fails: the answer must reach a client whose request makes no sense here."""
+    """The name of the client's software. Never fails: the response must reach every client, whatever it sent."""
     if version < _FLEXIBLE:
         return ApiVersionsRequest()
     reader = Reader(view, pos)
@@ -45,10 +44,10 @@ def response(
     throttle_ms: int = 0,
     features: Mapping[str, tuple[int, int]] | None = None,
 ) -> bytes:
-    """The whole response frame; ``ranges`` is api key -> (lowest, highest version), ``features`` (told from version 3 on) those
-    that are supported, by name with their (lowest, highest) level.
+    """The whole response frame. ``ranges`` is API key -> (lowest, highest version).
 
-    For a request of a version not served, give version 0, error 35 and the range of ApiVersions alone.
+    ``features`` are the supported ones, name -> (lowest, highest level); versions before 3 have no field for them. For a
+    request of a version that is not served, pass version 0, error 35 and only the range of ApiVersions.
     """
     flexible = request_version >= _FLEXIBLE
     out = Writer(bytearray(4))
@@ -73,7 +72,7 @@ def response(
 
 
 def _tag_features(out: Writer, features: Mapping[str, tuple[int, int]]) -> None:
-    """The one tagged field there is: supported features. None of Kafka's own is supported, and so none is finalized."""
+    """The supported features, the only tagged field here: no feature of Kafka's own is supported, so none is finalized."""
     field = Writer()
     field.compact_array(len(features))
     for name, (lowest, highest) in features.items():

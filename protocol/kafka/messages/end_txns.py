@@ -1,8 +1,8 @@
-"""EndTxns, version 0: commit, or abort, the transactions of several producers by one decision.
+"""EndTxns, version 0: commit or abort the transactions of several producers by one decision.
 
-An API of our own beside Kafka's: a micro-batch that many producers write becomes visible as a whole or not at all. It is written
-as Kafka would write it (flexible encoding, KIP-482) under a key far from Kafka's, and clients find it by the feature ``FEATURE``
-of ApiVersions.
+This API is this project's own: with it a micro-batch that many producers write becomes visible as a whole or not at all. It is
+encoded like Kafka's APIs (flexible encoding, KIP-482) under a key far from theirs. Clients learn from the feature ``FEATURE`` of
+ApiVersions that a broker serves it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from protocol.wire import UNLIMITED, BytesLike, Reader, Writer
 
 MIN_VERSION, MAX_VERSION = 0, 0
 
-# A supported feature of ApiVersions from version 3 on, and its level that says: version 0 of EndTxns is served.
+# The supported feature in ApiVersions (from version 3 on), and its level, which stands for version 0 of EndTxns.
 FEATURE, FEATURE_LEVEL = "reactor.end_txns", 1
 
-# Transactional id, producer id, epoch, tags.
+# The fewest bytes of a member: transactional id, producer id, epoch, tags.
 _MEMBER_SMALLEST = 1 + 8 + 2 + 1
 
 
@@ -39,7 +39,7 @@ class EndTxnsRequest(NamedTuple):
 
 
 class EndTxnsResponse(NamedTuple):
-    """``error_index``: which of the request's transactions the error is about; -1 for none of them, or all."""
+    """``error_index``: the index of the transaction in the request that the error is about, or -1 for none or all of them."""
 
     throttle_ms: int
     error: int
@@ -49,7 +49,7 @@ class EndTxnsResponse(NamedTuple):
 def parse_request(body: BytesLike, max_entries: int = UNLIMITED) -> EndTxnsRequest:
     """The request in ``body``, which begins after the header.
 
-    ``max_entries``: transactions that it may name. Raises ProtocolError, TooManyEntries among them.
+    ``max_entries``: the most transactions that it may name. Raises ProtocolError, or TooManyEntries for more.
     """
     reader = Reader(body, 0, max_entries)
     members = []
@@ -89,7 +89,7 @@ def response(correlation_id: int, error: int, error_index: int = -1, throttle_ms
 
 
 def parse_response(frame: BytesLike) -> tuple[int, EndTxnsResponse]:
-    """Correlation id and answer of a whole response frame (its length included). Raises ProtocolError."""
+    """The correlation id and the response in a whole frame, its length included. Raises ProtocolError."""
     if len(frame) < LENGTH.size:
         raise ProtocolError(f"a response of {len(frame)} bytes has no length")
     reader = Reader(frame, LENGTH.size)

@@ -31,7 +31,7 @@ _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
 
 
 class FetchPartition(NamedTuple):
-    """What a version does not have is -1."""
+    """A field that the request's version does not have is -1."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """``forgotten`` are the (topic, partition) that a session drops. Without sessions: id 0, epoch -1."""
+    """``forgotten`` are the (topic, partition) that a session drops. A request without a session has id 0, epoch -1."""
 
     max_wait_ms: int
     min_bytes: int
@@ -59,7 +59,7 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionData(NamedTuple):
-    """``aborted`` are (producer id, first offset) of aborted transactions, None where nobody asked.
+    """``aborted`` are (producer id, first offset) of aborted transactions, None if the client did not ask for them.
 
     ``records_size`` counts the bytes of ``records_parts``; what the parts are is between the caller and its socket.
     """
@@ -75,7 +75,7 @@ class PartitionData(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """``topic`` is the name, or from version 13 on the id. ``aborted`` are (producer id, first offset); None: not asked for.
+    """``topic`` is the name, or from version 13 on the id. ``aborted`` are (producer id, first offset), or None.
 
     ``records`` is a view into the frame.
     """
@@ -116,9 +116,10 @@ _PARTITION_12 = struct.Struct(">BiiqiqiBBBBB")
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> FetchRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are ignored.
 
-    ``max_entries``: topics and partitions that it may have, together. Raises ProtocolError, TooManyEntries among them.
+    ``max_entries``: the most topics and partitions, together, that it may have. Raises ProtocolError, or TooManyEntries for
+    more.
     """
     session_id, session_epoch, epoch, log_start, last_epoch = 0, -1, -1, -1, -1
     forgotten = rest = 0
@@ -166,7 +167,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
                 (wait, least, most, isolation, session_id, session_epoch, [partition], [], "", replica, None),
             )
     except (struct.error, UnicodeDecodeError):
-        pass  # the general way says what is wrong, or reads a request with no or several partitions
+        pass  # the general way raises the error, or reads a request with no or several partitions
     return _parse_any(Reader(view, pos, max_entries), version)
 
 
@@ -234,7 +235,7 @@ def request(
     max_bytes: int,
     isolation_level: int,
 ) -> bytes:
-    """A whole request frame. ``topic`` must be its id from version 13 on, its name before."""
+    """A whole request frame for one partition. ``topic`` must be its id from version 13 on, its name before."""
     flexible = version >= _FLEXIBLE
     out = Writer(bytearray(4))
     out.raw(request_header(ApiKey.FETCH, version, correlation_id, client_id))
@@ -245,8 +246,8 @@ def request(
     out.i32(max_bytes)
     out.i8(isolation_level)
     if version >= 7:
-        out.i32(0)  # no session,
-        out.i32(-1)  # and none wanted
+        out.i32(0)  # no session
+        out.i32(-1)  # and no new session
     out.any_array(1, flexible)
     if isinstance(topic, UUID):
         assert version >= FIRST_WITH_TOPIC_ID
@@ -260,12 +261,12 @@ def request(
     out.any_array(1, flexible)
     out.i32(partition)
     if version >= 9:
-        out.i32(-1)  # whatever the leader's epoch is
+        out.i32(-1)  # any epoch of the leader
     out.i64(offset)
     if version >= 12:
-        out.i32(-1)  # last fetched epoch: replicas send it
+        out.i32(-1)  # last fetched epoch: only replicas send it
     if version >= 5:
-        out.i64(-1)  # log start offset: replicas, too
+        out.i64(-1)  # log start offset: only replicas send it
     out.i32(max_bytes)
     if flexible:
         out.no_tags()
@@ -396,7 +397,7 @@ def _response_parts_any(
 
 
 def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
-    """Everything of a partition up to its records."""
+    """A partition's fields up to its records."""
     flexible = version >= _FLEXIBLE
     out.i32(data.partition)
     out.i16(data.error)
@@ -422,7 +423,7 @@ def _write_partition(out: Writer, version: int, data: PartitionData) -> None:
 
 
 def parse_response(frame: BytesLike, version: int) -> FetchResponse:
-    """What a whole response frame (its length included) says. Raises ProtocolError."""
+    """The response in a whole frame, its length included. Raises ProtocolError."""
     flexible = version >= _FLEXIBLE
     reader = Reader(frame, 4)
     correlation_id = reader.i32()
@@ -474,9 +475,9 @@ def _read_partition(reader: Reader, version: int, flexible: bool, topic: str | U
 
 
 def _read_aborted(reader: Reader, count: int, flexible: bool) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    aborted: list[tuple[int, int]] = []
     for _ in range(count):
-        found.append(_ABORTED.unpack(reader.take(16, "an aborted transaction")))
+        aborted.append(_ABORTED.unpack(reader.take(16, "an aborted transaction")))
         if flexible:
             reader.skip_tags()
-    return found
+    return aborted

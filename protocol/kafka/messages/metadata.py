@@ -1,6 +1,6 @@
-"""Metadata, versions 0 to 9, by hand: clients ask for all topics again and again, and there may be thousands.
+"""Metadata, versions 0 to 9, by hand: clients ask for all topics again and again, and there may be thousands of them.
 
-The response is plain bytes that a broker may keep for as long as no topic changes, and send again through
+The response is plain bytes. A broker may cache them until a topic changes, and send them again with
 ``frames.with_correlation_id``.
 """
 
@@ -16,12 +16,12 @@ MIN_VERSION, MAX_VERSION = 0, 9
 
 _FLEXIBLE = 9
 
-# What Kafka answers where the client did not ask for its authorized operations.
+# Kafka's value for a client that did not ask for its authorized operations.
 OPERATIONS_NOT_ASKED = -(2**31)
 
 
 class MetadataRequest(NamedTuple):
-    """``topics`` is None where the client asks for all of them, and empty where it asks for none."""
+    """``topics`` is None if the client asks for all topics, and empty if it asks for none."""
 
     topics: list[str] | None
     allow_auto_topic_creation: bool
@@ -55,9 +55,9 @@ class TopicMetadata(NamedTuple):
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> MetadataRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are ignored.
 
-    ``max_entries``: topics that it may name. Raises ProtocolError, TooManyEntries among them.
+    ``max_entries``: the most topics that it may name. Raises ProtocolError, or TooManyEntries for more.
     """
     reader = Reader(view, pos, max_entries)
     flexible = version >= _FLEXIBLE
@@ -70,7 +70,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
             if flexible:
                 reader.skip_tags()
     if version == 0 and not topics:
-        topics = None  # v0 has no null: there an empty list asks for all
+        topics = None  # v0 has no null: an empty list asks for all topics
     auto_create = reader.bool() if version >= 4 else True
     cluster_operations = reader.bool() if version >= 8 else False
     topic_operations = reader.bool() if version >= 8 else False
@@ -119,10 +119,9 @@ def response(
 
 
 def response_size(version: int, topics: Iterable[TopicMetadata]) -> int:
-    """About how many bytes a response about these topics has; never fewer than it really has, but for its few other fields."""
-    per_partition = (
-        52 if version >= 5 else 40
-    )  # three arrays (two below version 5) of one node each, all lengths in 4 bytes
+    """An upper bound for the bytes that these topics take in a response, without the response's few other fields."""
+    # Three arrays (before version 5 two) of one node each, all lengths in 4 bytes.
+    per_partition = 52 if version >= 5 else 40
     return sum(32 + 3 * len(topic.name) + per_partition * len(topic.partitions) for topic in topics)
 
 
@@ -157,7 +156,7 @@ def _write_topic(out: Writer, version: int, topic: TopicMetadata) -> None:
         out.no_tags()
 
 
-# Error, index, leader, (v7) leader epoch: the part of a partition whose size is fixed.
+# The part of a partition whose size is fixed: error, index, leader, (v7) leader epoch.
 _PARTITION_0 = struct.Struct(">hii")
 _PARTITION_7 = struct.Struct(">hiii")
 

@@ -26,7 +26,7 @@ _new = tuple.__new__  # skips the generated __new__: 0.15 us of 2 us
 
 
 class ProduceRequest(NamedTuple):
-    """``topics`` is flat: (topic, partition, records), a view into the request, None where null was sent."""
+    """``topics`` is flat: (topic, partition, records). Records are a view into the request, or None for null."""
 
     acks: int
     timeout_ms: int
@@ -35,7 +35,7 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What became of one partition's records. ``record_errors`` are (index in the batch, message); from v8 on."""
+    """The result for one partition's records. ``record_errors`` are (index in the batch, message), sent from v8 on."""
 
     topic: str
     partition: int
@@ -59,9 +59,10 @@ _PARTITION_9 = struct.Struct(">Bi")
 
 
 def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int = UNLIMITED) -> ProduceRequest:
-    """The request that begins at ``pos`` in ``view``. Bytes after its end are passed over.
+    """The request that begins at ``pos`` in ``view``. Bytes after its end are ignored.
 
-    ``max_entries``: topics and partitions that it may have, together. Raises ProtocolError, TooManyEntries among them.
+    ``max_entries``: the most topics and partitions, together, that it may have. Raises ProtocolError, or TooManyEntries for
+    more.
     """
     try:
         if version < _FLEXIBLE:
@@ -94,7 +95,7 @@ def parse_request(view: memoryview, version: int, pos: int = 0, max_entries: int
                     topic = (str(view[name:end], "utf-8"), partition, view[start:after])
                     return _new(ProduceRequest, (acks, timeout_ms, None, [topic]))
     except (struct.error, IndexError, UnicodeDecodeError):
-        pass  # the general way says what is wrong
+        pass  # the general way raises the error
     return _parse_any(Reader(view, pos, max_entries), version)
 
 
@@ -103,7 +104,7 @@ def _parse_any(reader: Reader, version: int) -> ProduceRequest:
     transactional_id = reader.compact_nullable_string() if flexible else reader.nullable_string()
     acks = reader.i16()
     timeout_ms = reader.i32()
-    found: list[tuple[str, int, memoryview | None]] = []
+    topics: list[tuple[str, int, memoryview | None]] = []
     for _ in range(reader.compact_array(3) if flexible else reader.array(6)):
         topic = reader.compact_string() if flexible else reader.string()
         for _ in range(reader.compact_array(6) if flexible else reader.array(8)):
@@ -111,12 +112,12 @@ def _parse_any(reader: Reader, version: int) -> ProduceRequest:
             records = reader.compact_nullable_bytes() if flexible else reader.nullable_bytes()
             if flexible:
                 reader.skip_tags()
-            found.append((topic, partition, records))
+            topics.append((topic, partition, records))
         if flexible:
             reader.skip_tags()
     if flexible:
         reader.skip_tags()
-    return ProduceRequest(acks, timeout_ms, transactional_id, found)
+    return ProduceRequest(acks, timeout_ms, transactional_id, topics)
 
 
 def request_parts(
@@ -128,7 +129,8 @@ def request_parts(
     timeout_ms: int,
     batches: Sequence[tuple[str, int, BytesLike]],
 ) -> list[BytesLike]:
-    """``batches``: (topic, partition, one record batch), each partition at most once. The first part has the frame's length."""
+    """``batches``: (topic, partition, one record batch), each partition at most once. The first part begins with the frame's
+    length."""
     topics: dict[str, list[tuple[int, BytesLike]]] = {}
     for topic, partition, records in batches:
         topics.setdefault(topic, []).append((partition, records))
@@ -178,7 +180,7 @@ def request_parts(
 _PREFIX = struct.Struct(">iiih")
 _PREFIX_9 = struct.Struct(">iiBBB")
 # One partition: count, index, error, base offset, append time, (v5) log start offset, (v8) no record errors and no
-# message; then the throttle time. v9 has three tag sections among these.
+# message; then the throttle time. v9 has three tag sections between these.
 _SUFFIX_3 = struct.Struct(">iihqqi")
 _SUFFIX_5 = struct.Struct(">iihqqqi")
 _SUFFIX_8 = struct.Struct(">iihqqqihi")
@@ -191,7 +193,7 @@ _LENGTH_9 = _PREFIX_9.size + _SUFFIX_9.size - 4
 
 
 def response(correlation_id: int, version: int, results: Sequence[PartitionResult], throttle_ms: int = 0) -> bytes:
-    """The whole response frame. Partitions of one topic are put together, in the order in which they come."""
+    """The whole response frame. Partitions of one topic are grouped, in the order of ``results``."""
     if len(results) == 1:
         topic, partition, error, base_offset, append_time, start_offset, message, record_errors = results[0]
         if message is None and not record_errors:
@@ -280,7 +282,7 @@ def _write_partition(out: Writer, version: int, result: PartitionResult) -> None
 
 
 def parse_response(frame: memoryview, version: int) -> tuple[int, list[PartitionResult]]:
-    """Correlation id and results of a whole response frame, as a client reads it. Raises ProtocolError."""
+    """The correlation id and the results in a whole response frame, its length included. Raises ProtocolError."""
     flexible = version >= _FLEXIBLE
     reader = Reader(frame, 4)
     correlation_id = reader.i32()

@@ -1,1 +1,1 @@
-"""Record batches (format v2) and what is in them."""
+"""Record batches (format v2) and the records in them."""

@@ -1,7 +1,7 @@
 """The 61-byte header of a record batch (format v2), read and patched where the batch lies.
 
-A broker needs no more than this to store and serve batches: offsets and the leader's epoch are written in place,
-outside what the checksum covers, and the records stay opaque. What is inside a batch is ``records.py``'s.
+A broker needs no more than the header to store and serve batches. It writes offsets and the leader's epoch in place, outside
+the bytes that the checksum covers, and never reads the records, which are ``records.py``'s.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PRODUCER_AT = 43
 
 
 class UnsupportedMagic(ProtocolError):
-    """A message set of format v0 or v1, which Kafka's clients of the last years no longer write."""
+    """A message set of format v0 or v1. Kafka 0.11 and later clients write v2."""
 
 
 class CorruptBatch(ProtocolError):
@@ -95,7 +95,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent producer wrote it: then its sequence numbers count."""
+        """Whether an idempotent producer wrote it, so that its sequence numbers are valid."""
         return self.producer_id >= 0
 
 
@@ -103,9 +103,9 @@ _new = tuple.__new__
 
 
 def read_header(view: BytesLike, pos: int = 0) -> BatchHeader:
-    """The header of the batch at ``pos``, which must lie wholly in ``view``; the checksum is not looked at.
+    """The header of the batch at ``pos``, which must lie wholly in ``view``. The checksum is not verified.
 
-    Raises UnsupportedMagic for formats v0 and v1, ProtocolError for anything else that is no batch.
+    Raises UnsupportedMagic for formats v0 and v1, ProtocolError for any other bytes that are not a batch.
     """
     try:
         header: BatchHeader = _new(BatchHeader, HEADER.unpack_from(view, pos))
@@ -150,9 +150,9 @@ _MAGIC_AT, _LAST_OFFSET_DELTA_AT = 16, 23
 
 
 def whole_batches(records: memoryview) -> tuple[int, int]:
-    """Bytes of ``records`` that whole batches take, and the offset after the last of them (-1: there is none).
+    """The size of the whole batches in ``records``, and the offset after the last of them, or -1 if there is none.
 
-    Brokers may cut the last batch off anywhere. Raises ProtocolError for what is no batch of format v2.
+    Brokers may cut the last batch off anywhere. Raises ProtocolError for bytes that are not a batch of format v2.
     """
     position, size = 0, len(records)
     last = -1
@@ -177,13 +177,13 @@ def whole_batches(records: memoryview) -> tuple[int, int]:
 
 
 def stamp(view: memoryview | bytearray, pos: int, base_offset: int, leader_epoch: int) -> None:
-    """Writes the offset that the log gives to the batch at ``pos``; the checksum does not cover these bytes."""
+    """Writes base offset and leader epoch into the batch at ``pos``. The checksum does not cover these bytes."""
     _INT64.pack_into(view, pos, base_offset)
     _INT32.pack_into(view, pos + 12, leader_epoch)
 
 
 def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
-    """Writes who sends the batch that ``view`` begins and ends with, as a client does, and renews its checksum."""
+    """Writes the producer of the batch that fills ``view``, as a client does, and updates the checksum."""
     (attributes,) = _ATTRIBUTES.unpack_from(view, CRC_START)
     attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
     _ATTRIBUTES.pack_into(view, CRC_START, attributes)
@@ -192,7 +192,7 @@ def set_producer(view: bytearray, producer_id: int, epoch: int, base_sequence: i
 
 
 def recoded(view: BytesLike, pos: int, header: BatchHeader, codec: int, records: BytesLike) -> bytearray:
-    """The batch at ``pos`` with its records in another codec; ``records`` are they in that codec."""
+    """A copy of the batch at ``pos`` with ``records`` in place of its own: the same records, compressed with ``codec``."""
     batch = bytearray(view[pos : pos + HEADER_SIZE])
     batch[8:12] = (HEADER_SIZE - LOG_OVERHEAD + len(records)).to_bytes(4, "big")
     _ATTRIBUTES.pack_into(batch, CRC_START, header.attributes & ~COMPRESSION_MASK | codec)
@@ -202,7 +202,7 @@ def recoded(view: BytesLike, pos: int, header: BatchHeader, codec: int, records:
 
 
 def set_log_append_time(view: memoryview | bytearray, pos: int, header: BatchHeader, timestamp_ms: int) -> None:
-    """Makes ``timestamp_ms`` the time of every record of the batch at ``pos``, and renews its checksum."""
+    """Makes ``timestamp_ms`` the time of every record of the batch at ``pos``, and updates the checksum."""
     _ATTRIBUTES.pack_into(view, pos + CRC_START, header.attributes | LOG_APPEND_TIME)
     _INT64.pack_into(view, pos + 35, timestamp_ms)
     _CRC.pack_into(view, pos + 17, crc32c(memoryview(view)[pos + CRC_START : pos + LOG_OVERHEAD + header[1]]))

@@ -1,8 +1,8 @@
-"""The four codecs of record batches, as Kafka's clients frame them, with a bound on what comes out.
+"""The four codecs of record batches, as Kafka's clients frame them, with a bound on the decompressed size.
 
-Codec ids are those of the batch's attributes: 1 gzip, 2 snappy (xerial's framing, or raw as librdkafka writes it),
-3 lz4 frames, 4 zstd. A few bytes can claim, or honestly hold, gigabytes: no call here allocates more than the bound
-it was given, and sizes written in the data are checked against what the data could yield before they are believed.
+Codec ids are those of the batch's attributes: 1 gzip, 2 snappy (xerial's framing, or raw as librdkafka writes it), 3 lz4 frames,
+4 zstd. A few bytes can claim to hold gigabytes, or really hold them: no call here allocates more than the bound that it is given,
+and a size written in the data is checked against the most that the data could yield before it is used.
 
 Libraries: zlib of the standard library is as fast as any here; lz4 compresses ten times faster than cramjam's.
 """
@@ -21,17 +21,17 @@ from protocol.wire import BytesLike, Reader
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_GZIP_WINDOW = 31  # zlib's way to ask for a gzip header around the largest window
+_GZIP_WINDOW = 31  # asks zlib for the largest window and a gzip header
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, oldest compatible version
 _XERIAL_BLOCK = 32 * 1024  # xerial's default block
 _I32 = struct.Struct(">i")
-# A copy element of three bytes yields at most 64: snappy cannot do better.
+# A copy element of three bytes yields at most 64 bytes: this is the best that snappy can do.
 _SNAPPY_RATIO = 22
 
-# What a byte of a codec's data yields at most: in deflate two bits may stand for 258 bytes, in lz4 a byte of a length for 255,
-# and a zstd block of four bytes for 128 KiB.
+# The most bytes that one byte of compressed data yields: in deflate two bits may stand for 258 bytes, in lz4 a byte of a length
+# for 255, and a zstd block of four bytes for 128 KiB.
 LARGEST_RATIO = {GZIP: 1032, SNAPPY: _SNAPPY_RATIO, LZ4: 255, ZSTD: 32 * 1024}
 
 _LZ4_PIECE = 64 * 1024
@@ -43,14 +43,14 @@ _U32LE = struct.Struct("<I")
 
 
 def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
-    """``data`` in codec 1 to 4; ``level`` in the codec's own scale, None for its default (snappy has none)."""
+    """``data`` compressed with codec 1 to 4. ``level`` is on the codec's own scale, None for its default; snappy has none."""
     if codec == GZIP:
         compressor = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW)
         return compressor.compress(data) + compressor.flush()
     if codec == SNAPPY:
         return _compress_xerial(memoryview(data))
     if codec == LZ4:
-        # Java's reader takes only frames whose blocks do not depend on each other.
+        # Java's reader accepts only frames whose blocks do not depend on each other.
         return bytes(lz4.frame.compress(data, compression_level=level or 0, block_linked=False))
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
@@ -58,7 +58,7 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
-    """What codec 1 to 4 made ``data`` from. Raises ProtocolError if it is not that, or is above ``max_size`` bytes."""
+    """``data`` decompressed with codec 1 to 4. Raises ProtocolError for bad bytes and for more than ``max_size`` bytes."""
     if codec == GZIP:
         return _decompress_gzip(data, max_size)
     if codec == SNAPPY:
@@ -71,7 +71,7 @@ def decompress(codec: int, data: BytesLike, max_size: int) -> bytes:
 
 
 def largest_size(codec: int, data: BytesLike) -> int:
-    """The most that codec 1 to 4 can decompress ``data`` to, without doing so. Raises ProtocolError if it is not that codec's."""
+    """An upper bound for the decompressed size, without decompressing. Raises ProtocolError for bytes of another codec."""
     if codec == ZSTD:
         return _zstd_bound(memoryview(data))
     if codec not in LARGEST_RATIO:
@@ -89,7 +89,7 @@ def _decompress_gzip(data: BytesLike, max_size: int) -> bytes:
     while True:  # a gzip stream may have several members
         member = zlib.decompressobj(_GZIP_WINDOW)
         try:
-            # One byte above the bound shows that it is passed; 0 would mean no bound at all.
+            # One byte above the bound shows that the bound is exceeded; 0 would mean no bound at all.
             out += member.decompress(rest, max_size - len(out) + 1)
         except zlib.error as error:
             raise ProtocolError(f"bad gzip data: {error}") from None
@@ -115,7 +115,7 @@ def _decompress_snappy(data: memoryview, max_size: int) -> bytes:
     if data[:8] != _XERIAL_MAGIC:
         return _decompress_snappy_block(data, max_size)
     reader = Reader(data, 8)
-    reader.skip(8)  # both versions: there has only ever been 1
+    reader.skip(8)  # both versions; only version 1 exists
     parts: list[bytes] = []
     left = max_size
     while reader.remaining:
@@ -154,7 +154,7 @@ def _decompress_lz4(data: BytesLike, max_size: int) -> bytes:
         if not part and not decompressor.eof:
             raise ProtocolError("lz4 data that ends too early")
         parts.append(part)
-        rest = b""  # the decompressor keeps what it has not used
+        rest = b""  # the decompressor keeps the input that it has not used
     return b"".join(parts)
 
 
@@ -171,9 +171,9 @@ def _decompress_zstd(data: memoryview, max_size: int) -> bytes:
 
 
 def _zstd_bound(data: memoryview) -> int:
-    """The most that the frames in ``data`` can yield, by walking their block headers (RFC 8878, section 3.1.1).
+    """The most bytes that the frames in ``data`` can yield, by their block headers (RFC 8878, section 3.1.1).
 
-    The size a frame may state is taken where it is smaller, so that no buffer is larger than it needs to be.
+    Where a frame states a smaller size, that size is used, so that no buffer is larger than it needs to be.
     """
     reader = Reader(data)
     total = 0

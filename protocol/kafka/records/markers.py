@@ -1,7 +1,7 @@
 """Control batches: the markers with which a coordinator ends a transaction in a partition.
 
 Kafka's format: a batch with the control bit and one record, whose key is (version 0, type: 0 abort, 1 commit) and whose
-value is (version 0, epoch of the coordinator). Clients pass over the record and take its type for the transaction's end.
+value is (version 0, epoch of the coordinator). Clients skip the record and learn from its type how the transaction ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Marker(NamedTuple):
 def build_marker(
     producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """A whole control batch; its offset is given by the log."""
+    """A whole control batch. The log assigns its offset."""
     key = _KEY.pack(0, COMMIT if commit else ABORT)
     return build_batch(
         [(key, _VALUE.pack(0, coordinator_epoch), [], timestamp_ms)],
@@ -39,9 +39,9 @@ def build_marker(
 
 
 def parse_marker(key: bytes | None, value: bytes | None) -> Marker | None:
-    """What a control record says; None where it is another kind of control record, which is not about transactions.
+    """The marker in a control record, or None for a control record of another kind, which is not about transactions.
 
-    Raises ProtocolError where it is none that Kafka would write.
+    Raises ProtocolError for a record that Kafka would not write.
     """
     if key is None or len(key) < _KEY.size:
         raise ProtocolError("a control record without a type")

@@ -1,8 +1,8 @@
-"""What is inside a record batch: the records, read and written.
+"""The records inside a batch, read and written.
 
-The broker needs this only where it must look inside (compaction, timestamp look-up, a change of compression); the
-header by itself is ``batch.py``'s, whose names are found here too. Records are read one after the other from one
-copy of the batch's bytes; sizes and counts are checked against those bytes first.
+The broker needs this only where it must look inside a batch: for compaction, timestamp look-up and a change of compression. The
+header is ``batch.py``'s. Records are read one after the other from one copy of the batch's bytes, and every size and count is
+checked against those bytes first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from protocol.wire import BytesLike
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-# 256 MiB of records from one batch. Kafka has no such bound; its largest batch, 1 MiB as it comes, holds less than
+# 256 MiB of records from one batch. Kafka has no such bound; its largest batch by default, 1 MiB compressed, holds less than
 # this even in text that compresses two hundred times.
 MAX_RECORDS_SIZE = 256 << 20
 
-# One byte each of length, attributes, timestamp, offset, key length, value length and number of headers.
+# One byte each for length, attributes, timestamp, offset, key length, value length and number of headers.
 SMALLEST_RECORD = 7
 
 _MASK_32 = 0xFFFFFFFF
@@ -40,7 +40,7 @@ _MASK_64 = 0xFFFFFFFFFFFFFFFF
 
 
 class Record(NamedTuple):
-    """``timestamp`` is in ms; a null key or value is None. Header names are UTF-8, bad bytes kept as surrogates."""
+    """``timestamp`` is in ms; a null key or value is None. Header names are UTF-8, with bad bytes kept as surrogates."""
 
     offset: int
     timestamp: int
@@ -52,16 +52,18 @@ class Record(NamedTuple):
 def records(view: BytesLike, pos: int = 0, *, max_size: int = MAX_RECORDS_SIZE) -> Iterator[Record]:
     """The records of the batch at ``pos``, decompressed to at most ``max_size`` bytes.
 
-    The checksum is not looked at (``check_crc``). Raises ProtocolError, at the latest when the iterator gets to what
-    is wrong.
+    The checksum is not verified (``check_crc`` does that). Raises ProtocolError, at the latest when the iterator reaches the
+    bad bytes.
     """
     header = read_header(view, pos)
     return read_records(header, unpack(view, pos, header, max_size=max_size))
 
 
 def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MAX_RECORDS_SIZE) -> bytes:
-    """The bytes of the records of the batch at ``pos``, decompressed to at most ``max_size``. Raises ProtocolError, also if
-    there are too few of them for the records that the header claims."""
+    """The bytes of the records of the batch at ``pos``, decompressed to at most ``max_size``.
+
+    Raises ProtocolError, also if the bytes are too few for the number of records in the header.
+    """
     body = view[pos + HEADER_SIZE : pos + header.size]
     codec = header.compression
     data = decompress(codec, body, max_size) if codec else bytes(body)
@@ -71,7 +73,7 @@ def unpack(view: BytesLike, pos: int, header: BatchHeader, *, max_size: int = MA
 
 
 def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
-    """The records in what ``unpack`` returned. Raises ProtocolError when it gets to what is wrong."""
+    """The records in ``data``, which is what ``unpack`` returned. Raises ProtocolError when it reaches bad bytes."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     log_append_time = header.max_timestamp if header.is_log_append_time else None
     record_end = 0
@@ -101,10 +103,10 @@ def read_records(header: BatchHeader, data: bytes) -> Iterator[Record]:
 
 
 def walk_records(data: BytesLike, count: int) -> Iterator[tuple[int, int, int, int]]:
-    """Timestamp delta, offset delta, position of the key, and end of each of ``count`` records.
+    """The timestamp delta, offset delta, position of the key, and end of each of ``count`` records.
 
-    The walk goes from record to record by their lengths; what is between key and end is the caller's to read. Raises
-    ProtocolError when it gets to a length that is wrong. ``record_scan.check_records`` has a walk of its own, see there.
+    The walk steps from record to record by their lengths and leaves what lies between key and end to the caller. Raises
+    ProtocolError when it reaches a bad length. ``record_scan.check_records`` has a walk of its own; ``record_scan`` says why.
     """
     pos, end = 0, len(data)
     try:
@@ -139,7 +141,7 @@ def walk_records(data: BytesLike, count: int) -> Iterator[tuple[int, int, int, i
 
 
 def varint(data: BytesLike, pos: int) -> tuple[int, int]:
-    """The zig-zag varint at ``pos``, and where it ends. Raises ProtocolError, IndexError."""
+    """The zig-zag varint at ``pos``, and the position after it. Raises ProtocolError, IndexError."""
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -160,7 +162,7 @@ def varint(data: BytesLike, pos: int) -> tuple[int, int]:
 
 
 def varlong(data: BytesLike, pos: int) -> tuple[int, int]:
-    """As ``varint``, of 64 bits."""
+    """As ``varint``, with 64 bits."""
     value = shift = 0
     while True:
         byte = data[pos]
@@ -205,8 +207,8 @@ def build_batch(
     """A whole batch of (key, value, headers, timestamp in ms) records, checksum included.
 
     ``attributes`` are the bits beside the codec's. ``offsets`` gives each record's own offset, ascending from
-    ``base_offset`` on; without it they are dense. ``last_offset_delta``, ``base_timestamp`` and ``max_timestamp``
-    are for a cleaner that must keep what the batch had before it lost records; else they follow from the records.
+    ``base_offset`` on; without it the offsets are dense. ``last_offset_delta``, ``base_timestamp`` and ``max_timestamp``
+    follow from the records; a cleaner that removes records passes the values that the batch had before.
     """
     body = bytearray()
     latest = NO_TIMESTAMP

@@ -1,9 +1,11 @@
 """Every message that no hot path needs: requests to values, mappings to responses, by Kafka's own schemas.
 
-Requests come out as kio's dataclasses (fields as in ``kio.schema.<api>.v<version>.request``; durations are
-timedeltas, see ``milliseconds``). Responses go in as nested mappings of kio's field names, so that one mapping does
-for all versions: what a version does not have is left out, what is not given has the schema's default. A kio module
-is imported when its version of an API is first used.
+Requests are read into kio's dataclasses (fields as in ``kio.schema.<api>.v<version>.request``; durations are timedeltas, see
+``milliseconds``). Responses are written from nested mappings of kio's field names, so that one mapping serves all versions: a
+field that a version does not have is left out, and a missing field gets the schema's default. A kio module is imported when its
+version of an API is first used.
+
+Tests: tests/protocol/kafka/schema/test_control.py, tests/protocol/kafka/schema/test_budget.py.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ __all__ = ["Counted", "encode_request", "encode_response", "milliseconds", "pars
 
 
 def parse_request(api_key: int, version: int, body: BytesLike, max_entries: int = UNLIMITED) -> Any:
-    """The request in ``body``, which begins after the header. Bytes after its end are passed over, as Kafka does.
+    """The request in ``body``, which begins after the header. Bytes after its end are ignored, as in Kafka.
 
-    ``max_entries``: array elements that it may have, all arrays together. Raises ProtocolError, TooManyEntries among them,
-    also for a version that Kafka does not have.
+    ``max_entries``: the most array elements that it may have, over all arrays. Raises ProtocolError, also for a version that
+    Kafka does not have, or TooManyEntries for more elements.
     """
     return _request_reader(api_key, version)(Reader(body, 0, max_entries))
 
@@ -38,9 +40,9 @@ def encode_response(
 ) -> bytes | bytearray:
     """A whole response frame. Raises MessageTooLarge soon after it has grown longer than ``max_bytes``.
 
-    ``fields`` may use the names of any version. A name that none has is a mistake of the caller's: KeyError.
+    ``fields`` may use the names of any version; a name that no version has is a KeyError, because the caller is wrong.
     Durations are timedeltas or ints (ms), times are datetimes or ints (ms since 1970), error codes are any ints. An array is
-    a collection, or a ``Counted`` whose elements are made one by one while the response is written.
+    a collection, or a ``Counted``, whose elements are created one by one while the response is written.
     """
     header = response_header(correlation_id, response_header_version(api_key, version))
     return _frame(header, _response_writer(api_key, version), fields, max_bytes)
@@ -55,7 +57,7 @@ def encode_request(
 
 
 def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, Any]:
-    """Correlation id and kio dataclass of a whole response frame (its length included). Raises ProtocolError."""
+    """The correlation id and kio dataclass in a whole response frame, its length included. Raises ProtocolError."""
     reader = Reader(frame, 4)
     correlation_id = reader.i32()
     if response_header_version(api_key, version):
@@ -63,7 +65,7 @@ def parse_response(api_key: int, version: int, frame: BytesLike) -> tuple[int, A
     return correlation_id, _response_reader(api_key, version)(reader)
 
 
-# A frame longer than this (bytes) is not copied once more, only to be immutable.
+# A frame longer than this (bytes) stays a bytearray: a copy only to make it immutable would cost too much.
 _COPY_MAX_BYTES = 64 * 1024
 
 
@@ -76,8 +78,8 @@ def _frame(header: bytes, write: Write, fields: Mapping[str, Any], max_bytes: in
     return bytes(out) if len(out) <= _COPY_MAX_BYTES else out
 
 
-# One cache for each of the four, by (api key, version). Two threads that compile the same one at once waste a
-# little time and nothing else.
+# Each of the four has a cache by (API key, version). If two threads compile the same function at once, one result is
+# thrown away, which costs a little time and nothing else.
 
 
 @cache
@@ -120,7 +122,7 @@ def _writer(load: LoadClass, api_key: int, version: int) -> Write:
 
 
 def _some_version_has(load: LoadClass, api_key: int, path: tuple[str, ...]) -> bool:
-    # Newest first: callers write for it, so older modules are rarely imported only to look.
+    # Newest first: callers write for the newest version, so older modules are rarely imported only for this question.
     return any(_has(load(api_key, version), path) for version in sorted(_versions(api_key), reverse=True))
 
 

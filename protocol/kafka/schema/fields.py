@@ -1,8 +1,10 @@
-"""What each version of each message is made of, as kio's dataclasses say it; they are generated from Kafka's schemas.
+"""The fields of each version of each message, taken from kio's dataclasses, which are generated from Kafka's schemas.
 
-kio's own codecs are not used. Its reader allocates for an array whatever count the peer claims and aborts the whole
-process when that fails, so it must never see bytes from the network; its writer asks for exact types and takes several
-times as long. ``schema_reader.py`` and ``schema_writer.py`` compile ours from the fields described here.
+kio's own codecs are not used. Its reader allocates for an array whatever count the peer claims, and aborts the whole process when
+that fails, so it must never see bytes from the network. Its writer demands exact types and takes several times as long.
+``schema_reader.py`` and ``schema_writer.py`` build this project's codecs from the fields described here.
+
+Tests: tests/protocol/kafka/schema/test_control.py.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from uuid import UUID
 
 import attrs
 
-# One of kio's dataclasses, as a class. They have no base class in common that says what is needed here.
+# One of kio's dataclasses, as a class. They have no common base class that declares what is needed here.
 Message = Any
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
 NIL_UUID = UUID(int=0)
 
-# struct formats of the types that are plain numbers.
+# The struct formats of Kafka's number types.
 NUMBER_FORMATS = {
     "int8": ">b",
     "int16": ">h",
@@ -81,7 +83,7 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def zero_of(spec: FieldSpec, *, mapping: bool = False) -> Any:
-    """What a field has that is not given: the schema's default, else null, else nothing of its type."""
+    """The value of a missing field: the schema's default, or else null, or else the empty value of its type."""
     if spec.default is not dataclasses.MISSING:
         return dataclasses.asdict(spec.default) if mapping and spec.entity and spec.default else spec.default
     if spec.nullable:
@@ -94,5 +96,5 @@ def zero_of(spec: FieldSpec, *, mapping: bool = False) -> Any:
 
 
 def milliseconds(value: datetime.timedelta | int) -> int:
-    """A duration as Kafka sends it; an int is in milliseconds already."""
+    """A duration as Kafka sends it. An int is already in milliseconds."""
     return value if isinstance(value, int) else round(value / MILLISECOND)

@@ -1,7 +1,9 @@
-"""Reads messages into kio's dataclasses, by functions compiled once for each class.
+"""Reads messages into kio's dataclasses, by functions that are built once for each class.
 
-Every count and length is checked against the bytes that are left before anything is allocated, and the only exception
-raised is ProtocolError.
+Every count and length is checked against the bytes that are left before anything is allocated. The only exception raised is
+ProtocolError.
+
+Tests: tests/protocol/kafka/schema/test_control.py, tests/protocol/kafka/schema/test_budget.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Read = Callable[[Reader], Any]
 
 @cache
 def reader_of(cls: Message) -> Read:
-    """A function that reads one ``cls``; all it raises is ProtocolError."""
+    """A function that reads one ``cls``. It raises nothing but ProtocolError."""
     flexible: bool = cls.__flexible__
     plain = [(spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is None]
     tagged = {spec.tag: (spec.name, _field_reader(spec, flexible)) for spec in field_specs(cls) if spec.tag is not None}
@@ -110,7 +112,7 @@ def _read_error_code(reader: Reader) -> ErrorCode:
     try:
         return ErrorCode(reader.i16())
     except ValueError:
-        return ErrorCode.unknown_server_error  # a code newer than we are, as Kafka's clients take it
+        return ErrorCode.unknown_server_error  # as Kafka's clients read a code that is newer than they are
 
 
 def _read_timedelta_i64(reader: Reader) -> datetime.timedelta:
@@ -157,7 +159,7 @@ _SIZES = {"bool": 1, "uuid": 16, "timedelta_i32": 4, "timedelta_i64": 8, "dateti
 
 
 def _smallest(spec: FieldSpec, flexible: bool) -> int:
-    """The fewest bytes that one element of ``spec`` takes: what bounds an array's count by the bytes there are."""
+    """The fewest bytes that one element of ``spec`` takes: it bounds an array's count by the bytes that are left."""
     if spec.entity is None:
         assert spec.kafka_type is not None
         return _SIZES.get(spec.kafka_type) or _length_size(spec.kafka_type, flexible)
@@ -174,7 +176,7 @@ def _smallest_field(spec: FieldSpec, flexible: bool) -> int:
 
 
 def _length_size(kafka_type: str, flexible: bool) -> int:
-    """Strings and bytes begin with a length."""
+    """The size of the length with which strings and bytes begin."""
     if flexible:
         return 1
     return 2 if kafka_type == "string" else 4

@@ -1,4 +1,7 @@
-"""Writes messages from nested mappings of kio's field names, by functions compiled once for each class."""
+"""Writes messages from nested mappings of kio's field names, by functions that are built once for each class.
+
+Tests: tests/protocol/kafka/schema/test_control.py, tests/protocol/kafka/schema/test_budget.py.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ from protocol.wire import UNLIMITED, encode_uvarint
 
 
 class Output(bytearray):
-    """What a message is written to. Arrays stop with MessageTooLarge as soon as it is longer than ``max_bytes``."""
+    """A message that is being written. Arrays raise MessageTooLarge as soon as it is longer than ``max_bytes``."""
 
     __slots__ = ("max_bytes",)
     max_bytes: int
 
 
 def output(max_bytes: int) -> Output:
-    """An empty one. A constructor of its own would cost each response 0.3 us."""
+    """An empty Output. A constructor would cost each response 0.3 us."""
     out = Output()
     out.max_bytes = max_bytes
     return out
@@ -40,7 +43,7 @@ def output(max_bytes: int) -> Output:
 
 @attrs.frozen
 class Counted:
-    """An array whose elements are made while it is written, so that they need not all be there at once.
+    """An array whose elements are created while it is written, so that they need not exist all at once.
 
     ``items`` is iterated once and must yield exactly ``count`` elements.
     """
@@ -54,10 +57,10 @@ UnknownKeys = Callable[[tuple[str, ...], Collection[str]], None]
 
 
 def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) -> Write:
-    """A function that appends a mapping of ``cls``'s field names to an Output; what is missing gets its default.
+    """A function that appends a mapping of ``cls``'s field names to an Output; a missing field gets its default.
 
-    Keys that ``cls`` does not have are shown to ``unknown`` once, with the path of field names that leads to them:
-    it raises, or they are left out from then on.
+    Keys that ``cls`` does not have are passed to ``unknown`` once, with the path of field names that leads to them. It
+    raises, or the keys are ignored from then on.
     """
     flexible: bool = cls.__flexible__
     plain: list[tuple[str, Write, bytes]] = []
@@ -71,7 +74,7 @@ def writer_of(cls: Message, unknown: UnknownKeys, path: tuple[str, ...] = ()) ->
             plain.append((spec.name, write_field, bytes(absent)))
         else:
             default = zero_of(spec, mapping=True)
-            if default is not None:  # no value but null is left out where null is the default
+            if default is not None:  # where null is the default, only null is left out
                 write_field(absent, default)
             tagged.append((spec.name, write_field, spec.tag, bytes(absent)))
     tagged.sort(key=lambda entry: entry[2])
@@ -159,7 +162,7 @@ def _array_writer(write: Write, flexible: bool, nullable: bool) -> Write:
             count -= 1
             if len(out) > max_bytes:
                 raise MessageTooLarge(f"a message of more than {max_bytes} bytes")
-        assert not count, "an array has not the elements that it was said to have"
+        assert not count, "an array does not have as many elements as it stated"
 
     return write_array
 
