@@ -4,10 +4,12 @@ A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; a
 tests/test_docs.py runs the check.
 """
 
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
@@ -94,6 +96,35 @@ def joint_ends() -> str:
     return _table_of(joint_end.__doc__)
 
 
+# The state machines that are tables, from the reactor to the clients. Connections have a section of their own.
+MACHINES = (
+    "broker.kafka.groups.classic_states",
+    "broker.kafka.transactions.phases",
+    "broker.shuffle.partition.life",
+    "broker.shuffle.partition.reading_state",
+    "broker.shuffle.spill.spill_state",
+    "broker.client.shuffle.writing.writer_state",
+    "broker.client.shuffle.writing.link_state",
+    "broker.client.shuffle.reading.channel_state",
+    "broker.client.kafka.transaction_state",
+)
+
+
+def state_machines() -> str:
+    """What each is about, and its table as a drawing."""
+    return "\n".join(_drawing(importlib.import_module(name)) for name in MACHINES)
+
+
+def _drawing(module: ModuleType) -> str:
+    path = module.__name__.replace(".", "/") + ".py"
+    summary = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
+    events: dict[tuple[str, str], list[str]] = {}
+    for (state, event), after in module.TABLE.items():
+        events.setdefault((state.name, after.name), []).append(event.name)
+    lines = [f"    {state} --> {after}: {' or '.join(names)}" for (state, after), names in events.items()]
+    return "\n".join([f"[`{path}`](../{path}): {summary}", "", "```mermaid", "stateDiagram-v2", *lines, "```", ""])
+
+
 def _table_of(doc: str | None) -> str:
     """The one that a module draws."""
     lines = [line for line in (doc or "").splitlines() if line.startswith("| ")]
@@ -108,6 +139,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "mute-states": mute_states,
     "transaction-phases": transaction_phases,
     "joint-ends": joint_ends,
+    "state-machines": state_machines,
 }
 
 
