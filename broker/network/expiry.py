@@ -4,6 +4,8 @@ On the processor's thread, about once a second (`Processor.close_excess_connecti
 
 A peer is slow if it holds memory and moves too little of it, in either direction. That costs it its connection only while
 memory for requests is short, or while the answers that wait in memory are too many over all processors of the plane.
+
+Tests: tests/network/test_processor.py, tests/network/test_request_memory.py, tests/network/test_socket_server.py.
 """
 
 from collections.abc import Callable, Collection

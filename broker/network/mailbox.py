@@ -3,7 +3,7 @@
 A verb is never called by others. It goes through ``submit`` with its two arguments, which runs it on the processor's thread.
 The module is below requests and connections, so a verb's arguments have no types here: `Processor` declares them.
 
-Tests: tests/network/test_handler_pool.py, tests/network/test_processor.py.
+Tests: tests/network/test_outbox.py, tests/network/test_processor.py.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Mailbox(Protocol):
 
     @property
     def hand_over(self) -> Verb:
-        """(request, None): give a parked request to a handler."""
+        """(request, what goes with it): a parked request goes to a handler."""
 
     @property
     def give_back(self) -> Verb:

@@ -1,6 +1,8 @@
 """One plane of the reactor: an acceptor, its processors, their request channel and its handlers, with bounds of their own.
 
 A plane never waits for another one. All methods are for the thread that starts and stops the broker.
+
+Tests: tests/network/test_socket_server.py.
 """
 
 from collections.abc import Callable, Sequence

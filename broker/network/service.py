@@ -2,6 +2,8 @@
 
 The reactor cuts a connection's bytes into frames, bounds and accounts them, mutes, parks, answers in order and flow-controls;
 a ``Session`` says how long a frame is and what it means; a ``Service`` acts on it. Nothing here knows any protocol.
+
+Tests: tests/network/test_processor.py.
 """
 
 from collections.abc import Callable, Sequence

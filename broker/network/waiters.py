@@ -2,6 +2,8 @@
 
 On the processor's thread. The channel and the pool tell the processor when to retry, from any thread, by the callback that they
 were given: it may ring although another processor has been faster, and a connection that gets nothing goes on waiting.
+
+Tests: tests/network/test_request_memory.py, tests/network/test_socket_server.py, tests/network/test_any_order.py.
 """
 
 from collections import deque
