@@ -1,0 +1,132 @@
+"""The accounts of one partition: whatever is kept, sent, spilled and dropped, the budget says the same."""
+
+from typing import Any, cast
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from broker.runtime.threads import Lock
+from broker.shuffle.partition.budget import IN_FILE_BYTES, IN_MEMORY_BYTES, Budget
+from broker.shuffle.partition.holdings import BUFFER_OVERHEAD, Holdings, OverQuota
+from broker.shuffle.partition.subpartition import Subpartition
+from protocol.shuffle.data_type import DataType
+
+DATA = DataType.DATA_BUFFER
+FILE = cast(Any, "a file")
+
+
+class Reader:
+    def buffer_added(self, cursor: object, is_data: bool) -> bool:
+        return False
+
+    def notify(self) -> None: ...
+
+
+class Setup:
+    def __init__(self, retains: bool = False, owner_max: int = -1) -> None:
+        self.budget = Budget(1 << 30, -1, owner_max)
+        self.holdings = Holdings(self.budget, "owner", Lock(), retains, 0)
+        self.part = Subpartition()
+        self.part.claim(Reader(), 0)
+
+    def keep(self, *sizes: int) -> None:
+        for size in sizes:
+            self.holdings.keep(self.part, DATA, False, bytes(size))
+
+    def spill(self, bytes_max: int = 1 << 30) -> None:
+        start, payloads = self.part.oldest_in_memory(bytes_max)
+        self.holdings.piece_written(FILE, self.holdings.file_end, [(self.part, start, payloads)])
+
+    def send(self, count: int) -> None:
+        """Take the first that are kept."""
+        part, start = self.part, self.part.dropped_before
+        end = start + count
+        in_file = min(count, max(0, part.memory_from - start))
+        in_file_bytes = part.bytes_between(start, start + in_file)
+        memory = part.bytes_between(start, end) - in_file_bytes
+        self.holdings.sent(part, end, memory, count - in_file, in_file, in_file_bytes)
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        return self.budget.memory, self.budget.disk, self.budget.index
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        return self.holdings.memory, self.holdings.disk, self.holdings.index_bytes
+
+
+@given(st.lists(st.tuples(st.sampled_from(["keep", "spill", "send"]), st.integers(0, 300)), max_size=30))
+def test_the_budget_has_what_is_held_after_any_order_of_coming_spilling_and_going(steps: list[tuple[str, int]]) -> None:
+    setup = Setup()
+    for what, size in steps:
+        if what == "keep":
+            setup.keep(size)
+        elif what == "spill" and setup.part.oldest_in_memory(1)[1]:
+            setup.spill(size + 1)
+        elif what == "send" and setup.part.kept:
+            setup.send(1 + size % len(setup.part.kept))
+        setup.holdings.settle()
+        assert setup.counted == setup.held
+        assert setup.holdings.buffers == len(setup.part.kept)
+        assert setup.holdings.live_bytes <= setup.holdings.disk
+    setup.holdings.drop_all([setup.part])
+    assert setup.counted == setup.held == (0, 0, 0)
+
+
+def test_what_was_sent_is_given_back_when_it_is_settled() -> None:
+    setup = Setup()
+    setup.keep(100, 200)
+    assert setup.holdings.unsent == 300 + 2 * BUFFER_OVERHEAD
+    setup.send(1)
+    assert (setup.holdings.memory, setup.budget.memory) == (200, 300)
+    setup.holdings.settle()
+    assert setup.counted == (200, 0, IN_MEMORY_BYTES)
+    assert setup.holdings.unsent == 200 + BUFFER_OVERHEAD
+
+
+def test_with_a_retention_what_was_sent_is_kept_and_may_be_sent_again() -> None:
+    setup = Setup(retains=True)
+    setup.keep(100, 200)
+    setup.send(2)
+    setup.holdings.settle()
+    assert setup.counted == (300, 0, 2 * IN_MEMORY_BYTES)
+    assert setup.holdings.unsent == 0
+    setup.holdings.unsend(setup.part, 2)
+    assert setup.holdings.unsent == 300 + 2 * BUFFER_OVERHEAD
+
+
+def test_the_file_is_closed_when_the_last_of_it_is_dropped_and_another_one_begins_at_0() -> None:
+    setup = Setup()
+    setup.keep(100, 200)
+    setup.spill()
+    assert setup.counted == (0, 300, 2 * IN_FILE_BYTES)
+    setup.send(2)
+    assert setup.counted == (0, 0, 0)
+    assert (setup.holdings.file, setup.holdings.file_end) == (None, 0)
+
+
+def test_garbage_is_announced_at_each_drop_until_the_file_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.shuffle.partition.holdings._GARBAGE_BYTES", 100)
+    setup = Setup()
+    announced: list[int] = []
+    setup.holdings.on_garbage = lambda: announced.append(setup.holdings.live_bytes)
+    setup.keep(*[100] * 6)
+    setup.spill()
+    for _ in range(5):
+        setup.send(1)
+    assert announced == [200, 100]  # not at 300 of 600: that is not more than half and 100 bytes
+    kept = setup.part.kept_in_file()
+    assert kept is not None
+    setup.holdings.file_rewritten(FILE, 100, [(setup.part, *kept)], [kept[1][:0] + type(kept[1])("q", [0])])
+    assert setup.counted == (0, 100, IN_FILE_BYTES)
+    assert setup.part.offsets[-1] == 0
+
+
+def test_an_owner_gets_no_more_than_its_share() -> None:
+    setup = Setup(owner_max=300)
+    setup.keep(100)
+    with pytest.raises(OverQuota, match="owner has 164 bytes"):
+        setup.keep(100)
+    setup.holdings.keep(setup.part, DataType.END_OF_PARTITION, False, bytes(100), obliged=True)
+    assert setup.holdings.buffers == 2
