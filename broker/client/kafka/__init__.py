@@ -1,7 +1,7 @@
-"""A Kafka client in columns: what Spark's source and sink stand on, also usable from plain Python.
+"""A Kafka client in columns. Spark's source and sink use it, and plain Python can.
 
-Blocking, on the calling thread, with no threads of its own; every wait is bounded. Records go in and out as Arrow, a record
-batch at a time, and are never Python objects one by one. It speaks to any broker that speaks Kafka's protocol.
+It blocks the calling thread and starts none of its own; every wait is bounded. It reads and writes whole record batches as
+Arrow, without a Python object for each record, and works with any broker that speaks Kafka's protocol.
 
     from broker.client.kafka import ClientConfig, Cluster
 
@@ -41,7 +41,7 @@ __all__ = [
     "TopicMetadata",
 ]
 
-# Imported at first use: who wants only the values does not pay for the rest.
+# Imported at first use, so that a program that needs only the values does not load the client.
 _WHERE = {
     "ClientConfig": "config",
     "Cluster": "cluster",

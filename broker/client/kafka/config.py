@@ -1,8 +1,8 @@
 """The settings of a Kafka client, by the names that Kafka's Java clients and librdkafka give them.
 
-A ``ClientConfig`` is a value: it can be pickled and sent to where the client is to be. Passwords do not show in its repr,
-nor in any message here. Names that mean nothing to this client are kept in ``unknown``, for whoever wants to say so; values
-that cannot be are a ConfigError.
+A ``ClientConfig`` is a value: it can be pickled and sent to the process in which the client will run. Passwords appear neither
+in its repr nor in any message of this module. Names that this client does not know are kept in ``unknown``, so that a caller
+can report them; an invalid value is a ConfigError.
 """
 
 import re
@@ -24,7 +24,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @attrs.frozen
 class Sasl:
-    """Who we say we are."""
+    """The user as which the client logs in."""
 
     mechanism: str
     username: str
@@ -41,7 +41,7 @@ class ClientConfig:
     sasl: Sasl | None = None
     connect_timeout_ms: int = 10_000
     request_timeout_ms: int = 30_000
-    # Over all tries of one call.
+    # For one call with all its attempts.
     api_timeout_ms: int = 60_000
     delivery_timeout_ms: int = 120_000
     retry_backoff_ms: int = 100
@@ -53,17 +53,17 @@ class ClientConfig:
     acks: str = "all"
     enable_idempotence: bool | None = None
     compression_type: str = "none"
-    # 1 MB: what Kafka's brokers take at most unless told otherwise, and so few batches that they cost nothing.
+    # 1 MB: below the 1 MiB that a Kafka broker accepts by default, and large enough that the number of batches costs nothing.
     batch_size: int = 1_000_000
     max_request_size: int = 1_048_576
     max_in_flight: int = 5
     transaction_timeout_ms: int = 60_000
-    # Names that were given and mean nothing here.
+    # Names that were given and that this client does not know.
     unknown: tuple[str, ...] = ()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> "ClientConfig":
-        """Raises ConfigError, with one sentence that says what to change."""
+        """Raises ConfigError, whose one sentence says what to change."""
         given = {str(name): _text(value) for name, value in properties.items()}
         fields: dict[str, Any] = {}
         for name, (field, parse) in _SETTINGS.items():
@@ -123,7 +123,7 @@ def _string(_name: str, text: str) -> str:
 
 
 _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "metadata.broker.list": ("bootstrap", parse_addresses),  # librdkafka's name; Java's, below, wins
+    "metadata.broker.list": ("bootstrap", parse_addresses),  # librdkafka's name; Java's name, below, has precedence
     "bootstrap.servers": ("bootstrap", parse_addresses),
     "client.id": ("client_id", _string),
     "socket.connection.setup.timeout.ms": ("connect_timeout_ms", _number(1)),
@@ -150,7 +150,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 
 
 def _security(given: dict[str, str]) -> dict[str, Any]:
-    """Takes what it knows out of ``given``."""
+    """Removes the security settings from ``given``."""
     protocol = given.pop("security.protocol", "PLAINTEXT").upper()
     if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
         raise ConfigError(f"security.protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not {protocol!r}.")
@@ -183,12 +183,12 @@ def _tls(given: dict[str, str]) -> TlsSettings:
     )
 
 
-def _sasl(given: dict[str, str], wanted: bool) -> Sasl | None:
+def _sasl(given: dict[str, str], used: bool) -> Sasl | None:
     mechanism = given.pop("sasl.mechanisms", "")
     mechanism = given.pop("sasl.mechanism", mechanism).upper()
     username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
     jaas = given.pop("sasl.jaas.config", None)
-    if not wanted:
+    if not used:
         return None
     if jaas:
         module, options = parse_jaas(jaas)
@@ -208,7 +208,7 @@ _JAAS_OPTION = re.compile(
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """Login module and options of ``sasl.jaas.config``. Its text never shows in an error: it has the password in it."""
+    """Login module and options of ``sasl.jaas.config``. No error shows the text, because it contains the password."""
     broken = ConfigError('sasl.jaas.config must read: <login module> required username="..." password="...";')
     head = re.match(r"\s*([A-Za-z_][\w.$]*)\s+(?:required|requisite|sufficient|optional)\b", text, re.I)
     if head is None:
@@ -220,7 +220,7 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
         if option is None:
             break
         name, *values = option.groups()
-        value = next(one for one in values if one is not None)
+        value = next(value for value in values if value is not None)
         options[name] = re.sub(r"\\(.)", r"\1", value) if option.group(4) is None else value
         position = option.end()
     if text[position:].strip() not in ("", ";"):

@@ -1,7 +1,9 @@
-"""One connection to one broker, used by one thread: what the broker speaks, who we are, then requests and answers in order.
+"""One connection to one broker, used by one thread: it asks for API versions, authenticates, then exchanges requests in order.
 
-Answers come into one buffer that grows to the largest of them and is used again: a view of an answer is valid until the next
-one is received. After any error of the connection it is closed; whoever has it opens another one.
+Answers are received into one buffer, which grows to the largest of them and is reused: a view of an answer is valid until the
+next one is received. A connection closes itself after any error; its owner opens another one.
+
+Tests: tests/client/kafka/test_security.py, tests/client/kafka/test_silent_broker.py, tests/client/kafka/test_versions.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ _FIRST_BUFFER_BYTES = 16 * 1024
 
 
 class Connection:
-    """Use: ``open``, then ``ask``, or ``send`` and later ``receive`` for several requests in flight."""
+    """Call ``open``, then ``ask``, or ``send`` and later ``receive`` to have several requests in flight."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Connection:
         max_frame: int = DEFAULT_MAX_FRAME,
         limit: Limit | None = None,
     ) -> None:
-        """``limit``: of the call that the connection is used for."""
+        """``limit``: the time limit of the call for which the connection is used."""
         self.where = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self.ranges: dict[int, tuple[int, int]] = {}
         self.features: dict[str, tuple[int, int]] = {}
@@ -105,7 +107,7 @@ class Connection:
     # Requests -------------------------------------------------------------------------------------------------------
 
     def version(self, key: ApiKey, lowest: int, highest: int) -> int:
-        """The highest version of an API that both sides have. Raises UnsupportedVersionError."""
+        """The highest version of an API that both sides support. Raises UnsupportedVersionError."""
         least, most = self.ranges.get(key, (0, -1))
         chosen = min(most, highest)
         if chosen < max(least, lowest):
@@ -119,7 +121,10 @@ class Connection:
     def ask(
         self, key: ApiKey, version: int, fields: Mapping[str, Any], timeout_ms: int | None = None, max_wait_ms: int = 0
     ) -> Any:
-        """One request and its answer, as kio's dataclass. Nothing else may be in flight. ``max_wait_ms`` is the broker's."""
+        """Send one request and return its answer as kio's dataclass. No other request may be in flight.
+
+        ``max_wait_ms``: how long the request lets the broker wait.
+        """
         assert self.in_flight == 0
         deadline = self.deadline((timeout_ms or self._config.request_timeout_ms) + max_wait_ms)
         correlation_id = self.next_id()
@@ -137,7 +142,7 @@ class Connection:
         return self._correlation_id
 
     def deadline(self, timeout_ms: float) -> float:
-        """So long from now, or the end of the call that is running if that is earlier."""
+        """The time (monotonic, s) ``timeout_ms`` from now, or the end of the running call if that is earlier."""
         return min(self._clock.monotonic() + timeout_ms / 1000, self._limit.deadline)
 
     def send(self, parts: Sequence[Buffer], deadline: float) -> None:
@@ -155,7 +160,7 @@ class Connection:
         self.in_flight += 1
 
     def receive(self, deadline: float, what: str = "a request") -> memoryview:
-        """The next answer's frame, its length included; valid until the next call. Raises as ``send`` does."""
+        """The frame of the next answer, its length included; valid until the next call. Raises as ``send`` does."""
         link = self._require_link()
         try:
             link.receive(self._buffer[:4], deadline)
@@ -187,7 +192,7 @@ class Connection:
             )
 
     def unreadable(self, what: str, error: ProtocolError) -> BrokerAnswerError:
-        """The error for an answer that makes no sense; the connection is closed."""
+        """Close the connection and return the error for an answer that cannot be read."""
         self.close()
         return BrokerAnswerError(f"The answer of the broker at {self.where} to {what} cannot be read: {error}.")
 
@@ -196,7 +201,7 @@ class Connection:
             raise ConnectionLostError(f"The connection to the broker at {self.where} is closed.")
         return self._link
 
-    # First words ----------------------------------------------------------------------------------------------------
+    # Versions and authentication ----------------------------------------------------------------------------------------
 
     def _ask_versions(self) -> None:
         fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": "1"}
@@ -206,7 +211,7 @@ class Connection:
             request = control.encode_request(key, version, self.next_id(), self._config.client_id, fields)
             self.send([request], deadline)
             frame = self.receive(deadline, key.name)
-            # A broker that does not know this version says so in version 0 (KIP-511).
+            # A broker that does not know this version answers so in version 0 (KIP-511).
             refused = len(frame) >= 10 and int.from_bytes(frame[8:10], "big") == ErrorCode.unsupported_version
             if refused and version:
                 version, fields = 0, {}
@@ -222,9 +227,10 @@ class Connection:
                 f"The broker at {self.where} answers {code_name(answer.error_code)} to the first request.",
                 answer.error_code,
             )
-        self.ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        self.ranges = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {
-            one.name: (one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())
+            feature.name: (feature.min_version, feature.max_version)
+            for feature in getattr(answer, "supported_features", ())
         }
 
     def _authenticate(self) -> None:

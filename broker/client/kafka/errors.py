@@ -1,7 +1,7 @@
-"""What can go wrong for who uses the Kafka client: one clear sentence each, with the address or the partition it is about.
+"""The errors of the Kafka client. Each has one sentence, which names the address or the partition that it is about.
 
-All are ``KafkaClientError`` and go through pickle, because Spark carries them from its workers to the driver. ``code`` is
-Kafka's error code where a broker gave one, else None.
+All are ``KafkaClientError`` and can be pickled, because Spark carries them from its workers to the driver. ``code`` is Kafka's
+error code if a broker sent one, else None.
 """
 
 from typing import Any, Self
@@ -9,7 +9,7 @@ from typing import Any, Self
 from broker.errors import BrokerError
 from protocol.kafka.errors import ErrorCode
 
-# What may be over at the next try, perhaps with another broker: refresh the metadata and ask again.
+# These errors may be over at the next try, perhaps with another broker: refresh the metadata and ask again.
 RETRIABLE = frozenset(
     {
         ErrorCode.corrupt_message,
@@ -34,12 +34,12 @@ RETRIABLE = frozenset(
         ErrorCode.throttling_quota_exceeded,
     }
 )
-# Of these, the ones that ask for another coordinator.
+# After these errors the client asks for the coordinator again.
 COORDINATOR_MOVED = frozenset({ErrorCode.coordinator_not_available, ErrorCode.not_coordinator})
 
 
 class KafkaClientError(BrokerError):
-    """Base of all that the Kafka client raises (but ConfigError)."""
+    """Base of all errors that the Kafka client raises, except ConfigError."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ def _rebuilt(cls: type[KafkaClientError], args: tuple[Any, ...], attributes: dic
 
 
 def code_name(code: int) -> str:
-    """``code`` in Kafka's words: NOT_LEADER_OR_FOLLOWER (6)."""
+    """``code`` by Kafka's name: NOT_LEADER_OR_FOLLOWER (6)."""
     try:
         return f"{ErrorCode(code).name.upper()} ({int(code)})"
     except ValueError:
@@ -72,50 +72,50 @@ class RetriableError(KafkaClientError):
 
 
 class LinkError(KafkaClientError):
-    """A connection did not come about or broke. Worth another try."""
+    """A connection could not be opened, or broke. Another try may succeed."""
 
 
 class UnreachableError(LinkError):
-    """Nobody answers there."""
+    """No broker answers at the address."""
 
 
 class ConnectionLostError(LinkError):
-    """The connection broke while something was asked."""
+    """The connection broke during a request."""
 
 
 class TimedOutError(KafkaClientError):
-    """The time for this was over. What was asked for may still happen."""
+    """The time for the call was over. The broker may still do what it was asked to do."""
 
 
 class AuthenticationError(KafkaClientError):
-    """The broker does not take this user, mechanism or certificate, or we do not take its certificate."""
+    """The broker rejects the user, mechanism or certificate, or the client rejects the broker's certificate."""
 
 
 class UnsupportedVersionError(KafkaClientError):
-    """The broker has no version of an API that this client has."""
+    """The broker supports no version of an API that this client supports."""
 
 
 class BrokerAnswerError(KafkaClientError):
-    """The broker answered with an error that another try will not cure, or with what cannot be read."""
+    """The broker answered with an error that another try will not cure, or with bytes that cannot be read."""
 
 
 # -- topics and reading -----------------------------------------------------------------------------------------
 
 
 class UnknownTopicError(KafkaClientError):
-    """There is no such topic or partition."""
+    """The topic or partition does not exist."""
 
 
 class TopicRecreatedError(KafkaClientError):
-    """The topic was deleted and made again while it was read: its offsets mean other records now."""
+    """The topic was deleted and created again while it was read, so its offsets now mean other records."""
 
 
 class OffsetOutOfRangeError(KafkaClientError):
-    """The offset is not, or no longer, in the partition, which goes from ``log_start`` to ``end`` (exclusive)."""
+    """The partition, which has offsets ``log_start`` to ``end`` (exclusive), does not have this one, or no longer."""
 
     @classmethod
     def of(cls, topic: str, partition: int, offset: int, log_start: int, end: int) -> Self:
-        where = "is gone already" if offset < log_start else "does not exist yet"
+        where = "has been deleted" if offset < log_start else "does not exist yet"
         error = cls(
             f"Offset {offset} of {topic}-{partition} {where}: the partition has offsets {log_start} to {end} (exclusive).",
             ErrorCode.offset_out_of_range,
@@ -132,22 +132,22 @@ class OffsetOutOfRangeError(KafkaClientError):
 
 
 class CorruptRecordError(KafkaClientError):
-    """A record batch that does not match its checksum, or whose bytes mean nothing."""
+    """A record batch does not match its checksum, or its bytes cannot be read."""
 
 
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
 class RecordTooLargeError(KafkaClientError):
-    """A record or batch is larger than the topic, or the client's own limit, takes."""
+    """A record or batch is larger than the topic or the client's own limit allows."""
 
 
 class ProducerFencedError(KafkaClientError):
-    """A newer producer has taken this transactional id; what this one did not commit is aborted."""
+    """A newer producer has taken over the transactional id; what this one did not commit is aborted."""
 
 
 class TransactionError(KafkaClientError):
-    """The transaction is not in a state for this, or can only be aborted."""
+    """The transaction is in a state that does not allow the call, or can only be aborted."""
 
 
 class JointCommitUnsupportedError(KafkaClientError):

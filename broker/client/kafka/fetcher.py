@@ -1,10 +1,10 @@
 """Reads the record batches of one partition, in order, as fast as the broker sends them.
 
-A fetcher has a connection of its own. Before an answer is given out, the request for what comes after it is on its way: the end
-of the last batch is found by walking the batches' headers. Answers come into one buffer, so each is valid until the next one
-is asked for; meanwhile the next waits in the kernel. What leaders, connections and throttles do is dealt with here; nothing is
-skipped or read twice. Whoever asks for the next answer has it, or an error, within ``default.api.timeout.ms`` and the time that
-the broker may wait for data.
+A fetcher has a connection of its own. Before it returns an answer it sends the request for what follows; it finds the end of the
+last batch by the batches' headers. Answers are received into one buffer, so each is valid until the caller asks for the next,
+which meanwhile waits in the kernel. The fetcher handles moves of leaders, broken connections and throttling, and neither skips
+nor repeats a batch. The caller has the next answer, or an error, within ``default.api.timeout.ms`` plus the time that the broker
+may wait for data.
 """
 
 from types import TracebackType
@@ -35,15 +35,16 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 from protocol.kafka.records.batch import whole_batches
 
-# What a batch that does not fit into one answer may grow a fetch to (bytes). A current broker sends it whole anyway.
+# The most bytes that a fetch asks for when a batch does not fit into one answer. Brokers since KIP-74 send such a batch whole.
 _MAX_FETCH_BYTES = 1 << 30
 
 
 class Fetcher:
-    """``for fetched in fetcher``. Ends, and closes, when all before ``end`` has been given out; without an end, never.
+    """``for fetched in fetcher``. The loop ends, and the connection closes, at ``end``; without an end it goes on.
 
-    At the end of the log an answer without data is given out after ``max_wait_ms``, so that whoever reads can stop waiting.
-    Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or what kept it from reading.
+    At the end of the log the fetcher returns an answer without data after ``max_wait_ms``, so that the caller can stop.
+    Raises OffsetOutOfRangeError, UnknownTopicError, TopicRecreatedError, CorruptRecordError, or the error that kept it from
+    reading.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class Fetcher:
         self._connection: Connection | None = None
         self._version = 0
         self._topic_id = None if (known := routing.known_topic(topic)) is None else known.topic_id
-        # The request that is in flight: its correlation id and the offset it asks for.
-        self._asked: tuple[int, int] | None = None
-        self._not_before = 0.0  # the broker wants to be left alone until then
+        # The request in flight: its correlation id and the offset that it asks for.
+        self._request_in_flight: tuple[int, int] | None = None
+        self._not_before = 0.0  # throttled by the broker until this time (monotonic, s)
         self._retry: Retry | None = None
 
     def __iter__(self) -> Self:
@@ -104,7 +105,7 @@ class Fetcher:
                     return fetched
 
     def seek(self, offset: int) -> None:
-        """Go on from there. What has been asked for already is thrown away when it comes."""
+        """Continue at ``offset``. The answer to the request in flight is dropped when it arrives."""
         self.next_offset = offset
 
     def close(self) -> None:
@@ -118,18 +119,18 @@ class Fetcher:
     ) -> None:
         self.close()
 
-    # One fetch ------------------------------------------------------------------------------------------------------
+    # One fetch --------------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> Fetched | None:
-        """The next answer; None if it was to another question, or of no use."""
+        """The next answer; None if it is for an earlier offset, throttled or too short, so that the caller asks again."""
         connection = self._connect()
-        if self._asked is None:
+        if self._request_in_flight is None:
             self._ask(connection)
-        assert self._asked is not None
-        correlation_id, offset = self._asked
+        assert self._request_in_flight is not None
+        correlation_id, offset = self._request_in_flight
         deadline = connection.deadline(self._routing.config.request_timeout_ms + self._max_wait_ms)
         frame = connection.receive(deadline, f"a fetch of {self.topic}-{self.partition}")
-        self._asked = None
+        self._request_in_flight = None
         try:
             answer = fetch.parse_response(frame, self._version)
         except ProtocolError as error:
@@ -137,7 +138,7 @@ class Fetcher:
         connection.check_id(answer.correlation_id, correlation_id)
         if answer.throttle_ms > 0:
             self._not_before = self._routing.clock.monotonic() + answer.throttle_ms / 1000
-        if offset != self.next_offset:  # `seek` since then
+        if offset != self.next_offset:  # the caller has called `seek` since
             return None
         if answer.error:
             self._failed(answer.error)
@@ -181,14 +182,14 @@ class Fetcher:
         )
 
     def _grow(self, received: int) -> None:
-        """The first batch was cut off: brokers before KIP-74 do that to one that is larger than was asked for."""
+        """Ask for more: a broker before KIP-74 has cut off the first batch, because it is larger than the bytes asked for."""
         if self._max_bytes >= _MAX_FETCH_BYTES:
             raise CorruptRecordError(
                 f"A record batch at offset {self.next_offset} of {self.topic}-{self.partition} does not fit into"
                 f" {received} bytes."
             )
         self._max_bytes = min(2 * self._max_bytes, _MAX_FETCH_BYTES)
-        self._drop()  # the connection's limit of a frame depends on it
+        self._drop()  # the connection's largest frame depends on `_max_bytes`
 
     def _ask(self, connection: Connection) -> None:
         until = min(self._not_before, connection.deadline(self._routing.config.request_timeout_ms))
@@ -209,24 +210,24 @@ class Fetcher:
             isolation_level=self._level,
         )
         connection.send([request], connection.deadline(self._routing.config.request_timeout_ms))
-        self._asked = (correlation_id, self.next_offset)
+        self._request_in_flight = (correlation_id, self.next_offset)
 
     def _ask_ahead(self, connection: Connection) -> None:
         if self._not_before > self._routing.clock.monotonic():
             return
         try:
             self._ask(connection)
-        except (LinkError, TimedOutError):  # what has been received is good; the next call finds the connection closed
+        except (LinkError, TimedOutError):  # the received answer is valid; the next call opens a connection
             self._drop()
 
-    # Trouble --------------------------------------------------------------------------------------------------------
+    # Leaders and errors -----------------------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:
         if self._connection is None or not self._connection.is_open:
-            self._asked = None
+            self._request_in_flight = None
             address = self._routing.leader(self.topic, self.partition)
             self._check_topic_id()
-            # The records, at most one batch more than was asked for, and what Kafka puts around them.
+            # The records, which exceed the bytes asked for by at most one batch, and the fields around them.
             limit = max(DEFAULT_MAX_FRAME, 2 * self._max_bytes)
             self._connection = self._routing.dial(address, limit)
             highest = fetch.CLIENT_MAX_VERSION if self._topic_id else fetch.FIRST_WITH_TOPIC_ID - 1
@@ -256,7 +257,7 @@ class Fetcher:
         raise BrokerAnswerError(f"{where} cannot be read: {code_name(code)}.", code)
 
     def _out_of_range(self) -> None:
-        """Raises OffsetOutOfRangeError, or RetriableError if the offset is there by now (after a change of leader)."""
+        """Raises OffsetOutOfRangeError, or RetriableError if the offset exists by now (after a change of leader)."""
         self._drop()
         key = (self.topic, self.partition)
         start = list_offsets(self._routing, {key: EARLIEST}, READ_UNCOMMITTED)[key]
@@ -264,7 +265,10 @@ class Fetcher:
         assert start is not None
         assert end is not None
         if start <= self.next_offset <= end:
-            raise RetriableError(f"{self.topic}-{self.partition} is not whole yet.", ErrorCode.offset_not_available)
+            raise RetriableError(
+                f"{self.topic}-{self.partition} does not have offset {self.next_offset} yet.",
+                ErrorCode.offset_not_available,
+            )
         raise OffsetOutOfRangeError.of(self.topic, self.partition, self.next_offset, start, end)
 
     def _again(self, failure: KafkaClientError) -> None:
@@ -274,6 +278,6 @@ class Fetcher:
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
-        self._asked = None
+        self._request_in_flight = None
         if connection is not None:
             connection.close()

@@ -1,4 +1,7 @@
-"""Offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has a method for each function here."""
+"""Requests about offsets: where partitions begin and end, and what groups have committed. ``Cluster`` has a method for each.
+
+Tests: tests/client/kafka/test_cluster.py, tests/client/kafka/test_other_brokers.py, tests/client/kafka/test_versions.py.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -11,11 +14,11 @@ from protocol.kafka.api_keys import ApiKey
 
 
 def list_offsets(
-    routing: Routing, wanted: Mapping[TopicPartition, int], isolation: str
+    routing: Routing, times: Mapping[TopicPartition, int], isolation: str
 ) -> dict[TopicPartition, int | None]:
-    """``Cluster.offsets``: one request to each leader, and again for what failed for the moment."""
-    pending = dict(wanted)
-    found: dict[TopicPartition, int | None] = {}
+    """See ``Cluster.offsets``. Sends one request to each leader, and another for partitions that failed for the moment."""
+    pending = dict(times)
+    offsets: dict[TopicPartition, int | None] = {}
 
     def ask() -> None:
         failed: RetriableError | None = None
@@ -29,7 +32,7 @@ def list_offsets(
                 elif code:
                     raise BrokerAnswerError(f"No offset of {topic}-{partition}: {code_name(code)}.", code)
                 elif pending.pop(key, None) is not None:
-                    found[key] = offset if offset >= 0 else None
+                    offsets[key] = offset if offset >= 0 else None
         if failed is not None:
             raise failed
         if pending:
@@ -38,7 +41,7 @@ def list_offsets(
 
     if pending:
         routing.retrying(ask)
-    return found
+    return offsets
 
 
 def _by_leader(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
@@ -50,34 +53,34 @@ def _by_leader(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[A
 
 
 def _ask_leader(
-    routing: Routing, address: Address, wanted: Mapping[TopicPartition, int], isolation: str
+    routing: Routing, address: Address, times: Mapping[TopicPartition, int], isolation: str
 ) -> list[tuple[str, int, int, int]]:
-    """Topic, partition, offset, error code."""
+    """(topic, partition, offset, error code) of each."""
     try:
         connection = routing.connection(address)
     except LinkError:
-        for key in wanted:
+        for key in times:
             routing.forget_leader(*key)
         raise
-    lowest = 7 if MAX_TIMESTAMP in wanted.values() else 2 if ISOLATION_LEVELS[isolation] else 1
+    lowest = 7 if MAX_TIMESTAMP in times.values() else 2 if ISOLATION_LEVELS[isolation] else 1
     version = connection.version(ApiKey.LIST_OFFSETS, lowest, 7)
     more = {"current_leader_epoch": -1} if version >= 4 else {}
-    partitions = {key: {"partition_index": key[1], "timestamp": time} | more for key, time in wanted.items()}
+    partitions = {key: {"partition_index": key[1], "timestamp": time} | more for key, time in times.items()}
     fields: dict[str, Any] = {"replica_id": -1, "topics": _nested(partitions)}
     if version >= 2:
         fields["isolation_level"] = ISOLATION_LEVELS[isolation]
     answer = connection.ask(ApiKey.LIST_OFFSETS, version, fields)
     return [
-        (topic.name, one.partition_index, one.offset, int(one.error_code))
+        (topic.name, partition.partition_index, partition.offset, int(partition.error_code))
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 
 def fetch_committed(
     routing: Routing, group: str, partitions: Collection[TopicPartition] | None, stable: bool
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """``Cluster.committed``."""
+    """See ``Cluster.committed``."""
 
     def ask() -> dict[TopicPartition, OffsetAndMetadata]:
         connection = routing.coordinator(GROUP, group)
@@ -92,24 +95,23 @@ def fetch_committed(
         answer = connection.ask(ApiKey.OFFSET_FETCH, version, fields)
         what = f"the offsets of the group {group!r}"
         routing.check_coordinator_answer(getattr(answer, "error_code", 0), what, GROUP, group)
-        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in answer.topics:
-            for one in topic.partitions:
-                routing.check_coordinator_answer(
-                    one.error_code, f"{what} for {topic.name}-{one.partition_index}", GROUP, group
-                )
-                if one.committed_offset >= 0:
-                    epoch = getattr(one, "committed_leader_epoch", -1)
-                    found[topic.name, one.partition_index] = OffsetAndMetadata(
-                        one.committed_offset, one.metadata or "", epoch
+            for partition in topic.partitions:
+                index = partition.partition_index
+                routing.check_coordinator_answer(partition.error_code, f"{what} for {topic.name}-{index}", GROUP, group)
+                if partition.committed_offset >= 0:
+                    epoch = getattr(partition, "committed_leader_epoch", -1)
+                    committed[topic.name, index] = OffsetAndMetadata(
+                        partition.committed_offset, partition.metadata or "", epoch
                     )
-        return found
+        return committed
 
     return {} if partitions is not None and not partitions else routing.retrying(ask)
 
 
 def commit(routing: Routing, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
-    """``Cluster.commit``."""
+    """See ``Cluster.commit``."""
 
     def ask() -> None:
         connection = routing.coordinator(GROUP, group)
@@ -122,9 +124,9 @@ def commit(routing: Routing, group: str, offsets: Mapping[TopicPartition, Offset
         }
         answer = connection.ask(ApiKey.OFFSET_COMMIT, version, fields)
         for topic in answer.topics:
-            for one in topic.partitions:
-                what = f"the commit of the group {group!r} for {topic.name}-{one.partition_index}"
-                routing.check_coordinator_answer(one.error_code, what, GROUP, group)
+            for partition in topic.partitions:
+                what = f"the commit of the group {group!r} for {topic.name}-{partition.partition_index}"
+                routing.check_coordinator_answer(partition.error_code, what, GROUP, group)
 
     if offsets:
         routing.retrying(ask)
@@ -134,14 +136,14 @@ def commit_fields(offsets: Mapping[TopicPartition, OffsetAndMetadata | int], wit
     """The topics of an OffsetCommit or TxnOffsetCommit."""
     partitions: dict[TopicPartition, dict[str, Any]] = {}
     for key, given in offsets.items():
-        one = OffsetAndMetadata(given) if isinstance(given, int) else given
+        commit = OffsetAndMetadata(given) if isinstance(given, int) else given
         partitions[key] = {
             "partition_index": key[1],
-            "committed_offset": one.offset,
-            "committed_metadata": one.metadata,
+            "committed_offset": commit.offset,
+            "committed_metadata": commit.metadata,
         }
         if with_epoch:
-            partitions[key]["committed_leader_epoch"] = one.leader_epoch
+            partitions[key]["committed_leader_epoch"] = commit.leader_epoch
     return _nested(partitions)
 
 

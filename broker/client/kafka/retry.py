@@ -1,7 +1,10 @@
-"""How long a call may take, and how often it tries again: with growing pauses, until a total time is over.
+"""How long a call may take, and how it tries again: with growing pauses, until a total time is over.
 
-A broker that is stopped, or has lost its power, answers nothing and closes nothing. So a call's time bounds each wait in it,
-however deep: for a connection, for an answer, for a pause. The ``Limit`` of a cluster holds it, and all its connections obey.
+A broker that is stopped, or whose machine has lost power, sends no answer and closes no connection. So the time of a call bounds
+each wait inside it: for a connection, for an answer, for a pause. The ``Limit`` of a ``Routing`` holds that time, and all its
+connections obey it.
+
+Tests: tests/client/kafka/test_retry.py, tests/client/kafka/test_silent_broker.py.
 """
 
 from math import inf
@@ -12,12 +15,12 @@ from broker.client.kafka.errors import KafkaClientError
 from broker.runtime.clock import Clock
 from broker.runtime.dial import pause
 
-# An attempt with less time than this could only fail, and its failure would hide the one before.
+# An attempt with less time than this could only time out, and its error would hide the previous one.
 _ATTEMPT_S = 0.01
 
 
 class Limit:
-    """By when (monotonic, s) the call that is running now has to end. For one thread, like all of a cluster."""
+    """``deadline``: the time (monotonic, s) at which the running call must end. Used by one thread, like its ``Routing``."""
 
     __slots__ = ("_clock", "deadline")
 
@@ -26,7 +29,7 @@ class Limit:
         self.deadline = inf
 
     def within(self, total_ms: float) -> "_Until":
-        """``with``: what is in the block ends within this time. A call inside of another one has no more time than that."""
+        """A context manager that bounds the calls in its block to this time. A nested block cannot extend the outer one."""
         return self.until(self._clock.monotonic() + total_ms / 1000)
 
     def until(self, deadline: float) -> "_Until":
@@ -34,24 +37,24 @@ class Limit:
 
 
 class _Until:
-    __slots__ = ("_before", "_deadline", "_limit")
+    __slots__ = ("_deadline", "_limit", "_outer_deadline")
 
     def __init__(self, limit: Limit, deadline: float) -> None:
         self._limit, self._deadline = limit, deadline
 
     def __enter__(self) -> None:
         limit = self._limit
-        self._before = limit.deadline
-        limit.deadline = min(self._before, self._deadline)
+        self._outer_deadline = limit.deadline
+        limit.deadline = min(self._outer_deadline, self._deadline)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limit.deadline = self._before
+        self._limit.deadline = self._outer_deadline
 
 
 class Retry:
-    """``again`` after each failure; it pauses, or raises the failure if there is no time left."""
+    """Call ``again`` after each failure: it pauses, or raises the failure if no time is left."""
 
     def __init__(self, config: ClientConfig, clock: Clock, total_ms: float, limit: Limit) -> None:
         self._config = config
@@ -61,12 +64,12 @@ class Retry:
         self.unknown_topic_answers = 0
 
     def again(self, failure: KafkaClientError) -> None:
-        left = self.deadline - self._clock.monotonic()
-        if left <= _ATTEMPT_S:
+        left_s = self.deadline - self._clock.monotonic()
+        if left_s <= _ATTEMPT_S:
             raise failure
-        pause(min(self._pause_s, left / 2))  # the other half is for the attempt
+        pause(min(self._pause_s, left_s / 2))  # the other half is for the attempt
         self._pause_s = min(max(self._pause_s * 2, 0.001), self._config.retry_backoff_max_ms / 1000)
 
     def shorten(self, total_ms: float) -> None:
-        """Give up after this long from now, if that is earlier."""
+        """Give up ``total_ms`` from now, if that is earlier than before."""
         self.deadline = min(self.deadline, self._clock.monotonic() + total_ms / 1000)

@@ -1,4 +1,4 @@
-"""SASL over a connection: PLAIN and SCRAM. Passwords go nowhere but into the exchange."""
+"""SASL over a connection: PLAIN and SCRAM. Passwords are sent in the exchange and appear nowhere else."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
 from protocol.sasl.scram import HASHES, ScramClient
 
-# Sends a token, returns the broker's. Raises AuthenticationError if the broker refuses.
+# Sends a token and returns the broker's. Raises AuthenticationError if the broker refuses.
 Exchange = Callable[[bytes], bytes]
 
 

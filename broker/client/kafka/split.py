@@ -1,7 +1,7 @@
-"""A record batch that a topic does not take, because it is above ``max.message.bytes``, as several smaller ones. Pure.
+"""Splits a record batch that its topic refuses, because it is above ``max.message.bytes``, into several smaller ones. Pure.
 
-Java's producer does the same. Records are copied one by one, which costs some 10 us each: who makes batches asks
-``Producer.largest`` and makes the next ones smaller, so that only what was on its way already comes here.
+Java's producer does the same. Records are copied one by one, which costs about 10 us each. A caller that builds batches asks
+``Producer.largest`` and builds the next ones smaller, so that only batches that were already on their way are split.
 """
 
 from collections.abc import Iterator
@@ -9,29 +9,29 @@ from collections.abc import Iterator
 from protocol.kafka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header, set_producer
 from protocol.kafka.records.records import MAX_RECORDS_SIZE, Record, build_batch, records
 
-_SEQUENCES = 2**31  # sequence numbers go on with 0 after 2^31 - 1
-# A record's own bytes beside key, value and headers, at most: seven fields of up to five bytes, a time of ten.
+_SEQUENCES = 2**31  # sequence numbers continue with 0 after 2^31 - 1
+# The most bytes that a record takes beside key, value and headers: seven fields of up to five bytes, a time of ten.
 _RECORD_OVERHEAD = 40
 
 
 def split(data: bytearray, most: int) -> list[tuple[bytearray, int]]:
-    """Batches of about ``most`` bytes, two at least, and how many records each has. ``data`` must have two records or more.
+    """Batches of about ``most`` bytes, at least two, and the number of records in each. ``data`` must have two records or more.
 
-    Times, headers, codec and producer stay; the sequence numbers go on from batch to batch, so that together they take those
-    that ``data`` had. Raises ProtocolError if it cannot be read.
+    Times, headers, codec and producer stay. The sequence numbers continue from batch to batch, so that together the batches
+    use the numbers that ``data`` had. Raises ProtocolError if ``data`` cannot be read.
     """
     header = read_header(data)
     assert header.record_count > 1, "one record cannot be split"
-    found = list(records(data, max_size=MAX_RECORDS_SIZE))
-    total = sum(map(_size, found))
-    # `most` is of what is sent, so it holds that much more before it is compressed.
+    unpacked = list(records(data, max_size=MAX_RECORDS_SIZE))
+    total = sum(map(_size, unpacked))
+    # `most` counts compressed bytes: scale it to what they hold before compression.
     packed = max(1, header.size - HEADER_SIZE)
-    room = min(max(1, most - HEADER_SIZE) * total // packed, total - 1)
+    group_bytes = min(max(1, most - HEADER_SIZE) * total // packed, total - 1)
     pieces: list[tuple[bytearray, int]] = []
     before = 0
-    for group in _groups(found, room):
+    for group in _groups(unpacked, group_bytes):
         piece = build_batch(
-            ((one.key, one.value, one.headers, one.timestamp) for one in group),
+            ((record.key, record.value, record.headers, record.timestamp) for record in group),
             compression=header.compression,
             attributes=header.attributes & LOG_APPEND_TIME,
         )
@@ -44,15 +44,15 @@ def split(data: bytearray, most: int) -> list[tuple[bytearray, int]]:
     return pieces
 
 
-def _groups(found: list[Record], room: int) -> Iterator[list[Record]]:
+def _groups(unpacked: list[Record], group_bytes: int) -> Iterator[list[Record]]:
     group: list[Record] = []
     size = 0
-    for one in found:
-        if group and size + _size(one) > room:
+    for record in unpacked:
+        if group and size + _size(record) > group_bytes:
             yield group
             group, size = [], 0
-        group.append(one)
-        size += _size(one)
+        group.append(record)
+        size += _size(record)
     yield group
 
 

@@ -1,8 +1,10 @@
-"""What a transaction coordinator is asked for, one function a request; each asks again until it is answered.
+"""The requests to a transaction coordinator, one function for each; a function repeats its request until it is answered.
 
-All of it is Kafka's classic protocol (partitions are added before they are written to, epochs stay as they are), which every
-broker serves, but ``end_together``: that is EndTxns, an API of this project's own broker. A request whose answer is lost can be
-sent once more, each of them.
+They use Kafka's classic protocol, which every broker serves: partitions are added before they are written to, and epochs do not
+change from transaction to transaction. The exception is ``end_together``, which sends EndTxns, an API of this project's own
+broker. Every request can be repeated if its answer is lost.
+
+Tests: tests/client/kafka/test_producer.py, tests/client/kafka/test_faults.py, tests/client/kafka/test_other_brokers.py.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,13 +37,13 @@ from protocol.kafka.messages import end_txns
 FENCED = frozenset({ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping})
 _NOT_ALLOWED = frozenset({ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable})
 
-# Longer than any broker allows would be refused; 15 min is Kafka's transaction.max.timeout.ms.
+# 15 min: Kafka's default transaction.max.timeout.ms. A broker refuses a longer time.
 LONGEST_TRANSACTION_MS = 900_000
 
 
 @attrs.frozen
 class OpenTransaction:
-    """``state`` in Kafka's words: Ongoing, PrepareCommit, CompleteAbort ..."""
+    """``state`` is Kafka's name: Ongoing, PrepareCommit, CompleteAbort ..."""
 
     transactional_id: str
     producer_id: int
@@ -49,7 +51,7 @@ class OpenTransaction:
 
 
 def init_producer_id(routing: Routing, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
-    """Producer id and epoch. With a transactional id, whoever had it is fenced and what they had open is aborted."""
+    """Producer id and epoch. With a transactional id, its previous producer is fenced and that one's open transaction aborted."""
 
     def ask() -> tuple[int, int]:
         if transactional_id is None:
@@ -72,7 +74,7 @@ def init_producer_id(routing: Routing, transactional_id: str | None, timeout_ms:
 
 
 def add_partitions(routing: Routing, identity: Identity, partitions: Iterable[TopicPartition]) -> None:
-    """They become part of the producer's transaction, which begins if there is none."""
+    """Make the partitions part of the producer's transaction, which begins if none is open."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -88,12 +90,12 @@ def add_partitions(routing: Routing, identity: Identity, partitions: Iterable[To
         }
         answer = connection.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, fields)
         codes = {
-            (topic.name, one.partition_index): one.partition_error_code
+            (topic.name, result.partition_index): result.partition_error_code
             for topic in answer.results_by_topic_v3_and_below
-            for one in topic.results_by_partition
+            for result in topic.results_by_partition
         }
-        # One bad partition has the others not attempted: say what is wrong with that one.
-        for (topic, partition), code in sorted(codes.items(), key=lambda one: one[1] == _NOT_ATTEMPTED):
+        # If one partition is refused, the others are not attempted: report the one that is refused.
+        for (topic, partition), code in sorted(codes.items(), key=lambda item: item[1] == _NOT_ATTEMPTED):
             _check(routing, code, identity.transactional_id, f"{topic}-{partition} in the transaction")
 
     routing.retrying(ask)
@@ -105,7 +107,7 @@ _NOT_ATTEMPTED = ErrorCode.operation_not_attempted
 def commit_offsets(
     routing: Routing, identity: Identity, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
 ) -> None:
-    """The group's offsets become part of the transaction: committed with it, or not at all."""
+    """Make the group's offsets part of the transaction: they are committed with it, or not at all."""
 
     def add() -> None:
         connection = routing.coordinator(TRANSACTION, identity.transactional_id)
@@ -121,11 +123,11 @@ def commit_offsets(
             fields |= {"generation_id": -1, "member_id": ""}
         answer = connection.ask(ApiKey.TXN_OFFSET_COMMIT, version, fields)
         for topic in answer.topics:
-            for one in topic.partitions:
-                if one.error_code in COORDINATOR_MOVED:
-                    routing.check_coordinator_answer(one.error_code, "offsets", GROUP, group)
+            for partition in topic.partitions:
+                if partition.error_code in COORDINATOR_MOVED:
+                    routing.check_coordinator_answer(partition.error_code, "offsets", GROUP, group)
                 what = f"the offsets of the group {group!r} in the transaction"
-                _check(routing, one.error_code, identity.transactional_id, what)
+                _check(routing, partition.error_code, identity.transactional_id, what)
 
     with routing.limit.within(routing.config.api_timeout_ms):
         routing.retrying(add)
@@ -133,7 +135,7 @@ def commit_offsets(
 
 
 def end(routing: Routing, identity: Identity, committed: bool) -> None:
-    """Commit or abort. Asked once more, a transaction that was ended so before is no error."""
+    """Commit or abort. To repeat the request for a transaction that has already ended in the same way is not an error."""
 
     def ask() -> None:
         connection = routing.coordinator(TRANSACTION, identity.transactional_id)
@@ -145,7 +147,7 @@ def end(routing: Routing, identity: Identity, committed: bool) -> None:
 
 
 def can_end_together(routing: Routing, transactional_id: str) -> bool:
-    """Whether the broker has EndTxns."""
+    """Whether the broker serves EndTxns."""
 
     def ask() -> bool:
         least, most = routing.coordinator(TRANSACTION, transactional_id).features.get(end_txns.FEATURE, (1, 0))
@@ -155,12 +157,12 @@ def can_end_together(routing: Routing, transactional_id: str) -> bool:
 
 
 def end_together(routing: Routing, members: Collection[Identity], committed: bool = True) -> None:
-    """End the transactions of all ``members`` by one durable decision; nothing is decided if one of them cannot be.
+    """End the transactions of all ``members`` by one durable decision. If one of them cannot end so, none does.
 
-    A member that has written nothing is fine. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
-    TimedOutError or LinkError it is not known whether it was decided; asking once more tells.
+    A member may have written nothing. Raises JointCommitUnsupportedError, ProducerFencedError, TransactionError. After a
+    TimedOutError or LinkError the outcome is unknown; repeating the call tells.
     """
-    listed = [end_txns.Member(one.transactional_id, one.producer_id, one.epoch) for one in members]
+    listed = [end_txns.Member(member.transactional_id, member.producer_id, member.epoch) for member in members]
     if not listed:
         return
     first = listed[0].transactional_id
@@ -195,10 +197,10 @@ def _ask_end_txns(
 
 
 def list_transactions(routing: Routing, prefix: str, ongoing: bool) -> list[OpenTransaction]:
-    """Of all brokers of the cluster. Raises UnsupportedVersionError before Kafka 3.0."""
+    """The transactions of all brokers of the cluster. Raises UnsupportedVersionError for brokers before Kafka 3.0."""
 
     def ask() -> list[OpenTransaction]:
-        found: list[OpenTransaction] = []
+        transactions: list[OpenTransaction] = []
         for connection in routing.every_broker():
             version = connection.version(ApiKey.LIST_TRANSACTIONS, 0, 1)
             fields: dict[str, Any] = {"state_filters": ["Ongoing"] if ongoing else [], "producer_id_filters": []}
@@ -206,23 +208,23 @@ def list_transactions(routing: Routing, prefix: str, ongoing: bool) -> list[Open
                 fields["duration_filter"] = -1
             answer = connection.ask(ApiKey.LIST_TRANSACTIONS, version, fields)
             _check(routing, answer.error_code, prefix, "the list of transactions")
-            found += [
-                OpenTransaction(one.transactional_id, one.producer_id, one.transaction_state)
-                for one in answer.transaction_states
-                if one.transactional_id.startswith(prefix)
+            transactions += [
+                OpenTransaction(state.transactional_id, state.producer_id, state.transaction_state)
+                for state in answer.transaction_states
+                if state.transactional_id.startswith(prefix)
             ]
-        return sorted(found, key=lambda one: one.transactional_id)
+        return sorted(transactions, key=lambda transaction: transaction.transactional_id)
 
     return routing.retrying(ask)
 
 
 def abort_transaction(routing: Routing, transactional_id: str) -> None:
-    """By taking the id: its producer is fenced first, then what it had open is aborted."""
+    """Take over the id: the coordinator fences its producer and aborts that producer's open transaction."""
     init_producer_id(routing, transactional_id, 1000)
 
 
 def new_name() -> str:
-    """A part of a transactional id that nobody else has."""
+    """A unique part for a transactional id."""
     return SystemEntropy.uuid().hex
 
 

@@ -1,4 +1,7 @@
-"""What the Kafka client is asked for and what it answers with. Values only."""
+"""The values that callers give to the Kafka client and get from it.
+
+Tests: tests/client/kafka/test_cluster.py, tests/client/kafka/test_fetcher.py.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,7 +9,7 @@ from uuid import UUID
 
 import attrs
 
-# In place of a time in ``Cluster.offsets``: Kafka's own numbers.
+# Kafka's numbers for these, in place of a time in ``Cluster.offsets``.
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
@@ -17,7 +20,7 @@ TopicPartition = tuple[str, int]
 
 @attrs.frozen
 class TopicMetadata:
-    """``topic_id`` is None where the broker gives topics none (Metadata before version 10)."""
+    """``topic_id`` is None if the broker does not send topic ids (Metadata before version 10)."""
 
     name: str
     topic_id: UUID | None
@@ -26,7 +29,7 @@ class TopicMetadata:
 
 @attrs.frozen
 class OffsetAndMetadata:
-    """What a group has committed, or commits. ``leader_epoch`` -1: unknown."""
+    """An offset that a group has committed or commits. ``leader_epoch`` is -1 if unknown."""
 
     offset: int
     metadata: str = ""
@@ -36,9 +39,9 @@ class OffsetAndMetadata:
 class Fetched(NamedTuple):
     """One answer of a ``Fetcher``.
 
-    ``data`` holds whole record batches, perhaps none; it is valid until the next one is asked for. ``aborted`` are
-    (producer id, first offset) of aborted transactions in it, None under read_uncommitted. ``next_offset`` is where the
-    fetcher goes on: the end of the last batch.
+    ``data`` holds whole record batches, or nothing; it is valid until the caller asks for the next answer. ``aborted`` are the
+    (producer id, first offset) of aborted transactions in it, None under read_uncommitted. ``next_offset`` is the end of the
+    last batch, where the fetcher continues.
     """
 
     data: memoryview
@@ -51,7 +54,7 @@ class Fetched(NamedTuple):
 
 @attrs.frozen
 class Identity:
-    """Who writes a transaction."""
+    """The producer of a transaction."""
 
     transactional_id: str
     producer_id: int

@@ -1,0 +1,70 @@
+"""Times of calls inside each other, and pauses that end in time."""
+
+from math import inf
+
+import attrs
+import pytest
+
+from broker.client.kafka.config import ClientConfig
+from broker.client.kafka.errors import KafkaClientError
+from broker.client.kafka.retry import Limit, Retry
+from broker.runtime.clock import SystemClock
+
+CONFIG = ClientConfig((("localhost", 9092),), retry_backoff_ms=1, retry_backoff_max_ms=4)
+
+
+class HandClock(SystemClock):
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_call_inside_of_another_has_no_more_time_than_that() -> None:
+    limit = Limit(HandClock())
+    assert inf == limit.deadline
+    with limit.within(2000):
+        assert 102.0 == limit.deadline
+        with limit.within(5000):
+            assert 102.0 == limit.deadline
+        with limit.until(101.0):
+            assert 101.0 == limit.deadline
+        assert 102.0 == limit.deadline
+    assert inf == limit.deadline
+
+
+def test_an_error_ends_the_time_of_its_call() -> None:
+    limit = Limit(HandClock())
+    with pytest.raises(KeyError), limit.within(2000):
+        raise KeyError
+    assert inf == limit.deadline
+
+
+def test_a_failure_is_raised_when_there_is_no_time_for_another_try() -> None:
+    clock = HandClock()
+    retry = Retry(CONFIG, clock, 1000, Limit(clock))
+    failure = KafkaClientError("no")
+    retry.again(failure)
+    clock.now = 100.995
+    with pytest.raises(KafkaClientError, match="no"):
+        retry.again(failure)
+
+
+def test_a_retry_ends_with_the_call_that_it_is_in_and_can_be_shortened() -> None:
+    clock = HandClock()
+    limit = Limit(clock)
+    with limit.within(500):
+        assert 100.5 == Retry(CONFIG, clock, 1000, limit).deadline
+    retry = Retry(CONFIG, clock, 1000, limit)
+    retry.shorten(2000)
+    assert 101.0 == retry.deadline
+    retry.shorten(300)
+    assert 100.3 == retry.deadline
+
+
+def test_no_backoff_is_a_short_pause_that_grows() -> None:
+    clock = HandClock()
+    retry = Retry(attrs.evolve(CONFIG, retry_backoff_ms=0), clock, 1000, Limit(clock))
+    for expected in (0.0, 0.001, 0.002, 0.004, 0.004):
+        assert expected == retry._pause_s
+        retry.again(KafkaClientError("no"))
