@@ -4,6 +4,7 @@ A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; a
 tests/test_docs.py runs the check.
 """
 
+import ast
 import importlib
 import re
 import sys
@@ -132,6 +133,35 @@ def _table_of(doc: str | None) -> str:
     return _table(columns, rows)
 
 
+_LEVELS = ("debug", "info", "warning", "error")
+_LOGGERS = ("log", "logger", "events")
+
+
+def events() -> str:
+    """Every event that the broker writes: found in the source, as calls of its loggers with a literal name."""
+    rows: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
+    for path in sorted((DOCS.parent / "broker").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+                continue
+            owner, name = node.func.value, node.args[0]
+            if (
+                isinstance(owner, ast.Name)
+                and owner.id in _LOGGERS
+                and node.func.attr in _LEVELS
+                and isinstance(name, ast.Constant)
+                and re.fullmatch(r"[a-z_]+", name.value)
+            ):
+                fields, modules = rows.setdefault((name.value, node.func.attr), (set(), set()))
+                fields.update(keyword.arg for keyword in node.keywords if keyword.arg not in (None, "exc_info"))
+                modules.add(path.relative_to(DOCS.parent).as_posix())
+    table = [
+        (f"`{event}`", level, ", ".join(sorted(fields)), ", ".join(f"`{module}`" for module in sorted(modules)))
+        for (event, level), (fields, modules) in sorted(rows.items())
+    ]
+    return _table(("event", "level", "fields", "written by"), table)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "broker-settings": broker_settings,
     "topic-settings": topic_settings,
@@ -140,6 +170,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "transaction-phases": transaction_phases,
     "joint-ends": joint_ends,
     "state-machines": state_machines,
+    "events": events,
 }
 
 
