@@ -92,8 +92,7 @@ class TopicMaker:
         if self._logs.topic(name) is not None:
             return  # somebody else was faster
         try:
-            info = self._logs.create_topic(name)
-            log.info("topic_auto_created", topic=name, partitions=info.partitions)
+            self._logs.create_topic(name)
         except Refusal as error:
             failures[name] = code_of(error)
         except StorageError as error:

@@ -37,7 +37,7 @@ def test_a_log_knows_what_is_saved_of_it(storage: Storage) -> None:
     storage.manager.checkpoints.save_recovery_points()
     assert log.saved_point == 3
     log.delete_records(2)
-    assert (log.saved_start, on_disk(storage, LOG_STARTS)) == (2, {("t", 0): 2})
+    assert (log.state.saved_start, on_disk(storage, LOG_STARTS)) == (2, {("t", 0): 2})
 
 
 def test_a_log_that_could_not_be_opened_keeps_its_lines(storage: Storage) -> None:
@@ -67,7 +67,7 @@ def test_a_new_partition_inherits_nothing_from_a_deleted_one(storage: Storage) -
 
 def test_a_log_that_may_have_gaps_is_named_even_at_offset_zero(storage: Storage) -> None:
     log = storage.create()
-    log.dense_from = 5
+    log.expect_gaps_before(5)
     storage.manager.checkpoints.save_cleaner_offsets()
     assert on_disk(storage, CLEANER_OFFSETS) == {("t", 0): 0}
 
