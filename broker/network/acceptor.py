@@ -1,7 +1,7 @@
-"""The acceptor: one thread that owns listening sockets and deals connections out to the processors.
+"""The acceptor: one thread that owns the listening sockets and hands connections to the processors, round robin.
 
-Round robin. A processor's queue of new connections is bounded: each is tried once, and when all are full the acceptor keeps
-that one connection and waits for the last one tried - it takes no other from the kernel's backlog meanwhile.
+A processor's queue of new connections is bounded. The acceptor tries each processor once. If all queues are full, it keeps the
+connection and accepts no other until a processor has taken it; further clients wait in the kernel's backlog.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from broker.runtime.poller import READ, Poller
 
 log = get_logger("network")
 
-# Connections taken from one listener before the next one gets its turn.
+# Connections accepted from one listener before the next listener gets its turn.
 _TURN = 64
-# Out of descriptors: rest this long (s) instead of spinning on a listener that stays readable.
+# Without free descriptors a listener stays readable: wait so long (s) before the next attempt instead of spinning.
 _REST_S = 0.1
-# It is tried ten times a second, and logged once in this time (s).
-_COMPLAIN_EVERY_S = 60.0
+# Attempts fail ten times a second; they are logged at most once in so long (s).
+_LOG_EVERY_S = 60.0
 
 
 @attrs.define(eq=False)
 class Endpoint:
-    """A listening socket and what is served on it."""
+    """A listening socket and the service for its connections."""
 
     name: str
     listener: Listener
@@ -49,12 +49,12 @@ class Acceptor:
         self._held: NewConnection | None = None
         self._listening = False
         self._rest_until = 0.0
-        self._complain_from = 0.0
+        self._log_from = 0.0
         self.accepted = 0
         self.refused = 0
 
     def deal_to(self, processors: Sequence[Receiver]) -> None:
-        """From any thread: use these processors from now on (one assignment: the acceptor reads it once per connection)."""
+        """From any thread: use these processors from now on. The acceptor reads the sequence once per connection."""
         self._processors = tuple(processors)
         self._poller.wakeup()
 
@@ -67,19 +67,19 @@ class Acceptor:
         open_for_more = self._held is None and not self._quotas.full and now >= self._rest_until
         self._listen(open_for_more)
         if not open_for_more:
-            # Woken by a processor that has room or has closed something; the time-out covers the rest.
+            # A processor wakes the acceptor when it has room or has closed a connection. The timeout covers the other cases.
             timeout = _REST_S if timeout is None else min(timeout, _REST_S)
         self._poller.arm()
-        took = False
+        accepted_any = False
         for key, _ in self._poller.poll(timeout):
-            took |= self._accept(key.data)
-        return took
+            accepted_any |= self._accept(key.data)
+        return accepted_any
 
     def wakeup(self) -> None:
         self._poller.wakeup()
 
     def close(self) -> None:
-        """Stop listening. On the acceptor's thread, or when it has ended."""
+        """Stop listening. Called on the acceptor's thread, or after that thread has ended."""
         self._listen(False)
         for endpoint in self.endpoints:
             endpoint.listener.close()
@@ -88,18 +88,18 @@ class Acceptor:
             self._held = None
         self._poller.close()
 
-    def _listen(self, wanted: bool) -> None:
-        if wanted == self._listening:
+    def _listen(self, listening: bool) -> None:
+        if listening == self._listening:
             return
-        self._listening = wanted
+        self._listening = listening
         for endpoint in self.endpoints:
-            if wanted:
+            if listening:
                 self._poller.register(endpoint.listener, READ, endpoint)
             else:
                 self._poller.unregister(endpoint.listener)
 
     def _accept(self, endpoint: Endpoint) -> bool:
-        took = False
+        accepted_any = False
         for _ in range(_TURN):
             if self._held is not None or self._quotas.full:
                 break
@@ -112,15 +112,15 @@ class Acceptor:
                 accepted = endpoint.listener.accept()
             except Exhausted as error:
                 self._quotas.refund()
-                if now >= self._complain_from:
-                    self._complain_from = now + _COMPLAIN_EVERY_S
-                    log.warning("accept_exhausted", listener=endpoint.name, error=str(error))
+                if now >= self._log_from:
+                    self._log_from = now + _LOG_EVERY_S
+                    log.warning("descriptors_exhausted", listener=endpoint.name, error=str(error))
                 self._rest_until = now + _REST_S
                 break
             if accepted is None:
                 self._quotas.refund()
                 break
-            took = True
+            accepted_any = True
             socket, (host, port), local = accepted
             if not self._quotas.open(host):
                 self.refused += 1
@@ -130,7 +130,7 @@ class Acceptor:
             new = NewConnection(socket, Peer(host, port, endpoint.name, local), endpoint.service, endpoint.frame_max)
             if not self._assign(new):
                 self._held = new
-        return took
+        return accepted_any
 
     def _assign(self, new: NewConnection) -> bool:
         processors = self._processors

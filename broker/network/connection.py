@@ -1,7 +1,10 @@
-"""One connection as its processor keeps it: socket, bytes that have come, bytes that must go, mute state.
+"""One connection as its processor keeps it: the socket, bytes received, bytes to send, and what holds it back.
 
-Everything here is touched by the connection's own processor only; a service on another thread reaches it through the outbox
-and may read ``writable``, ``finished`` and ``closed`` (plain flags, advice only).
+Only the connection's own processor uses it. A service on another thread reaches it through the outbox and may read ``writable``,
+``finished`` and ``closed``, which may change the moment after.
+
+The booleans are independent of each other. ``runnable`` and ``dirty`` say that the connection is in a list of its processor,
+``finished`` is about the peer, ``keep`` is the service's, ``counted`` the quotas', and ``closed`` never changes back.
 """
 
 from collections import deque
@@ -17,8 +20,8 @@ from broker.network.service import Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Socket
 
-# Bytes of files one connection may send before the others of its processor get their turn. Memory parts are bounded by the
-# high-water mark.
+# Bytes of files that one connection may send before the processor's other connections get their turn. Bytes in memory are
+# bounded by the high-water mark.
 _TURN_BYTES = 4 * 1024 * 1024
 
 
@@ -33,27 +36,28 @@ class ProcessorConnection:
     last_active: float  # Clock.monotonic() s
     # -- incoming ---------------------------------------------------------------------------------------------------
     received: ReceiveBuffer
-    frame_size: int = 0  # of the incomplete frame that waits in `received`; 0 = not known yet
-    holds: int = 0  # why no request is taken from it (see `mute.py`); 0 = receptive
+    frame_size: int = 0  # bytes of the incomplete frame at the start of `received`; 0 = not known yet
+    holds: int = 0  # the reasons why no request is taken from it, as bits (see `mute.py`); 0 = receptive
     interest: int = 0  # events registered with the poller; 0 = not registered
     in_flight: Request | None = None
-    held: Request | None = None  # parsed, but the request channel was full
-    runnable: bool = False  # in its processor's queue of those that may go on
+    held: Request | None = None  # parsed; the request channel was full
+    runnable: bool = False  # in its processor's queue of connections that may continue
 
     # -- outgoing ---------------------------------------------------------------------------------------------------
     outgoing: deque[Part] = attrs.Factory(deque)
     outgoing_bytes: int = 0
-    outgoing_files: int = 0  # bytes of it that are files': they take no memory
-    dirty: bool = False  # in its processor's list of those to flush
-    finished: bool = False  # the peer has closed its sending side: what came whole is answered, then we close
-    keep: bool = False  # the service's: silence is no reason to close it
-    closed: bool = False
-    counted: bool = True  # in the quotas
+    outgoing_files: int = 0  # bytes of `outgoing_bytes` that are in files and take no memory
+    dirty: bool = False  # in its processor's list of connections to flush
+    finished: bool = (
+        False  # the peer has closed its sending side; complete requests are answered before the connection closes
+    )
+    keep: bool = False  # set by the service: do not close it for being idle
+    closed: bool = False  # the socket is closed; `CLOSING` is among the holds
+    counted: bool = True  # the quotas count it
 
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
-    # The service's own, whatever it is.
-    data: Any = None
+    data: Any = None  # for the service
 
     @property
     def writable(self) -> bool:
@@ -67,7 +71,7 @@ class ProcessorConnection:
         self.holds |= UNWRITABLE
 
     def enqueue(self, parts: Sequence[Part]) -> None:
-        """Append to what must go."""
+        """Append to the bytes to send."""
         size = 0
         for part in parts:
             if type(part) is FileRegion:
@@ -79,7 +83,10 @@ class ProcessorConnection:
         self.outgoing_bytes += size
 
     def flush(self) -> bool:
-        """Send what the socket takes, at most a turn's worth. True when nothing is left. OSError: the connection is gone."""
+        """Send what the socket takes, but at most a turn's worth of files. True if nothing is left.
+
+        Raises OSError if the connection is broken or a file is shorter than its region.
+        """
         outgoing = self.outgoing
         turn = _TURN_BYTES
         while outgoing:

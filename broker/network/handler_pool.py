@@ -1,6 +1,6 @@
-"""Handlers: threads that may block, so that processors never do.
+"""Handlers: threads that run requests which may block, so that processors never do.
 
-Each owns the request it holds and nothing else.
+A handler owns the request that it is handling and nothing else.
 """
 
 from broker.log import get_logger

@@ -1,24 +1,25 @@
-"""Memory for requests that have not wholly arrived or are being handled: bounded, and reused.
+"""Memory for requests that have not completely arrived or are being handled: bounded, and reused.
 
-Shared by all processors, under one lock. Only frames that do not fit in one read of a processor's own receive buffer come
-here, so the small requests of thousands of connections cost nothing. A connection that gets None is muted by its processor
-until somebody releases (``on_release``). What has been read already must be kept, so it gets memory by ``force``, beyond the
-end if need be; the processors read little at a time when nothing is left, and at twice the capacity even this ends.
+All processors of a plane share a pool, under one lock. Only frames that do not fit in one read of a processor's own receive
+buffer use it, so the small requests of thousands of connections take nothing. If ``allocate`` returns None, the processor mutes
+the connection until memory is released and the pool calls ``on_release``. Bytes that have been read already must be kept: they
+get memory by ``force``, beyond the capacity if necessary. Processors read little at a time when the pool is exhausted, and at
+twice the capacity ``force`` fails as well.
 
-Buffers grow as bytes arrive, so requests that hold some memory and need more could wait for each other. Two rules keep them
-going. The last quarter is for buffers that grow to the whole size of their frame: if everything below it is held by half
-received frames, a good number of them can still be completed side by side. And one buffer at a time may grow although nothing
-is left at all: whoever has that right gets to its end, and then the next one has it.
+Buffers grow as bytes arrive, so requests that hold memory and need more could wait for each other. Two rules prevent that. The
+last quarter of the capacity is reserved for buffers that grow to the full size of their frame: if half-received frames hold all
+the rest, several of them can still be completed side by side. And one buffer at a time may grow beyond the capacity, until its
+request is done; then the next one may.
 
-Buffers are kept for reuse, because the kernel must zero every page of a fresh one: at 1 MB a request that costs as much as
-the copy out of the socket. ``trim`` gives them back when it is quiet.
+Released buffers are kept for reuse, because the kernel must zero every page of a new one: for a request of 1 MB that costs as
+much as copying it out of the socket. ``trim`` returns them to the system when no request is using memory.
 """
 
 from collections.abc import Callable
 
 from broker.runtime.threads import Lock
 
-# Stands for a buffer that is being made.
+# Stands for a buffer that is being allocated.
 _RESERVED = bytearray()
 # Sizes are rounded up to this, so that requests of nearly the same size reuse each other's buffers.
 _GRAIN = 64 * 1024
@@ -34,37 +35,38 @@ def rounded(size: int) -> int:
 
 
 class MemoryPool:
-    """``capacity`` bytes for requests. One request may exceed what is left (as in Kafka's pool), and one may grow beyond it."""
+    """``capacity`` bytes for requests. One request may exceed what is left (as in Kafka's pool), and one buffer may grow beyond
+    the capacity."""
 
     def __init__(self, capacity: int, keep: int = 32 * 1024 * 1024) -> None:
         self.capacity = capacity
-        self._open_to_all = capacity - capacity // 4  # the rest is for buffers that complete their frame
-        self._keep = min(keep, capacity)  # bytes of idle buffers at most
+        self._open_to_all = capacity - capacity // 4  # the rest is reserved for buffers that complete their frame
+        self._keep = min(keep, capacity)  # most bytes of idle buffers
         self._lock = Lock()
         self._in_use = 0
         self._kept = 0
         self._idle: dict[int, list[bytearray]] = {}
         self._waiting: list[Callable[[], None]] = []
-        self._overdrawn: bytearray | None = None  # the one buffer that grew although nothing was left
+        self._overdrawn: bytearray | None = None  # the one buffer that grew beyond the capacity
 
     @property
     def in_use(self) -> int:
-        """Bytes handed out now."""
+        """Bytes that are allocated now."""
         return self._in_use
 
     @property
     def idle(self) -> int:
-        """Bytes that are kept to be handed out again."""
+        """Bytes of released buffers that are kept for reuse."""
         return self._kept
 
     @property
     def exhausted(self) -> bool:
-        """Whoever holds nothing yet gets nothing."""
+        """A connection that holds no memory yet gets none."""
         return self._in_use >= self._open_to_all
 
     @property
     def short(self) -> bool:
-        """Somebody waits for memory, or more is in use than there should be."""
+        """A connection waits for memory, or the capacity is used up."""
         return bool(self._waiting) or self._in_use >= self.capacity
 
     def allocate(
@@ -76,11 +78,12 @@ class MemoryPool:
         grows: bytearray | None = None,
         completes: bool = False,
     ) -> bytearray | None:
-        """A buffer of ``size`` bytes or more, content undefined; or None: ``on_release`` is called once when memory comes back.
+        """A buffer of at least ``size`` bytes, content undefined; or None: then ``on_release`` is called once when memory comes
+        back, on the thread that released it.
 
-        ``force``: never None, for bytes that have already been read. ``grows``: the buffer that this one will replace; its
-        owner releases it next. ``completes``: and a larger one will not be needed. Raises MemoryError if the system has none,
-        or, with ``force``, if twice the capacity is in use beside the one buffer that may exceed it.
+        ``force``: never return None, for bytes that have already been read. ``grows``: the buffer that this one will replace;
+        its owner releases it next. ``completes``: the frame will not need a larger buffer. Raises MemoryError if the system has
+        no memory, or, with ``force``, if twice the capacity is in use beside the one buffer that may exceed it.
         """
         size = rounded(size)
         overdraws = False
@@ -103,12 +106,12 @@ class MemoryPool:
                 buffer = idle.pop()
         if buffer is None:
             try:
-                buffer = bytearray(size)  # not under the lock: zeroing a large one takes a while
+                buffer = bytearray(size)  # without the lock: zeroing a large buffer takes long
             except MemoryError:
-                self._took_nothing(size, overdraws)
+                self._undo_allocate(size, overdraws)
                 raise
         if overdraws:
-            self._overdrawn = buffer  # nobody else touches a reserved place
+            self._overdrawn = buffer  # no other thread changes a reserved place
         return buffer
 
     def _wait(self, on_release: Callable[[], None]) -> None:
@@ -116,11 +119,11 @@ class MemoryPool:
             self._waiting.append(on_release)
 
     def release(self, buffer: bytearray) -> None:
-        """Give back a buffer that ``allocate`` returned; nobody may look at it any more."""
+        """Return a buffer that ``allocate`` gave. Nothing may refer to its content any more."""
         self._return(buffer, reuse=True)
 
     def forget(self, buffer: bytearray) -> None:
-        """Give back the allowance of a buffer that somebody may still be reading: it is not used again."""
+        """Stop counting a buffer that a thread may still be reading. It is not reused."""
         self._return(buffer, reuse=False)
 
     def _return(self, buffer: bytearray, reuse: bool) -> None:
@@ -135,7 +138,7 @@ class MemoryPool:
         for on_release in waiting:
             on_release()
 
-    def _took_nothing(self, size: int, overdraws: bool) -> None:
+    def _undo_allocate(self, size: int, overdraws: bool) -> None:
         with self._lock:
             if overdraws:
                 self._overdrawn = None
@@ -144,7 +147,7 @@ class MemoryPool:
             on_release()
 
     def _less_in_use(self, size: int) -> list[Callable[[], None]]:
-        """Whom to call once the lock is free: nobody, if nobody could have anything yet."""
+        """Returns the callbacks to call after the lock is released; none while no waiting connection could get memory."""
         self._in_use -= size
         assert self._in_use >= 0
         if not self._waiting or (self._in_use >= self.capacity and self._overdrawn is not None):

@@ -1,4 +1,4 @@
-"""How services answer: from any thread, to the processor that owns the connection."""
+"""How services answer: any thread submits the answer to the processor that owns the connection."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from broker.network.service import Connection, Handover, Part, Request
 
 
 class ProcessorOutbox:
-    """The ``Outbox`` of every service: runs the answer at once on the connection's own thread, else leaves it in the inbox."""
+    """The ``Outbox`` of every service. On the connection's own processor the answer takes effect at once."""
 
     def send(self, request: Request, parts: Sequence[Part]) -> None:
         processor = request.connection.processor

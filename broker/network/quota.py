@@ -1,6 +1,7 @@
 """How many connections there may be: in all, per address, and new ones per second.
 
-Asked by the acceptors, told by the processors; one lock. Settings may change while running (``configure``).
+Acceptors ask before they accept, processors report closed connections; one lock. The limits may change at run time
+(``configure``).
 """
 
 from collections import Counter
@@ -43,7 +44,7 @@ class ConnectionQuotas:
 
     @property
     def excess(self) -> int:
-        """Connections too many (the limit was lowered)."""
+        """How many connections are above the limit (it was lowered)."""
         return max(0, self._total - self.max_connections)
 
     def delay(self, now: float) -> float:
@@ -60,12 +61,12 @@ class ConnectionQuotas:
             return (1.0 - self._tokens) / rate
 
     def refund(self) -> None:
-        """The connection that ``delay`` allowed did not come."""
+        """No connection was accepted after ``delay`` allowed one."""
         with self._lock:
             self._tokens += 1.0
 
     def open(self, address: str) -> bool:
-        """Count a connection in; False (and not counted) if its address has as many as it may."""
+        """Count a new connection. False, and not counted, if its address has reached its limit."""
         with self._lock:
             limit = self.per_address_overrides.get(address, self.max_per_address)
             if self._per_address[address] >= limit:
@@ -75,14 +76,14 @@ class ConnectionQuotas:
             return True
 
     def close(self, address: str) -> None:
-        """Count a connection out."""
+        """Stop counting a connection."""
         with self._lock:
             self._close(address)
 
     def evict(self, address: str) -> bool:
-        """If there are too many connections, count this one out and have the caller close it.
+        """True if there are too many connections: this one is no longer counted, and the caller closes it.
 
-        Looking and counting are one: several processors that look at once do not close more than are too many.
+        The check and the count are one step, so that processors that call this at the same time do not close too many.
         """
         with self._lock:
             if self._total <= self.max_connections:

@@ -1,18 +1,18 @@
 """A connection's own receive buffer, for the frames that do not fit in one read of the processor's shared one.
 
-Owned by the connection's processor. Memory comes from the pool and never because a length field says so: at first it is what
-has arrived, and it doubles as more really does. While frames are large the buffer stays with the connection, and reads stop
-at the end of the frame at hand, so that each frame lands where it is handled and is never moved.
+Owned by the connection's processor. The memory comes from the pool. Its size never follows from a length field alone: the buffer
+is as large as what has arrived, and doubles as more arrives. While frames are large the connection keeps the buffer, and reads
+stop at the end of the current frame, so that each frame is received where it is handled and is never moved.
 """
 
 from collections.abc import Callable
 
 from broker.network.memory_pool import MemoryPool
 
-# A frame of at most this size is small: it gets its memory even if the pool is exhausted, so that a request of a few hundred
-# bytes that comes in two packets is not made to wait for uploads. So much is what a connection may hold beyond the pool's end.
+# A frame of at most this size (bytes) gets its memory even if the pool is exhausted, so that a request of a few hundred bytes
+# that arrives in two packets does not wait for uploads. A connection may hold so much beyond the pool's capacity.
 SMALL_BYTES = 16 * 1024
-# With frames smaller than this the shared buffer serves better.
+# For frames smaller than this (bytes) the shared buffer is faster.
 _KEEP_FOR_BYTES = 64 * 1024
 
 
@@ -24,14 +24,14 @@ class ReceiveBuffer:
     def __init__(self, pool: MemoryPool) -> None:
         self._pool = pool
         self._buffer: bytearray | None = None
-        self.last_frame = 0  # size in bytes of the frame that was taken last; the next one may well be as large
+        self.last_frame = 0  # bytes of the frame that was taken last; the next one is often as large
         self.view = memoryview(b"")
         self.start = 0
         self.end = 0
 
     @property
     def held(self) -> bool:
-        """Has memory of the pool."""
+        """Whether it has memory of the pool."""
         return self._buffer is not None
 
     @property
@@ -41,13 +41,13 @@ class ReceiveBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it has."""
+        """Bytes of memory that it holds."""
         return len(self.view)
 
     def keep(self, data: memoryview, on_memory: Callable[[], None]) -> None:
-        """Move unconsumed bytes of the shared buffer here. Takes memory even if the pool is exhausted: they have been read.
+        """Copy unconsumed bytes of the shared buffer here. They have been read, so it takes memory even from an exhausted pool.
 
-        Raises MemoryError; then nothing is held.
+        Raises MemoryError; then it holds no memory.
         """
         assert self._buffer is None
         size = len(data)
@@ -56,9 +56,10 @@ class ReceiveBuffer:
         self.start, self.end = 0, size
 
     def make_room(self, frame_size: int, on_memory: Callable[[], None]) -> bool:
-        """See to it that there is room to read more of a frame of ``frame_size`` bytes (0: not known yet).
+        """Make sure that more of a frame of ``frame_size`` bytes (0: not known yet) can be read.
 
-        False if the pool has none now; ``on_memory`` is called when it has again. Raises MemoryError; then nothing has changed.
+        False if the pool has no memory now; then ``on_memory`` is called when it has some again. Raises MemoryError; then nothing
+        has changed.
         """
         pending = self.end - self.start
         capacity = len(self.view)
@@ -70,7 +71,7 @@ class ReceiveBuffer:
             self.start, self.end = 0, pending
             return True
         if self.end < capacity:
-            return True  # what there is is not full yet: do not believe the length before it is
+            return True  # it does not grow before it is full, because the length may be false
         old, view, start, end = self._buffer, self.view, self.start, self.end
         assert old is not None
         larger = self._pool.allocate(
@@ -90,38 +91,38 @@ class ReceiveBuffer:
         return True
 
     def completes(self, frame_size: int) -> bool:
-        """If it grows for a frame of that size, it will not have to grow again."""
+        """Whether a frame of that size needs at most one more doubling."""
         return frame_size <= 2 * len(self.view)
 
     def space(self, frame_size: int) -> memoryview:
-        """Where to read to: up to the end of the frame at hand, so that the next one starts afresh."""
+        """Where to read to: up to the end of the current frame, so that the next frame begins at the start of a buffer."""
         limit = self.start + (frame_size or self.last_frame)
         if limit <= self.end:
             limit = len(self.view)
         return self.view[self.end : limit]
 
     def consumed(self, start: int) -> None:
-        """Frames up to ``start`` are done. Nothing may look at them any more."""
+        """The frames before ``start`` are done. Nothing may refer to them any more."""
         self.start = start
         if start == self.end:
             self.settle()
 
     def settle(self) -> None:
-        """Nothing is pending: start afresh, and without memory unless frames are large and nobody lacks any."""
+        """Nothing is pending: start over, and keep the memory only if frames are large and the pool is not exhausted."""
         assert self.start == self.end
         self.start = self.end = 0
         if self.last_frame < _KEEP_FOR_BYTES or self._pool.exhausted:
             self.release()
 
     def release(self) -> None:
-        """Give the memory back for others to use. Nobody may look at it any more."""
+        """Return the memory to the pool for reuse. Nothing may refer to it any more."""
         if self._buffer is not None:
             self.view.release()
             self._pool.release(self._buffer)
             self._clear()
 
     def abandon(self) -> bytearray | None:
-        """Let go of the memory without giving it back, because somebody may still be reading it: the caller's to give back."""
+        """Give up the memory without returning it, because a handler may still be reading it. The caller returns it later."""
         buffer = self._buffer
         self._clear()
         return buffer

@@ -1,10 +1,10 @@
 """The bounded queue between processors and handlers.
 
-Processors put (and never wait), handlers take. A processor that finds it full leaves the request with its connection, which
-stays muted, and is woken when there is room.
+Processors offer requests and never wait, handlers take them. If the channel is full, the processor leaves the request with its
+connection, which stays muted, and the channel calls the processor back when there is room.
 
-A request may name a *lane*. Of each lane only some requests are with handlers at a time, the others wait behind them, so that
-a kind of request that takes long leaves handlers for the rest.
+A request may name a *lane*. Only a limited number of requests of each lane are with handlers at a time, and the others wait in
+the lane, so that slow kinds of requests leave handlers for the rest.
 """
 
 from collections import deque
@@ -16,14 +16,14 @@ from broker.network.service import Request, Service
 from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 
 Item = tuple[Service, Request]
-# What a handler is given: the lane as well, because by the time the handler is done the request may be on its way through
-# another one.
+# What a handler takes. It includes the lane, because by the time the handler is done the request may have been offered again,
+# through another lane.
 Taken = tuple[Service, Request, str | None]
 
 
 @attrs.define(eq=False)
 class _Lane:
-    running: int = 0  # with a handler, or on the way to one
+    running: int = 0  # requests with a handler, or in the queue
     behind: deque[Taken] = attrs.Factory(deque)
 
 
@@ -34,7 +34,7 @@ class RequestChannel:
         self.capacity = capacity
         self.lane_width = lane_width
         self._queue: SimpleQueue[Taken | None] = SimpleQueue()
-        self._size = 0  # requests only: wake-ups of handlers do not count
+        self._size = 0  # requests only, not wake-ups of handlers
         self._lock = Lock()
         self._waiting: list[Callable[[], None]] = []
         self._lanes: dict[str, _Lane] = {}
@@ -43,13 +43,13 @@ class RequestChannel:
         return self._size
 
     def offer(self, item: Item, on_room: Callable[[], None]) -> bool:
-        """Queue it; or False, and ``on_room`` is called once when there is room again."""
+        """Queue a request. False if there is no room; then ``on_room`` is called once, on a handler, when there is."""
         service, request = item
         name = request.lane
         queued = service, request, name
         with self._lock:
             lane = None if name is None else self._lanes.setdefault(name, _Lane())
-            # There are two lanes, and together they may fill half of the channel: what is in none must find room.
+            # The two lanes together may fill half of the channel, so that requests without a lane find room.
             if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 4):
                 if on_room not in self._waiting:
                     self._waiting.append(on_room)
@@ -64,7 +64,7 @@ class RequestChannel:
         return True
 
     def take(self, timeout: float | None) -> Taken | None:
-        """The oldest request that may be handled now; None after ``timeout`` s or when woken. ``done`` must follow."""
+        """The oldest request that may be handled now; None after ``timeout`` s or when woken. Call ``done`` afterwards."""
         try:
             item = self._queue.get(timeout != 0, timeout)
         except QueueEmpty:
@@ -81,7 +81,7 @@ class RequestChannel:
         return item
 
     def done(self, taken: Taken) -> None:
-        """The handler that took it is free again."""
+        """The handler has finished with it: the next request of its lane may follow."""
         name = taken[2]
         if name is None:
             return

@@ -1,21 +1,21 @@
-"""Answers that wait in memory for peers that do not read them: how much of it there is in all, over all processors of a plane.
+"""How many bytes of answers wait in memory for peers that do not read them, over all processors of a plane.
 
-Each processor reports its own about once a second, and asks whether all together is too much. The bound of a single connection
-(``outgoing_high_water_bytes``) is exact and looked at before each request; this one keeps a crowd of such connections in check,
-and is as exact as a second is long.
+Each processor reports its share about once a second, and asks whether the sum is too much. The bound of a single connection
+(``outgoing_high_water_bytes``) is exact and checked before each request. This one bounds many such connections together, and is
+up to a second old.
 """
 
 
 class Unsent:
-    """Any thread; each processor writes its own number only."""
+    """For any thread. Each processor writes its own entry only."""
 
     def __init__(self, limit: int) -> None:
-        """``limit``: bytes of all processors together."""
+        """``limit``: bytes, for all processors together."""
         self.limit = limit
         self._sizes: dict[int, int] = {}
 
     def report(self, processor: int, size: int) -> None:
-        """So many bytes wait in this processor's connections now."""
+        """Set how many bytes wait in the connections of this processor."""
         self._sizes[processor] = size
 
     @property

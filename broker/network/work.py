@@ -1,17 +1,17 @@
-"""What one request may cost, and who works on it: the limits of all services that read a body of many entries.
+"""What one request may cost, and which thread runs it: the limits of all services that read a body of many entries.
 
-A request is charged before the work is done. Its *entries* (elements of all arrays of its body) are counted while it is parsed,
-before anything is made of them; the bytes of its response are limited while it is written. Work that takes long asks every
-``CHECK_EVERY`` entries whether anybody still wants it.
+A request is charged before the work is done. Its *entries* (the elements of all arrays of its body) are counted while it is
+parsed, before objects are made of them, and the bytes of its response are limited while it is written. Long work checks every
+``CHECK_EVERY`` entries whether its client is still there.
 
-Where it runs is decided before parsing, by the size of the body:
+Where a request runs is decided before parsing, by the size of the body:
 
 - up to ``INLINE_BYTES`` it may run on the connection's processor, if it cannot block;
-- up to ``BULK_BYTES`` any handler takes it;
-- beyond that it goes through a *lane* of the request channel. Of each lane only some handlers are busy at a time, so the
-  memory that large requests take is bounded, and small requests always find a handler.
+- up to ``BULK_BYTES`` any handler runs it;
+- beyond that it goes through a *lane* of the request channel. Each lane keeps only some handlers busy at a time, so the memory
+  that large requests take is bounded, and small requests always find a handler.
 
-Pure; used on whatever thread handles the request.
+Pure; used on the thread that handles the request.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,11 +21,11 @@ from broker.runtime.threads import Lock
 
 T = TypeVar("T")
 
-# A body of this size (bytes) has at most 1,000 entries: 1-5 ms of a processor, which all its connections wait for.
+# A body of this size (bytes) has at most 1,000 entries: 1-5 ms on a processor, while its other connections wait.
 INLINE_BYTES = 4 * 1024
-# Entries of a body whose size says nothing, because it carries records: 100 partitions are 1-2 ms.
+# Entries of a body that carries records, so that its size says nothing: 100 partitions take 1-2 ms.
 INLINE_ENTRIES = 200
-# Some 5,000 entries: with eight handlers at it, a few MB and some hundred ms until each is done.
+# About 5,000 entries: eight handlers with such requests use a few MB and are done within some hundred ms.
 BULK_BYTES = 16 * 1024
 # Entries of one request: five times those of a request about 10,000 partitions of one topic, and twice those of one about
 # 10,000 topics of one partition with two settings each. Parsed, they take 25-50 MB and less than 1 s.
@@ -33,14 +33,14 @@ REQUEST_ENTRIES_MAX = 50_000
 # 20,000 topics with all their settings, or the metadata of a million partitions. Clients have limits of this order
 # (librdkafka: 100 MB).
 RESPONSE_MAX_BYTES = 64 * 1024 * 1024
-# Entries between two looks at the connection: 1-10 ms of work.
+# Entries between two checks of the connection: 1-10 ms of work.
 CHECK_EVERY = 256
 
-# Logs that parked fetches watch, all together: 16 fetches of 10,000 partitions, some 60 MB. One that finds no room is answered
-# at its deadline, without having noticed what was appended meanwhile.
+# Logs that all parked fetches together may watch: 16 fetches of 10,000 partitions, about 60 MB. A fetch beyond that is answered
+# at its deadline, without noticing what is appended meanwhile.
 WATCHES_MAX = 160_000
-# A fetch of so few logs watches them in any case, or 16 connections could make every consumer wait for its deadlines. With
-# 10,000 connections these are as many logs again.
+# A fetch of at most so many logs watches them in any case. Otherwise 16 connections could make every consumer wait for its
+# deadlines. With 10,000 connections these are as many logs again.
 WATCHED_ALWAYS = 16
 
 # The lanes. Requests with long bodies, and those that are slow by nature: they change topics, or describe everything.
@@ -49,7 +49,7 @@ ADMIN = "admin"
 
 
 class Abandoned(Exception):
-    """Nobody wants the answer any more: the client has gone, or the broker stops. The connection is closed without one."""
+    """The client has disconnected, or the broker stops. The connection is closed without an answer."""
 
 
 class Work:
@@ -58,11 +58,11 @@ class Work:
     __slots__ = ("_abandoned",)
 
     def __init__(self, abandoned: Callable[[], bool]) -> None:
-        """``abandoned``: tells whether the work is for nobody. Called from the thread that works, now and then."""
+        """``abandoned``: whether the answer is no longer needed. Called on the thread that works, now and then."""
         self._abandoned = abandoned
 
     def checkpoint(self) -> None:
-        """Raises Abandoned if the work is for nobody. To be called before each step that takes milliseconds."""
+        """Raises Abandoned if the answer is no longer needed. Call it before each step that takes milliseconds."""
         if self._abandoned():
             raise Abandoned
 
@@ -78,7 +78,7 @@ class Work:
 
 
 class Allowance:
-    """So much of something for all requests together. Any thread."""
+    """An amount that all requests share. For any thread."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -90,7 +90,7 @@ class Allowance:
         return self._taken
 
     def take(self, count: int, *, force: bool = False) -> bool:
-        """False if that much is not left; then nothing was taken. ``force``: take it all the same."""
+        """False if that much is not left; then nothing was taken. ``force``: take it in any case."""
         with self._lock:
             if self._taken + count > self.capacity and not force:
                 return False
@@ -103,10 +103,10 @@ class Allowance:
 
 
 def lane_of(size: int, usual: str | None) -> str | None:
-    """The lane for a body of ``size`` bytes, where its API's ``usual`` one is this. None: any handler."""
+    """The lane for a body of ``size`` bytes of an API whose usual lane is ``usual``. None: any handler."""
     return BULK if usual is None and size > BULK_BYTES else usual
 
 
 def once(items: Iterable[T]) -> Collection[T]:
-    """Each item once, in the order in which they come first."""
+    """Each item once, in the order of first occurrence."""
     return dict.fromkeys(items)
