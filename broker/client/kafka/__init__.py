@@ -8,7 +8,7 @@ Arrow, without a Python object for each record, and works with any broker that s
     with Cluster(ClientConfig.from_properties({"bootstrap.servers": "localhost:9092"})) as cluster:
         print(cluster.topics(None))
 
-Modules that need pyarrow and numpy (``columns``, ``batch_builder``: the extra ``spark``) are imported by name.
+The modules in ``columns/`` need pyarrow and numpy (the extra ``spark``) and are imported by name.
 """
 
 import importlib

@@ -6,10 +6,16 @@ Java's producer does the same. Records are copied one by one, which costs about 
 
 from collections.abc import Iterator
 
-from protocol.kafka.records.batch import HEADER_SIZE, LOG_APPEND_TIME, TRANSACTIONAL, read_header, set_producer
+from protocol.kafka.records.batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    SEQUENCES,
+    TRANSACTIONAL,
+    read_header,
+    set_producer,
+)
 from protocol.kafka.records.records import MAX_RECORDS_SIZE, Record, build_batch, records
 
-_SEQUENCES = 2**31  # sequence numbers continue with 0 after 2^31 - 1
 # The most bytes that a record takes beside key, value and headers: seven fields of up to five bytes, a time of ten.
 _RECORD_OVERHEAD = 40
 
@@ -36,7 +42,7 @@ def split(data: bytearray, most: int) -> list[tuple[bytearray, int]]:
             attributes=header.attributes & LOG_APPEND_TIME,
         )
         if header.has_producer:
-            sequence = (header.base_sequence + before) % _SEQUENCES
+            sequence = (header.base_sequence + before) % SEQUENCES
             transactional = bool(header.attributes & TRANSACTIONAL)
             set_producer(piece, header.producer_id, header.producer_epoch, sequence, transactional)
         pieces.append((piece, len(group)))

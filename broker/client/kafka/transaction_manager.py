@@ -13,9 +13,7 @@ from broker.client.kafka.errors import TransactionError
 from broker.client.kafka.routing import Routing
 from broker.client.kafka.transaction_state import TransactionEvent, TransactionState, next_state
 from broker.client.kafka.values import Identity, OffsetAndMetadata, TopicPartition
-from protocol.kafka.records import batch as record_batch
-
-_SEQUENCES = 2**31  # sequence numbers continue with 0 after 2^31 - 1
+from protocol.kafka.records.batch import SEQUENCES, set_producer
 
 
 class TransactionManager:
@@ -49,8 +47,8 @@ class TransactionManager:
             return
         producer_id, epoch = self._producer_id_and_epoch()
         sequence = self._sequences.get(partition, 0)
-        self._sequences[partition] = (sequence + count) % _SEQUENCES
-        record_batch.set_producer(data, producer_id, epoch, sequence, self.transactional_id is not None)
+        self._sequences[partition] = (sequence + count) % SEQUENCES
+        set_producer(data, producer_id, epoch, sequence, self.transactional_id is not None)
 
     def reset(self) -> None:
         """Ask for a new epoch, in which sequence numbers begin at 0, before the next batch."""

@@ -31,6 +31,7 @@ DELETE_HORIZON = 0x40
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
+SEQUENCES = 2**31  # sequence numbers continue with 0 after 2^31 - 1
 
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")

@@ -1,8 +1,8 @@
-"""Arrow columns to record batches. Pure, on the caller's thread: sends nothing, knows no producer until ``stamp``.
+"""Arrow columns to record batches. Pure, on the caller's thread. A producer later writes its id into them (``set_producer``).
 
-No record ever is a Python object. What stands between keys and values (lengths, time, offset, number of headers) is made for
-all records of a few batches at once by numpy, and Arrow joins those pieces with keys, values and headers, row by row, into one
-column. Its bytes are the records of the batches, one batch after the other.
+No record becomes a Python object. numpy builds the bytes between keys and values (lengths, time, offset, number of headers) for
+all records of a few batches at once, and Arrow joins these pieces with keys, values and headers, row by row, into one column. Its
+bytes are the records of the batches, one batch after the other.
 """
 
 import struct
@@ -26,23 +26,20 @@ from protocol.kafka.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     NO_PRODUCER_ID,
-    TRANSACTIONAL,
 )
 from protocol.kafka.records.compression import CODEC_NAMES, compress
 
 _CRC = struct.Struct(">I")  # at 17
-_ATTRIBUTES = struct.Struct(">h")  # at 21
-_PRODUCER = struct.Struct(">qhi")  # at 43: id, epoch, base sequence
 _NO_HEADERS = b"\x00"
 _NULL = 1  # -1 in zig-zag
 _LARGEST = (1 << 31) - 1 - HEADER_SIZE
-# 1 MiB: what is put together at once stays in the processor's caches, and many small batches share the cost of the calls.
+# 1 MiB of records are built at once: they stay in the CPU's caches, and many small batches share the cost of the calls.
 _TOGETHER = 1 << 20
 
 
 @attrs.frozen(eq=False)
 class Built:
-    """A whole record batch of ``count`` records: checksum done, base offset 0, no producer yet (``stamp``)."""
+    """A whole record batch of ``count`` records with its checksum, base offset 0 and no producer."""
 
     data: bytearray
     count: int
@@ -61,11 +58,11 @@ def build(
     """Record batches of at most ``max_batch_bytes`` each; a record larger than that makes a batch of its own.
 
     ``values`` and ``keys``: Arrow arrays, chunked or not, of binary or string of any kind, nulls allowed; ``headers``:
-    list<struct<key: string, value: binary>>, null means none; ``timestamps_ms``: int64 of Arrow or numpy, where there is
-    none (or a null) it is ``now_ms``. A batch that its codec would make larger is not compressed.
+    list<struct<key: string, value: binary>>, null for no headers; ``timestamps_ms``: int64 of Arrow or numpy, with ``now_ms``
+    in place of nulls and of a missing column. A batch that its codec would make larger is not compressed.
 
     Raises KafkaClientError for a header without a name, RecordTooLargeError for a record of 2 GiB; TypeError and ValueError
-    for columns that are none of these.
+    for columns of other types or lengths.
     """
     if compression not in CODEC_NAMES:
         raise ValueError(f"no codec is called {compression!r}: there are {', '.join(CODEC_NAMES)}")
@@ -77,18 +74,10 @@ def build(
     return built
 
 
-def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, transactional: bool) -> None:
-    """Writes the producer into a batch, in place, and renews its checksum."""
-    (attributes,) = _ATTRIBUTES.unpack_from(data, CRC_START)
-    _ATTRIBUTES.pack_into(data, CRC_START, attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0))
-    _PRODUCER.pack_into(data, 43, producer_id, epoch, base_sequence)
-    _CRC.pack_into(data, 17, crc32c(memoryview(data)[CRC_START:]))
-
-
 def partitions_for(keys: Any, partitions: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    """The partition of each key by Kafka's own hash. A null has none by that: it gets an empty key's."""
+    """The partition of each key by Kafka's own hash. That hash has none for a null, which gets the partition of an empty key."""
     chunks = keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]
-    found = [np.zeros(0, np.int32)]
+    partition_numbers = [np.zeros(0, np.int32)]
     for chunk in chunks:
         if not len(chunk):
             continue
@@ -99,14 +88,14 @@ def partitions_for(keys: Any, partitions: int) -> "np.ndarray[Any, np.dtype[np.i
         lengths = np.diff(bounds)
         if column.null_count:
             lengths[column.is_null().to_numpy(zero_copy_only=False)] = 0
-        these = b"" if data is None else memoryview(data)[first : int(bounds[-1])]
-        found.append(partition_of(murmur2(these, bounds[:-1] - first, lengths), partitions))
-    return np.concatenate(found)
+        keys_data = b"" if data is None else memoryview(data)[first : int(bounds[-1])]
+        partition_numbers.append(partition_of(murmur2(keys_data, bounds[:-1] - first, lengths), partitions))
+    return np.concatenate(partition_numbers)
 
 
 @attrs.frozen(eq=False)
 class _Headers:
-    """The headers of some records: per record how many, per header its size in bytes."""
+    """The headers of some records: their number per record, and the size in bytes of each header."""
 
     counts: I64
     sizes: I64
@@ -129,19 +118,19 @@ class _Headers:
         return cls(counts, _field_sizes(_lengths(names)) + _field_sizes(_lengths(values)), names, values)
 
     def per_record(self) -> I64:
-        """Bytes of all headers of each record, without their number."""
+        """The size in bytes of all headers of each record, without the number of headers."""
         after = np.concatenate([[0], np.cumsum(self.sizes)])
         last = np.cumsum(self.counts)
-        found: I64 = after[last] - after[last - self.counts]
-        return found
+        sizes: I64 = after[last] - after[last - self.counts]
+        return sizes
 
     def slice(self, first: int, counts: I64) -> "_Headers":
-        these = slice(first, first + int(counts.sum()))
-        length = these.stop - these.start
-        return _Headers(counts, self.sizes[these], self.names.slice(first, length), self.values.slice(first, length))
+        section = slice(first, first + int(counts.sum()))
+        length = section.stop - section.start
+        return _Headers(counts, self.sizes[section], self.names.slice(first, length), self.values.slice(first, length))
 
     def pieces(self) -> list[Any]:
-        """Two columns of a row for each record: how many, and all of them in a row."""
+        """Two columns with a row for each record: the number of its headers, and the bytes of all its headers."""
         count = len(self.counts)
         numbers = Rows(count)
         raw = zigzag(self.counts)
@@ -157,7 +146,7 @@ class _Headers:
 
 @attrs.frozen(eq=False)
 class _Columns:
-    """Rows to write. Lengths are -1 where there is a null."""
+    """The rows to write. The length of a null is -1."""
 
     values: Any
     value_lengths: I64
@@ -175,22 +164,25 @@ class _Columns:
                 raise ValueError(f"{len(column)} {name} for {len(values)} values")
         values = _checked(values, "values")
         keys = None if keys is None else _checked(keys, "keys")
-        found = None if headers is None else _Headers.of(headers)
-        if found is not None and not len(found.sizes):
-            found = None
+        parsed = None if headers is None else _Headers.of(headers)
+        if parsed is not None and not len(parsed.sizes):
+            parsed = None
         return cls(
             values,
             _lengths(values),
             keys,
             None if keys is None else _lengths(keys),
-            found,
-            None if found is None else np.cumsum(found.counts) - found.counts,
+            parsed,
+            None if parsed is None else np.cumsum(parsed.counts) - parsed.counts,
             None if timestamps_ms is None else _times(timestamps_ms, now_ms),
             now_ms,
         )
 
     def cuts(self, max_batch_bytes: int) -> Iterator[list[int]]:
-        """Where batches begin, by an upper bound of what each row takes, and where the last one ends; a few batches at a time."""
+        """The rows at which batches begin, and the end of the last one, a few batches at a time.
+
+        They follow from an upper bound of the bytes that each row takes.
+        """
         count = len(self.values)
         if not count:
             return
@@ -243,7 +235,7 @@ class _Columns:
 
 
 def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
-    """The batches of all rows of ``columns``; they begin at the ``cuts``, the last of which is the end."""
+    """The batches of all rows of ``columns``. They begin at the ``cuts``; the last cut is the end."""
     counts = np.diff(cuts)
     starts = np.array(cuts[:-1])
     base_times = latest_times = np.full(len(counts), columns.now_ms)
@@ -276,7 +268,7 @@ def _batches(columns: _Columns, cuts: Sequence[int], codec: int) -> list[Built]:
 
 
 def _pieces(columns: _Columns, offset_deltas: I64, time_deltas: I64 | None) -> list[Any]:
-    """What each row is made of, column after column."""
+    """The pieces that make up each row, column after column."""
     count = len(offset_deltas)
     values, keys, headers = columns.value_lengths, columns.key_lengths, columns.headers
     offsets, value_lengths = zigzag(offset_deltas), zigzag(values)
@@ -318,10 +310,10 @@ def _pieces(columns: _Columns, offset_deltas: I64, time_deltas: I64 | None) -> l
 
 
 class _Joined(NamedTuple):
-    """Rows of bytes in a row: each ends where the next one begins."""
+    """Rows of bytes, one behind the other without gaps."""
 
     data: memoryview
-    ends: I64  # the first one is 0: where the first row begins
+    ends: I64  # the first number is 0, where the first row begins
 
 
 def _joined(pieces: list[Any]) -> _Joined:
@@ -345,21 +337,21 @@ def _length_column(column: Any) -> pa.Array:
 
 
 def _field_sizes(lengths: I64) -> I64:
-    """Of keys or values of these lengths, with the lengths themselves."""
+    """The sizes of keys or values of these lengths, with the lengths themselves."""
     return sizes_of(zigzag(lengths)) + np.maximum(lengths, 0)
 
 
 def _lengths(column: Any) -> I64:
-    """In bytes; -1 for null."""
+    """The lengths in bytes, -1 for null."""
     lengths = pc.binary_length(column)
     if column.null_count:
         lengths = pc.fill_null(lengths, -1)
-    found: I64 = lengths.to_numpy().astype(np.int64)
-    return found
+    numbers: I64 = lengths.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _checked(column: Any, what: str) -> Any:
-    """As binary or large binary, which costs nothing where it is that or text already."""
+    """The column as binary or large binary, which costs nothing for binary and text."""
     kind, types = column.type, pa.types
     if types.is_binary(kind) or types.is_large_binary(kind):
         return column
@@ -372,7 +364,7 @@ def _checked(column: Any, what: str) -> Any:
 
 
 def _binary(column: Any) -> pa.Array:
-    """As one array of plain binary, which has room for 2 GiB: what is put together at once has less."""
+    """The column as one array of plain binary. That holds up to 2 GiB, and the records built at once are fewer bytes."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_binary(column.type):
@@ -380,7 +372,7 @@ def _binary(column: Any) -> pa.Array:
     try:
         return pc.cast(column, pa.binary())
     except pa.ArrowInvalid:
-        # A slice from behind the first 2 GiB of a large array: its own bytes are few, but not where they lie.
+        # A slice from beyond the first 2 GiB of a large array: it has few bytes, but their offsets are large.
         return pc.cast(column.take(pa.array(np.arange(len(column)))), pa.binary())
 
 

@@ -1,11 +1,11 @@
-"""Fetched record batches to Arrow columns. Pure: no socket, no thread of its own; a ``Decoder`` belongs to one thread.
+"""Fetched record batches to Arrow columns. Pure: no socket and no threads; one thread uses a ``Decoder``.
 
-A ``Decoder`` is given the record batches of one partition, fetch by fetch, and gives back Arrow record batches; it knows
-where to fetch next. Control batches, batches of aborted transactions and records outside the wanted offsets are left out.
+A ``Decoder`` takes the record batches of one partition, fetch by fetch, returns Arrow record batches, and knows where to fetch
+next. It leaves out control batches, batches of aborted transactions and records outside the offsets that it reads.
 
-No record ever is a Python object. Batches are gone through one by one (header, checksum, decompression) and gathered until
-they hold about ``max_batch_bytes``, in any number; from there on each step is one numpy or Arrow call for all records of
-that group: where they begin (``record_walk``), what their fields are (``record_fields``), and the columns made from those.
+No record becomes a Python object. The decoder reads batches one by one (header, checksum, decompression) and groups them until
+they hold about ``max_batch_bytes``. Each further step is one numpy or Arrow call for all records of the group: to find where
+they begin (``record_walk``), to read their fields (``record_fields``), and to make the columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,28 +51,28 @@ _TYPES = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestampType": pa.int32(),
-    # The item's name is Spark's.
+    # "element" is Spark's name for the item.
     "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
 _CREATE_TIME, _LOG_APPEND_TIME = np.int32(0), np.int32(1)
 
-_LAST_OFFSET = (1 << 63) - 2  # so that the one after it is still an offset
+_LAST_OFFSET = (1 << 63) - 2  # so that the next one is still an offset
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 
 _new_header = tuple.__new__
 
 
 def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
-    """The columns as Spark's Kafka connector has them; ``headers`` is the eighth."""
+    """The columns of Spark's Kafka connector; ``headers`` is the eighth."""
     return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
 
 
 class Decoder:
     """Reads one partition from offset ``start`` to ``end`` (exclusive; None: no end).
 
-    ``next_offset`` is where to fetch next, also past records that were left out; it never passes ``end``. Record batches
-    of the result have up to about one and a half times ``max_batch_bytes`` of records, unless one record alone has more. A
-    time that does not fit into Arrow's microseconds is null; a header name that is no UTF-8 has U+FFFD for what is not.
+    ``next_offset`` is where to fetch next, also after records that were left out, and never above ``end``. Record batches
+    of the result hold up to about one and a half times ``max_batch_bytes`` of records, unless a single record is larger. A
+    time that does not fit into Arrow's microseconds is null; in a header name that is not UTF-8, U+FFFD replaces bad bytes.
     """
 
     def __init__(
@@ -97,14 +97,15 @@ class Decoder:
 
     @property
     def done(self) -> bool:
-        """All up to ``end`` is decoded."""
+        """Whether all records up to ``end`` are decoded."""
         return self.end is not None and self.next_offset >= self.end
 
     def decode(self, data: BytesLike, aborted: Sequence[tuple[int, int]] | None = None) -> list[pa.RecordBatch]:
-        """The records in ``data``, of one fetch; a torn batch at its end is left to the next one. Nothing of ``data`` is kept.
+        """The records in ``data``, which is one fetch. An incomplete batch at its end is left to the next fetch.
 
-        ``aborted``: (producer id, first offset) of the transactions to leave out; None is read_uncommitted.
-        Raises CorruptRecordError, also if there is no whole batch in ``data`` at all; ``next_offset`` is then as it was.
+        ``aborted``: (producer id, first offset) of the transactions to leave out; None is read_uncommitted. No reference to
+        ``data`` is kept. Raises CorruptRecordError, also if ``data`` has no whole batch, and then leaves ``next_offset`` as it
+        was.
         """
         position = self.next_offset
         try:
@@ -114,7 +115,10 @@ class Decoder:
             raise
 
     def batches(self, data: BytesLike, aborted: Sequence[tuple[int, int]] | None = None) -> Iterator[pa.RecordBatch]:
-        """The same, one at a time: compressed data may hold many times its size. ``next_offset`` is right after the last one."""
+        """As ``decode``, but one batch at a time: compressed data may hold many times its size.
+
+        ``next_offset`` is valid after the last batch.
+        """
         position = self.next_offset
         try:
             yield from self._batches(memoryview(data), _Aborted(aborted or ()))
@@ -132,13 +136,13 @@ class Decoder:
             if after > size:
                 break
             if header[3] != MAGIC or header[1] < SMALLEST_BATCH_LENGTH:
-                read_header(view, pos)  # says what is wrong with it
+                read_header(view, pos)  # raises the error
             next_offset = _checked_offsets(header)
             if next_offset > self.next_offset:
                 if header.base_offset < self.next_offset != first:
                     raise ProtocolError("batches whose offsets overlap")
                 check_crc(view, pos, header)
-                if not aborted.leaves_out(header, view, pos) and self._wants(header):
+                if not aborted.leaves_out(header, view, pos) and self._has_records_to_read(header):
                     for section, data in self._sections(view, pos, after, header):
                         length = section.end - section.start
                         if group.size and group.size + length > self._max_batch_bytes:
@@ -150,9 +154,9 @@ class Decoder:
         if group.size:
             yield from self._columns_of(group, first)
         if pos == 0 and size and not self.done:
-            read_header(view)  # says what is missing
+            read_header(view)  # raises the error
 
-    def _wants(self, header: BatchHeader) -> bool:
+    def _has_records_to_read(self, header: BatchHeader) -> bool:
         count, offsets = header.record_count, header.last_offset_delta + 1
         if not 0 <= count <= offsets:
             raise ProtocolError(f"a batch of {count} records in {offsets} offsets")
@@ -163,7 +167,7 @@ class Decoder:
     def _sections(
         self, view: memoryview, pos: int, end: int, header: BatchHeader
     ) -> Sequence[tuple[Section, BytesLike | None]]:
-        """The records of the batch at ``pos``: in ``view``, or in bytes of their own; in pieces if they are many."""
+        """The records of the batch at ``pos``, in ``view`` or in decompressed bytes, and in pieces if they are many."""
         start, data = pos + HEADER_SIZE, None
         if header.attributes & COMPRESSION_MASK:
             data = decompress(header.compression, view[start:end], MAX_RECORDS_SIZE)
@@ -189,10 +193,10 @@ class Decoder:
         end = self.end
         rows = None
         if batches.lowest < first or (end is not None and batches.highest >= end):
-            wanted = offsets >= first
+            in_range = offsets >= first
             if end is not None:
-                wanted &= offsets < end
-            rows = np.flatnonzero(wanted)
+                in_range &= offsets < end
+            rows = np.flatnonzero(in_range)
             if not len(rows):
                 return []
             offsets = offsets[rows]
@@ -216,15 +220,17 @@ class Decoder:
         return [pa.RecordBatch.from_arrays(list(columns.values()), schema=self.schema)]
 
     def _binary(self, data: BytesLike, slices: Slices) -> pa.Array:
-        """A copy of the slices, made by Arrow: over ``data`` as it lies, every second element is one of them."""
+        """A copy of the slices, made by Arrow from an array over ``data`` in which every second element is a slice."""
         count = len(slices.starts)
         if not count or (slices.valid is not None and not slices.valid.any()):
             return pa.nulls(count, pa.binary())
         bounds = np.empty(2 * count, np.int32)
         bounds[0::2] = slices.starts
         bounds[1::2] = slices.ends
-        lying = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)], 0)
-        taken = lying.take(self._constants.even(count))
+        in_place = pa.Array.from_buffers(
+            pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)], 0
+        )
+        taken = in_place.take(self._constants.even(count))
         if slices.valid is None:
             return taken
         _, offsets, values = taken.buffers()
@@ -238,8 +244,8 @@ class Decoder:
             [_text(self._binary(data, headers.names)), values], fields=list(_TYPES["headers"].value_type)
         )
         # A record without headers has null, as in Spark's Kafka connector.
-        some = headers.counts > 0
-        valid = None if some.all() else _bitmap(some)
+        has_headers = headers.counts > 0
+        valid = None if has_headers.all() else _bitmap(has_headers)
         lists = pa.Array.from_buffers(
             _TYPES["headers"], len(headers.counts), [valid, pa.py_buffer(ends)], children=[items]
         )
@@ -247,15 +253,17 @@ class Decoder:
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions, as Kafka's consumer finds it: a producer's are from the first offset of
-    its aborted transaction up to its abort marker."""
+    """Which batches belong to aborted transactions, found as Kafka's consumer finds them.
+
+    They are a producer's batches from the first offset of its aborted transaction up to its abort marker.
+    """
 
     def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
-        self._latest_first = sorted(transactions, key=lambda one: -one[1])
+        self._latest_first = sorted(transactions, key=lambda transaction: -transaction[1])
         self._producers: set[int] = set()
 
     def leaves_out(self, header: BatchHeader, view: memoryview, pos: int) -> bool:
-        """To be asked for every batch in turn; also for control batches, which nobody wants."""
+        """Must be called for every batch in turn. Control batches are always left out."""
         waiting = self._latest_first
         while waiting and waiting[-1][1] <= header.last_offset:
             self._producers.add(waiting.pop()[0])
@@ -271,7 +279,7 @@ class _Aborted:
 
 
 class _Group:
-    """Sections of consecutive batches on their way to one Arrow record batch."""
+    """Sections of consecutive batches that become one Arrow record batch."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -281,14 +289,14 @@ class _Group:
         self.size = 0
 
     def add(self, header: BatchHeader, section: Section, data: BytesLike | None) -> None:
-        """``data`` None: the section is in the fetched bytes themselves."""
+        """``data`` None: the section lies in the fetched bytes."""
         self._headers.append(header)
         self._sections.append(section)
         self._datas.append(data)
         self.size += section.end - section.start
 
     def joined(self) -> tuple[BytesLike, list[Section]]:
-        """All sections in one buffer: the fetched bytes where they lie, or decompressed ones in a row."""
+        """All sections in one buffer: the fetched bytes in place, or copies one behind the other."""
         sections, datas = self._sections, self._datas
         if all(data is None for data in datas):
             start = sections[0].start
@@ -310,7 +318,7 @@ class _Group:
 
 
 class _BatchColumns:
-    """What the headers of a group's batches say, for every record. ``fields``: each is that of all batches."""
+    """The values from the headers of a group's batches, repeated for every record. ``fields``: each holds that of all batches."""
 
     def __init__(self, fields: Any, records: list[int]) -> None:
         self._fields = fields
@@ -325,7 +333,7 @@ class _BatchColumns:
         return self._each(self._fields.base_offset) + deltas
 
     def timestamps(self, deltas: I64) -> I64:
-        """In ms."""
+        """The times in ms."""
         times = self._each(self._fields.base_timestamp) + deltas
         types = self.timestamp_types()
         return (
@@ -333,7 +341,7 @@ class _BatchColumns:
         )
 
     def timestamp_types(self) -> npt.NDArray[np.int32] | None:
-        """None: all are the time of creation."""
+        """None if every record has its time of creation."""
         if not self._has_append_time:
             return None
         return np.where(self._each(self._fields.attributes) & LOG_APPEND_TIME, _LOG_APPEND_TIME, _CREATE_TIME)
@@ -344,12 +352,12 @@ class _BatchColumns:
 
 @attrs.define(eq=False)
 class _Constants:
-    """Columns that are the same for every record, made once and sliced."""
+    """Columns with the same value for every record, created once and sliced."""
 
     _topic: str
     _partition: int
-    _made: dict[str, Any] = attrs.Factory(dict)
-    _room: int = 0
+    _columns: dict[str, Any] = attrs.Factory(dict)
+    _length: int = 0
 
     def topic(self, count: int) -> pa.Array:
         return self._of("topic", count)
@@ -365,15 +373,15 @@ class _Constants:
         return self._of("even", count)
 
     def _of(self, name: str, count: int) -> pa.Array:
-        if count > self._room:
-            room = self._room = 1 << max(count - 1, 1023).bit_length()
-            self._made = {
-                "topic": pa.repeat(pa.scalar(self._topic, pa.string()), room),
-                "partition": pa.array(np.full(room, self._partition, np.int32)),
-                "create_time": pa.array(np.full(room, _CREATE_TIME, np.int32)),
-                "even": pa.array(np.arange(0, 2 * room, 2, dtype=np.int32)),
+        if count > self._length:
+            length = self._length = 1 << max(count - 1, 1023).bit_length()
+            self._columns = {
+                "topic": pa.repeat(pa.scalar(self._topic, pa.string()), length),
+                "partition": pa.array(np.full(length, self._partition, np.int32)),
+                "create_time": pa.array(np.full(length, _CREATE_TIME, np.int32)),
+                "even": pa.array(np.arange(0, 2 * length, 2, dtype=np.int32)),
             }
-        return self._made[name].slice(0, count)
+        return self._columns[name].slice(0, count)
 
 
 def _checked_offsets(header: BatchHeader) -> int:
@@ -405,5 +413,5 @@ def _timestamps(times_ms: I64) -> pa.Array:
 def _text(names: pa.Array) -> pa.Array:
     try:
         return pc.cast(names, pa.string())
-    except pa.ArrowInvalid:  # rare: Java, too, puts U+FFFD
+    except pa.ArrowInvalid:  # rare; Java puts U+FFFD, too
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

@@ -1,7 +1,9 @@
-"""Kafka's murmur2, of all keys of a column at once: the same key goes to the same partition whoever writes it. Pure.
+"""Kafka's murmur2 of all keys of a column at once, so that a key goes to the same partition from every client. Pure.
 
-The function is the one of Kafka's Java client (``Utils.murmur2``): four bytes are mixed in at a time, then what is left over.
-All keys take each step together, those of more bytes than the step has go on.
+The function is that of Kafka's Java client (``Utils.murmur2``): it mixes in four bytes at a time, then the remaining bytes. Each
+step treats all keys that are long enough for it together.
+
+Tests: tests/client/kafka/columns/test_batch_builder.py.
 """
 
 from typing import Any
@@ -14,33 +16,33 @@ I64 = npt.NDArray[np.int64]
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
-# Below this many keys at a time numpy's calls cost more than the keys one by one.
+# For fewer keys than this, numpy's calls cost more than a loop over the keys.
 _FEW = 4
 
 
 def murmur2(data: Any, starts: I64, lengths: I64) -> U32:
-    """Of each ``data[start : start + length]``."""
+    """The hash of each ``data[start : start + length]``."""
     padded = np.zeros(len(data) + 4, np.uint8)
     padded[: len(data)] = np.frombuffer(data, np.uint8)
     # The four bytes at any position as one number.
     words: U32 = np.ndarray((len(data) + 1,), "<u4", padded.data, strides=(1,))
     hashes: U32 = _SEED ^ lengths.astype(np.uint32)
-    going = np.flatnonzero(lengths >= 4)
+    rows_left = np.flatnonzero(lengths >= 4)
     step = 0
-    while len(going) > _FEW:
-        mixed = words[starts[going] + 4 * step] * _M
+    while len(rows_left) > _FEW:
+        mixed = words[starts[rows_left] + 4 * step] * _M
         mixed ^= mixed >> np.uint32(24)
-        hashes[going] = hashes[going] * _M ^ mixed * _M
+        hashes[rows_left] = hashes[rows_left] * _M ^ mixed * _M
         step += 1
-        going = going[lengths[going] >= 4 * (step + 1)]
-    for row in going.tolist():
+        rows_left = rows_left[lengths[rows_left] >= 4 * (step + 1)]
+    for row in rows_left.tolist():
         start = int(starts[row]) + 4 * step
         end = int(starts[row]) + (int(lengths[row]) & ~3)
         hashes[row] = _rest(int(hashes[row]), padded[start:end].view("<u4").tolist())
-    left = lengths & 3
-    rows = np.flatnonzero(left)
+    remaining = lengths & 3
+    rows = np.flatnonzero(remaining)
     tails = words[starts[rows] + (lengths[rows] & ~3)] & (
-        (np.uint32(1) << (8 * left[rows]).astype(np.uint32)) - np.uint32(1)
+        (np.uint32(1) << (8 * remaining[rows]).astype(np.uint32)) - np.uint32(1)
     )
     hashes[rows] = (hashes[rows] ^ tails) * _M
     hashes ^= hashes >> np.uint32(13)

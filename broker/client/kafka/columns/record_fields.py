@@ -1,6 +1,8 @@
-"""What is inside records whose bounds are known: every field of all of them at once, as arrays. Pure.
+"""The fields of records whose bounds are known, as arrays: each field of all records at once. Pure.
 
-Every length is checked against the record that it is in before anything is read there.
+Every length is checked against its record before the bytes are read.
+
+Tests: tests/client/kafka/columns/test_columns.py.
 """
 
 from typing import NamedTuple
@@ -12,12 +14,12 @@ from broker.client.kafka.columns.record_walk import Spans
 from broker.client.kafka.columns.varints import I64, U64, Varints
 from protocol.errors import ProtocolError
 
-# Below this many records at a time numpy's calls cost more than reading one by one.
+# For fewer records than this, numpy's calls cost more than a loop over the records.
 _FEW = 8
 
 
 class Slices(NamedTuple):
-    """Of each field: where its bytes start and end, and whether it is there at all (None: all are)."""
+    """For each field: the start and end of its bytes, and whether it is not null (``valid`` None: no field is null)."""
 
     starts: I64
     ends: I64
@@ -28,7 +30,7 @@ class Slices(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Of each record. ``header_counts`` is where the number of its headers is written."""
+    """The fields of each record. ``header_counts`` is the position at which the number of its headers is written."""
 
     timestamp_deltas: I64
     offset_deltas: I64
@@ -38,7 +40,7 @@ class Fields(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """``counts`` is per record; names and values are those of all records in a row."""
+    """``counts`` is per record; names and values are those of all records, one after the other."""
 
     counts: I64
     names: Slices
@@ -46,14 +48,14 @@ class Headers(NamedTuple):
 
 
 def read_fields(varints: Varints, spans: Spans) -> Fields:
-    """Raises ProtocolError where a record is not what its lengths say."""
+    """Raises ProtocolError for a record that does not fit its lengths."""
     ends = spans.ends
     positions = spans.bodies + 1  # attributes: none are in use
     words = varints.words(positions)
     timestamps, sizes = varints.read(positions, words, long=True)
-    positions, words = _behind(varints, positions, words, sizes)
+    positions, words = _next(varints, positions, words, sizes)
     offsets, sizes = varints.read(positions, words)
-    positions, words = _behind(varints, positions, words, sizes)
+    positions, words = _next(varints, positions, words, sizes)
     lengths, sizes = varints.read(positions, words)
     keys = _slices(positions + sizes, lengths, ends)
     positions = keys.ends
@@ -62,10 +64,10 @@ def read_fields(varints: Varints, spans: Spans) -> Fields:
     return Fields(timestamps, offsets, keys, values, values.ends)
 
 
-def _behind(varints: Varints, positions: I64, words: U64, sizes: I64) -> tuple[I64, U64]:
-    """Positions and words of the next varints: by a shift where that leaves the two bytes that ``read`` wants."""
+def _next(varints: Varints, positions: I64, words: U64, sizes: I64) -> tuple[I64, U64]:
+    """Positions and words of the next varints. A shift of the words is enough if it leaves the two bytes that ``read`` needs."""
     positions = positions + sizes
-    # Twice in a row 3 bytes leave 2 of the 8.
+    # Two shifts by 3 bytes leave 2 of the 8.
     if int(sizes.max()) <= 3:
         return positions, words >> (sizes << 3).astype(np.uint64)
     return positions, varints.words(positions)
@@ -77,14 +79,14 @@ def _slices(starts: I64, lengths: I64, record_ends: I64) -> Slices:
         valid = lengths >= 0
         lengths = np.maximum(lengths, 0)
     ends = starts + lengths
-    # Something follows both key and value: at least the number of headers.
+    # Key and value are both followed by something, at least the number of headers.
     if (ends >= record_ends).any():
         raise ProtocolError("a record that is not as long as it says")
     return Slices(starts, ends, valid)
 
 
 def read_headers(varints: Varints, fields: Fields, spans: Spans) -> Headers:
-    """The headers of all records; also finds whether records end where they should. Raises ProtocolError."""
+    """The headers of all records. Raises ProtocolError, also if a record does not end where it should."""
     positions, ends = fields.header_counts, spans.ends
     counts, sizes = varints.read(positions, varints.words(positions))
     positions = positions + sizes
@@ -98,31 +100,31 @@ def read_headers(varints: Varints, fields: Fields, spans: Spans) -> Headers:
 
 
 class _HeaderWalk:
-    """Goes through the headers of all records in step: every record's first one, every record's second one, ..."""
+    """Reads the headers of all records in step: every record's first header, then every record's second, ..."""
 
     def __init__(self, varints: Varints, counts: I64, positions: I64, ends: I64) -> None:
         self._varints = varints
         self._counts, self._ends = counts, ends
         self._positions = positions.copy()
-        # Where each record's headers go among those of all.
+        # The index of each record's first header among the headers of all records.
         self._places = np.cumsum(counts) - counts
         total = int(counts.sum())
         self._names, self._values = np.zeros((2, total), np.int64), np.zeros((2, total), np.int64)
         self._valid = np.ones(total, np.bool_)
 
     def run(self) -> None:
-        going = np.flatnonzero(self._counts)
+        rows_left = np.flatnonzero(self._counts)
         step = 0
-        while len(going) > _FEW:
-            self._one_each(going, step)
+        while len(rows_left) > _FEW:
+            self._step(rows_left, step)
             step += 1
-            going = going[self._counts[going] > step]
-        for row in going.tolist():
+            rows_left = rows_left[self._counts[rows_left] > step]
+        for row in rows_left.tolist():
             self._rest_of(row, step)
         if (self._positions != self._ends).any():
             raise ProtocolError("a record that is not as long as it says")
 
-    def _one_each(self, rows: I64, step: int) -> None:
+    def _step(self, rows: I64, step: int) -> None:
         places, ends = self._places[rows] + step, self._ends[rows]
         starts, lengths = self._length(self._positions[rows], ends)
         if int(lengths.min()) < 0:
@@ -144,7 +146,7 @@ class _HeaderWalk:
         return positions + sizes, lengths
 
     def _rest_of(self, row: int, step: int) -> None:
-        """A record may have tens of thousands: in step with so few others that would take seconds."""
+        """Reads the headers from ``step`` on of one record. It may have tens of thousands, for which numpy would take seconds."""
         place = int(self._places[row])
         pos, end = int(self._positions[row]), int(self._ends[row])
         data = self._varints.bytes.data

@@ -1,10 +1,12 @@
-"""Where the records of batches begin and end. Pure.
+"""Finds where the records of batches begin and end. Pure.
 
-Each record starts with its own length, so in principle one must go from one to the next, which costs 100 ns a record in
-Python. Small records without headers are found all at once instead: such a record ends with a zero (no headers), the next one
-has its length in one or two bytes and then another zero (its attributes). What looks like that is a guess, and the proof comes
-after: the guesses must tile every batch exactly, length by length, from its first byte to its last. Where they do not, the
-guesses that no other one leads to are dropped, and if that is not enough the records are gone through one by one.
+Each record starts with its own length, so the direct way is to step from one to the next, which costs 100 ns a record in Python.
+Small records without headers are found all at once instead: such a record ends with a zero (no headers), and the next one has its
+length in one or two bytes and then another zero (its attributes). Every place that looks like that is a guess, and is proved
+afterwards: the guesses must tile every batch exactly, length by length, from its first byte to its last. If they do not, the
+guesses to which no other guess leads are dropped, and if that is not enough, the records are walked one by one.
+
+Tests: tests/client/kafka/columns/test_columns.py.
 """
 
 from collections.abc import Sequence
@@ -22,12 +24,12 @@ SMALLEST_RECORD = 7  # seven one-byte fields
 _IN_A_RECORD = np.arange(1, SMALLEST_RECORD)
 _SMALLEST_BODY = 6
 
-# Guessing looks at every byte (0.2 ns each), walking at every record (90 ns): they meet at about 450 bytes a record.
+# Guessing costs 0.2 ns a byte, walking 90 ns a record: they cost the same at about 450 bytes a record.
 _GUESSING_PAYS_BELOW = 400
 _GUESSING_PAYS_FROM = 32
-# How often guesses that lead nowhere are dropped, before walking is quicker.
+# So many rounds of dropping wrong guesses are made at most; after that, walking is faster.
 _ROUNDS = 3
-# What guessing looks at fits into the processor's caches, 64 KiB at a time: ten times faster than a megabyte at a time.
+# Guessing reads 64 KiB at a time, which fit into the CPU's caches: ten times faster than a megabyte at a time.
 _BLOCK = 1 << 16
 
 
@@ -35,7 +37,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Section(NamedTuple):
-    """The records of one batch: where they start and end in a buffer, and how many they are (at least one)."""
+    """The records of one batch: their start and end in a buffer, and their number (at least one)."""
 
     start: int
     end: int
@@ -43,37 +45,38 @@ class Section(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Of each record: where what follows its length starts, and where it ends."""
+    """For each record: the position after its length, and its end."""
 
     bodies: I64
     ends: I64
 
 
 class RecordFinder:
-    """Finds records, group after group of batches; keeps the memory that it needs for that, a byte for each of a group's."""
+    """Finds records, group after group of batches. It keeps its working memory, a byte for each byte of a group, for the next."""
 
     def __init__(self) -> None:
         self._marks: Mask = np.zeros(0, np.bool_)
         self._reached: Mask = np.zeros(0, np.bool_)
 
     def spans(self, data: BytesLike, varints: Varints, sections: Sequence[Section]) -> Spans:
-        """Of all records of ``sections``, ascending in ``data``. Raises ProtocolError unless they tile them exactly."""
+        """The spans of all records of the ascending ``sections``. Raises ProtocolError unless the records tile the sections."""
         tiles = _Tiles(varints, sections)
         size = sum(section.end - section.start for section in sections)
         if _GUESSING_PAYS_FROM <= tiles.total and size < tiles.total * _GUESSING_PAYS_BELOW:
-            found = self._guessed(varints.bytes, sections, tiles) if not varints.bytes[sections[-1].end - 1] else None
-            if found is not None:
-                return found
+            # Guesses need the last record to end with a zero, as all others.
+            spans = self._guessed(varints.bytes, sections, tiles) if not varints.bytes[sections[-1].end - 1] else None
+            if spans is not None:
+                return spans
         starts: list[int] = []
         for section in sections:
             walk(data, section, starts)
-        found = tiles.spans(tiles.records(np.array(starts, np.int64)))
-        if found is None:
+        spans = tiles.spans(tiles.records(np.array(starts, np.int64)))
+        if spans is None:
             raise ProtocolError("a record whose length is below what a record has")
-        return found
+        return spans
 
     def _guessed(self, data: U8, sections: Sequence[Section], tiles: "_Tiles") -> Spans | None:
-        size = len(data) + 9 & ~7  # whole words of eight, and one more than there are positions
+        size = len(data) + 9 & ~7  # whole words of eight bytes, and at least one more than the positions
         if len(self._marks) < size:
             self._marks, self._reached = np.zeros((2, size), np.bool_)
         marks = self._marks[:size]
@@ -81,7 +84,7 @@ class RecordFinder:
         for before, after in pairwise(sections):
             if before.end < after.start:
                 marks[before.end : after.start] = False
-        # The first record of nearly every batch has more zeros (its time and offset) behind its length.
+        # The first record of nearly every batch has further zeros (its time and offset) after its length.
         marks[tiles.starts[:, np.newaxis] + _IN_A_RECORD] = False
         marks[tiles.starts] = True
         try:
@@ -91,11 +94,11 @@ class RecordFinder:
         for _ in range(_ROUNDS):
             if len(records.starts) <= tiles.total:
                 break
-            records = self._led_to(records, marks, tiles)
+            records = self._chained(records, marks, tiles)
         return tiles.spans(records) if len(records.starts) == tiles.total else None
 
-    def _led_to(self, records: "_Records", marks: Mask, tiles: "_Tiles") -> "_Records":
-        """Only those that can be records, lead to another one (or to a batch's end), and that another one leads to."""
+    def _chained(self, records: "_Records", marks: Mask, tiles: "_Tiles") -> "_Records":
+        """The guesses that are long enough, end at another guess or at a batch's end, and begin where another guess ends."""
         starts, bodies, ends = records
         inside = np.minimum(np.maximum(ends, 0), len(marks) - 1)
         reached = self._reached
@@ -110,7 +113,7 @@ class RecordFinder:
 
 
 def walk(data: BytesLike, section: Section, starts: list[int]) -> None:
-    """Appends where each record of ``section`` starts, going by the lengths alone."""
+    """Appends the start of each record of ``section``, by the lengths alone."""
     pos, end, count = section
     append = starts.append
     try:
@@ -147,23 +150,23 @@ def _after(data: BytesLike, pos: int) -> int:
 
 
 def pieces(data: BytesLike, section: Section, size: int) -> list[Section]:
-    """``section`` in parts of whole records and about ``size`` bytes: a huge batch must not need huge arrays."""
-    found: list[Section] = []
+    """``section`` in parts of whole records and about ``size`` bytes, so that a huge batch does not need huge arrays."""
+    parts: list[Section] = []
     pos, end, count = section
     start, first = pos, 0
     for index in range(count):
         if pos >= end:
             raise ProtocolError("a batch whose records are longer than itself")
         if pos - start >= size:
-            found.append(Section(start, pos, index - first))
+            parts.append(Section(start, pos, index - first))
             start, first = pos, index
         pos = _after(data, pos)
-    found.append(Section(start, end, count - first))
-    return found
+    parts.append(Section(start, end, count - first))
+    return parts
 
 
 class _Records(NamedTuple):
-    """What may be records: where they start, where what follows their length starts, and where they end by that length."""
+    """Guessed records: their starts, the positions after their lengths, and the ends that follow from the lengths."""
 
     starts: I64
     bodies: I64
@@ -171,7 +174,7 @@ class _Records(NamedTuple):
 
 
 class _Tiles:
-    """Whether records tile their sections."""
+    """Checks whether records tile their sections."""
 
     def __init__(self, varints: Varints, sections: Sequence[Section]) -> None:
         table = np.array(sections, np.int64)
@@ -198,21 +201,21 @@ class _Tiles:
 
 
 def _mark(data: U8, marks: Mask) -> None:
-    """Where records seem to start: behind a zero, with a length of one byte and a zero, or of two bytes and a zero."""
+    """Sets ``marks`` where a record seems to start: after a zero, with a length of one or two bytes and then a zero."""
     end = len(data)
     marks[0] = False
     marks[max(0, end - 3) :] = False
     for start in range(0, end, _BLOCK):
         block = data[start : start + _BLOCK + 3]
         zero, high = block == 0, block > 0x7F
-        found = np.greater(zero[2:-1], high[1:-2])
-        found |= np.greater(high[1:-2], high[2:-1]) & zero[3:]
-        np.logical_and(found, zero[:-3], out=marks[start + 1 : start + 1 + len(found)])
+        guesses = np.greater(zero[2:-1], high[1:-2])
+        guesses |= np.greater(high[1:-2], high[2:-1]) & zero[3:]
+        np.logical_and(guesses, zero[:-3], out=marks[start + 1 : start + 1 + len(guesses)])
 
 
 def _positions(marks: Mask) -> I64:
-    """Where ``marks`` is set. By words of eight first, as most have none: four times as fast."""
+    """The positions at which ``marks`` is set. Most have none, so words of eight are tested first: four times faster."""
     words = np.flatnonzero(marks.view(np.uint64) != 0)
     inside = np.flatnonzero(marks.reshape(-1, 8).take(words, axis=0))
-    found: I64 = words[inside >> 3] * 8 + (inside & 7)
-    return found
+    positions: I64 = words[inside >> 3] * 8 + (inside & 7)
+    return positions

@@ -1,7 +1,9 @@
 """Kafka's zig-zag varints, thousands at a time: read at given positions of a buffer, and written. Pure.
 
-Nearly all varints of a record batch have one or two bytes: a table of 65,536 entries answers those in a handful of numpy calls,
-and only the longer ones are put together byte by byte.
+Nearly all varints of a record batch have one or two bytes: a table of 65,536 entries decodes those in a few numpy calls, and only
+the longer ones are decoded byte by byte.
+
+Tests: tests/client/kafka/columns/test_columns.py, tests/client/kafka/columns/test_batch_builder.py.
 """
 
 from typing import Any
@@ -20,7 +22,7 @@ _WORD = 8
 
 
 def _table() -> npt.NDArray[np.int32]:
-    """By the two bytes at a varint's start (little-endian): value << 2 | bytes, or 0 where it has more than two."""
+    """Indexed by the first two bytes of a varint (little-endian): value << 2 | size, or 0 if it has more than two bytes."""
     both = np.arange(1 << 16, dtype=np.int32)
     first, second = both & 0xFF, both >> 8
     raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
@@ -37,17 +39,17 @@ _LAST_BYTE = {_VARINT_BYTES: 0x0F, _VARLONG_BYTES: 0x01}
 
 
 class Varints:
-    """Reads varints of ``data``. Positions are never negative; ProtocolError where a varint is not within the data."""
+    """Reads varints of ``data``. Positions must not be negative. Raises ProtocolError for a varint that ends outside the data."""
 
     def __init__(self, data: BytesLike) -> None:
         if len(data) < _WORD:
             data = bytes(data) + bytes(_WORD)
         self.bytes: U8 = np.frombuffer(data, np.uint8)
-        # The eight bytes at any position as one number: overlapping, so no more than a view.
+        # The eight bytes at each position as one number. The numbers overlap: this is a view.
         self._words: U64 = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
 
     def words(self, positions: I64) -> U64:
-        """Eight bytes from each position on, the first one lowest; zeros behind the end of the data."""
+        """The eight bytes from each position on, the first one lowest, with zeros after the end of the data."""
         last = len(self._words) - 1
         try:
             if positions[-1] <= last:
@@ -63,7 +65,7 @@ class Varints:
     def read(self, positions: I64, words: U64, *, long: bool = False) -> tuple[I64, I64]:
         """Values and sizes in bytes of the varints at ``positions``; ``words`` has at least their first two bytes.
 
-        ``long``: of 64 bits, else of 32.
+        ``long``: varints of 64 bits instead of 32.
         """
         entries = _TABLE.take(words.astype(np.uint16))
         sizes = (entries & 3).astype(np.int64)
@@ -79,17 +81,17 @@ class Varints:
         count, end = len(positions), len(self.bytes)
         raw = np.zeros(count, np.uint64)
         sizes = np.zeros(count, np.int64)
-        going = np.arange(count)
+        unfinished = np.arange(count)
         for size in range(1, most + 1):
-            at = positions[going] + (size - 1)
+            at = positions[unfinished] + (size - 1)
             if int(at.max()) >= end:
                 raise ProtocolError("a varint that ends too early")
             byte = self.bytes[at]
-            raw[going] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * (size - 1))
+            raw[unfinished] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * (size - 1))
             more = byte > 0x7F
-            sizes[going[~more]] = size
-            going = going[more]
-            if not len(going):
+            sizes[unfinished[~more]] = size
+            unfinished = unfinished[more]
+            if not len(unfinished):
                 if size == most and byte.max() > _LAST_BYTE[most]:
                     raise ProtocolError("a varint of too many bits")
                 return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), sizes
@@ -102,7 +104,7 @@ def zigzag(values: npt.NDArray[Any]) -> U64:
 
 
 def sizes_of(raw: U64) -> I64:
-    """Bytes that each of the zig-zag values takes as a varint."""
+    """The size in bytes of each zig-zag value as a varint."""
     sizes = np.ones(len(raw), np.int64)
     largest = int(raw.max()) if len(raw) else 0
     for bits in range(7, 64, 7):
@@ -113,12 +115,12 @@ def sizes_of(raw: U64) -> I64:
 
 
 class Rows:
-    """Rows of bytes, as many columns of varints and single bytes as are added; ``flat`` is all of them in a row."""
+    """Rows of bytes, built column by column from varints and single bytes. ``flat`` has all rows one behind the other."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._columns: list[U8] = []
-        self._used: list[npt.NDArray[np.bool_] | None] = []  # None: in every row
+        self._used: list[npt.NDArray[np.bool_] | None] = []  # None: the column is used in every row
         self.sizes: I64 = np.zeros(count, np.int64)
 
     def byte(self, value: int) -> None:
@@ -127,7 +129,7 @@ class Rows:
         self.sizes += 1
 
     def varint(self, raw: U64, sizes: I64) -> None:
-        """``raw`` is zig-zag already, ``sizes`` is ``sizes_of(raw)``."""
+        """``raw``: zig-zag values. ``sizes``: ``sizes_of(raw)``."""
         width = int(sizes.max())
         for i in range(width):
             column = (raw >> np.uint64(7 * i)).astype(np.uint8) & np.uint8(0x7F)

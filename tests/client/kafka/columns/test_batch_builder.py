@@ -13,9 +13,9 @@ from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from broker.client import Broker
 from broker.client.kafka import Cluster
-from broker.client.kafka.columns.batch_builder import Built, build, partitions_for, stamp
+from broker.client.kafka.columns.batch_builder import Built, build, partitions_for
 from broker.client.kafka.errors import KafkaClientError
-from protocol.kafka.records.batch import HEADER_SIZE, check_crc, read_header
+from protocol.kafka.records.batch import HEADER_SIZE, check_crc, read_header, set_producer
 from protocol.kafka.records.records import Record, records
 
 NOW = 1_700_000_000_000
@@ -185,7 +185,7 @@ def test_a_codec_that_there_is_not_is_refused() -> None:
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
     (built,) = build(pa.array([b"a"] * 99), now_ms=NOW, compression="lz4")
-    stamp(built.data, 77, 5, 1234, transactional)
+    set_producer(built.data, 77, 5, 1234, transactional)
     header = read_header(built.data)
     check_crc(built.data, 0, header)
     found = (
@@ -196,7 +196,7 @@ def test_a_stamp_says_who_wrote_the_batch(transactional: bool) -> None:
         header.compression,
     )
     assert (77, 5, 1234, transactional, 3) == found
-    stamp(built.data, 77, 5, 1234, False)
+    set_producer(built.data, 77, 5, 1234, False)
     assert not read_header(built.data).is_transactional
 
 
