@@ -197,7 +197,7 @@ class Partitions:
             self._expire_in(partition, self._ttl_s(partition))
             # The other readers come to their end, but the writer must know that one does not.
             lost = Refused(WriterErrorCode.RELEASED, "a reader was lost before it had all")
-            done(lost if partition.forsaken else None)
+            done(lost if partition.readers.forsaken else None)
         elif partition.life in (LifeState.CANCELLED, LifeState.CONSUMED):
             done(None)
         else:
@@ -278,7 +278,7 @@ class Partitions:
     def _reader_gone(self, partition: ResultPartition, lost: bool) -> None:
         partition.announce_room()  # what the reader was behind with holds the writer back no longer
         with partition.lock:
-            all_read = partition.read_by_all
+            all_read = partition.readers.all_left
         if all_read:
             self._release(partition)
         elif lost and partition.retains:
@@ -388,5 +388,5 @@ def _info(partition: ResultPartition) -> PartitionInfo:
         len(partition.subpartitions),
         holdings.memory + holdings.disk,
         holdings.buffers,
-        partition.readers,
+        len(partition.readers),
     )

@@ -16,9 +16,7 @@ handled, is either counted in what the newer writer was told to go on from, or n
 Tests: tests/shuffle/test_model.py, tests/shuffle/test_fencing.py, tests/shuffle/serving/test_view.py.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from math import inf
 from typing import NamedTuple, Self
 
@@ -26,8 +24,9 @@ from broker.runtime.threads import Lock
 from broker.shuffle.partition.budget import SUBPARTITION_BYTES, Budget
 from broker.shuffle.partition.holdings import Holdings
 from broker.shuffle.partition.life import WIRE_STATE, LifeEvent, LifeState, next_state
-from broker.shuffle.partition.listeners import ReaderListener, WriterListener
-from broker.shuffle.partition.reading_state import ReadingEvent, ReadingState
+from broker.shuffle.partition.listeners import WriterListener
+from broker.shuffle.partition.readers import Readers
+from broker.shuffle.partition.reading_state import ReadingState
 from broker.shuffle.partition.spill_file import SpillFile
 from broker.shuffle.partition.subpartition import Cursor, Subpartition
 from broker.shuffle.partition.writer_lease import Fenced, WriterLease
@@ -101,17 +100,13 @@ class ResultPartition:
         # None: nothing was pushed to it, and nobody has asked for it.
         self.subpartitions: list[Subpartition | None] = [None] * subpartitions
         self.holdings = Holdings(budget, owner, self.lock, self.retains, structure)
+        self.readers = Readers(self.subpartitions, self.holdings, self.pipelined, self.retains)
         self.lease = WriterLease()
         self.writer_waits = False  # the writer waits for credit that was held back
-        self.forsaken = False  # a reader was lost before the end, and nobody can go on in its place
         self.budget = budget
         self._all_charged = False  # the budget counts all subpartitions, with those that are still None
         # All of a blocking partition has to be on disk before it is finished; from this many bytes in memory on, some is written.
         self._early_bytes = inf if self.pipelined else max(_EARLY_BYTES, subpartitions * _EARLY_BYTES_OF_EACH)
-        self._abandoned = 0  # this many of the first subpartitions are known to be abandoned
-        self._readers: dict[ReaderListener, None] = {}
-        self._inside_records = 0  # readers of several subpartitions that wait for the rest of a record
-        self._data_before: array[int] | None = None  # of a finished partition: data buffers before each subpartition
 
     @property
     def state(self) -> PartitionState:
@@ -139,10 +134,6 @@ class ResultPartition:
     def spill_early(self) -> bool:
         """So much of a blocking partition is in memory that some should be written."""
         return self.holdings.memory >= self._early_bytes and self.unfinished
-
-    @property
-    def readers(self) -> int:
-        return len(self._readers)
 
     # -- its subpartitions --------------------------------------------------------------------------------------------
 
@@ -316,7 +307,8 @@ class ResultPartition:
                 return False
             self.life = next_state(self.life, LifeEvent.PRODUCER_FAILED)
             self.failure = message
-            readers = self._drop_all()
+            self.holdings.drop_all(self.subpartitions)
+            readers = self.readers.take_all()
         self._tell_opener()
         for reader in readers:
             reader.notify()
@@ -327,89 +319,28 @@ class ResultPartition:
         with self.lock:
             if self.life >= RELEASED:
                 return
-            if self.forsaken or not self.read_by_all:
+            if self.readers.forsaken or not self.readers.all_left:
                 event = LifeEvent.RELEASE_REQUESTED
             elif all(part is not None and part.ended for part in self.subpartitions):
                 event = LifeEvent.READ_TO_END
             else:
                 event = LifeEvent.READERS_LEFT
             self.life = next_state(self.life, event)
-            readers = self._drop_all()
+            self.holdings.drop_all(self.subpartitions)
+            readers = self.readers.take_all()
             structure = self.holdings.take_structure()
         self.budget.give_back(self.owner, 0, 0, structure)
         self._tell_opener()
         for reader in readers:
             reader.notify()
 
-    def _drop_all(self) -> Iterable[ReaderListener]:
-        """With the lock held. Returns the readers, which are to be told."""
-        self.holdings.drop_all(self.subpartitions)
-        readers, self._readers = self._readers, {}
-        return readers
-
-    # -- its readers; with the lock held, unless it says otherwise ------------------------------------------------------
-
-    def add_reader(self, reader: ReaderListener) -> None:
-        self._readers[reader] = None
-
-    def remove_reader(self, reader: ReaderListener) -> None:
-        self._readers.pop(reader, None)
-
-    def leave(self, part: Subpartition, position: int, cancelled: bool, sent_all: bool) -> None:
-        """The reader of a pipelined subpartition has gone; it was sent what comes before ``position``.
-
-        ``cancelled``: by its own will; otherwise its connection was lost, and the last buffers with it perhaps. ``sent_all``: it
-        was sent everything to the end.
-        """
-        if cancelled or not self.retains:
-            self._abandon(part, position, ReadingEvent.READER_LEFT, lost=not (cancelled or sent_all))
-        else:
-            part.note(ReadingEvent.READER_LOST_AT_END if sent_all else ReadingEvent.READER_LOST)
-            self.holdings.unsend(part, position)
-
-    def _abandon(self, part: Subpartition, position: int, event: ReadingEvent, lost: bool) -> None:
-        """Nobody reads on from ``position``. ``lost``: not by the reader's own will."""
-        part.note(event)
-        self.forsaken = self.forsaken or lost
-        self.holdings.drop(part, position)
-
     def give_up_lost(self) -> bool:
-        """No reader has come in place of lost ones. True if nobody can read it any more: it can be released. Takes the lock."""
+        """No reader has come in place of lost ones. True if nobody can read it any more: it can be released."""
         with self.lock:
-            for part in self.subpartitions:
-                if part is not None and part.waits_for_reader:
-                    lost = not part.sent_all
-                    self._abandon(part, part.dropped_before, ReadingEvent.WAIT_ENDED, lost)
-            return self.read_by_all
+            self.readers.give_up_lost()
+            return self.readers.all_left
 
-    @property
-    def read_by_all(self) -> bool:
-        """It is pipelined, and nobody can read it any more."""
-        # ABANDONED is final, so each subpartition is looked at once, however many readers leave one after another.
-        parts = self.subpartitions
-        while self._abandoned < len(parts) and (part := parts[self._abandoned]) is not None and part.abandoned:
-            self._abandoned += 1
-        return self.pipelined and self._abandoned == len(parts)
-
-    def data_of(self, indices: IndexSet) -> int:
-        """Data buffers of these subpartitions, of a finished partition."""
-        if indices.size == 1:
-            part = self.subpartitions[indices.start]
-            return 0 if part is None else part.data_total
-        if self._data_before is None:
-            totals = (0 if part is None else part.data_total for part in self.subpartitions)
-            self._data_before = array("q", accumulate(totals, initial=0))
-        return self._data_before[indices.end + 1] - self._data_before[indices.start]
-
-    def wait_inside_record(self) -> None:
-        """A reader of several subpartitions has begun a record whose rest was not pushed yet; it takes nothing else before."""
-        self._inside_records += 1
-
-    def go_on_inside_record(self) -> None:
-        """The rest has come, or the reader has gone."""
-        self._inside_records -= 1
-
-    # -- back-pressure: without the lock --------------------------------------------------------------------------------
+    # -- back-pressure --------------------------------------------------------------------------------------------------
 
     @property
     def full(self) -> bool:
@@ -417,7 +348,7 @@ class ResultPartition:
 
         It is not while a reader waits inside a record: the rest of that record must come, however much else is there.
         """
-        return self.pipelined and self.holdings.unsent >= self.unsent_max and not self._inside_records
+        return self.pipelined and self.holdings.unsent >= self.unsent_max and not self.readers.inside_record
 
     @property
     def held_back(self) -> bool:
@@ -436,13 +367,13 @@ class ResultPartition:
     def announce_room(self) -> None:
         """There may be room again: a writer that was held back is granted what it has used."""
         if self.writer_waits and (
-            not self.pipelined or self.holdings.unsent * 2 <= self.unsent_max or self._inside_records
+            not self.pipelined or self.holdings.unsent * 2 <= self.unsent_max or self.readers.inside_record
         ):
             self.writer_waits = False
             if (listener := self.lease.listener) is not None:
                 listener.room_freed()
 
-    # -- from readers to the writer: without the lock -------------------------------------------------------------------
+    # -- from readers to the writer -------------------------------------------------------------------------------------
 
     def records_processed(self, subpartitions: range) -> None:
         """A reader has processed all user records of these: the writer is told, once for each."""

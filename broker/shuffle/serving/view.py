@@ -103,7 +103,7 @@ class View:
         self._unended = indices.size  # subpartitions whose EndOfPartition has not been taken
         with partition.lock:
             if not partition.pipelined:
-                self.waiting = partition.data_of(indices)
+                self.waiting = partition.readers.data_of(indices)
                 self._visit_next()
                 self.idle = not self.row
             else:
@@ -111,7 +111,7 @@ class View:
                 if any(part is not None and not part.claimable for part in parts):
                     raise PartitionReleased("a pipelined subpartition can be read once")
                 self._claim()
-            partition.add_reader(self)
+            partition.readers.add(self)
 
     @property
     def indices(self) -> range:
@@ -176,7 +176,7 @@ class View:
             self.row.append(cursor)
             return False  # the record in hand comes first
         else:
-            self.partition.go_on_inside_record()
+            self.partition.readers.go_on_inside_record()
         was_idle, self.idle = self.idle, False
         return was_idle
 
@@ -364,7 +364,7 @@ class View:
             self.current = cursor
             if not has_more:
                 self.idle = True
-                self.partition.wait_inside_record()
+                self.partition.readers.wait_inside_record()
             return more
         self.current = None
         if has_more:
@@ -402,9 +402,9 @@ class View:
         with partition.lock:
             if self._closed_to < 0:
                 self._closed_to = self._indices.start
-                partition.remove_reader(self)
+                partition.readers.remove(self)
                 if self.current is not None and not self.current.ready:
-                    partition.go_on_inside_record()
+                    partition.readers.go_on_inside_record()
             if not partition.pipelined:
                 return True
             begin, end = self._closed_to, min(self._closed_to + AT_ONCE, self._indices.end + 1)
@@ -421,6 +421,6 @@ class View:
                     position = part.first  # it was asked for, and its turn had not come
                 else:
                     continue
-                partition.leave(part, position, cancelled, sent_all=self.finished)
+                partition.readers.leave(part, position, cancelled, sent_all=self.finished)
             self._closed_to = end
             return end > self._indices.end

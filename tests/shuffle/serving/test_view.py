@@ -385,7 +385,7 @@ def test_a_view_of_many_pipelined_subpartitions_is_opened_and_closed_in_steps(mo
     bench.push(0, b"lost")
     assert [view.close(True) for _ in range(3)] == [False, False, True]
     assert claimed() == 0
-    assert bench.partition.read_by_all
+    assert bench.partition.readers.all_left
     assert bench.budget.memory == 0
 
 
@@ -397,8 +397,8 @@ def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_
     bench.push(24, b"x")
     view = union(bench, 25)
     while not view.close(True):
-        assert not bench.partition.read_by_all
-    assert bench.partition.read_by_all
+        assert not bench.partition.readers.all_left
+    assert bench.partition.readers.all_left
     assert bench.budget.memory == 0
 
 

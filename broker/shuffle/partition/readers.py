@@ -1,0 +1,119 @@
+"""The readers of a result partition: who reads it, and which subpartitions they have left.
+
+Guarded by the partition's lock, which the caller holds.
+
+Tests: tests/shuffle/test_model.py, tests/shuffle/serving/test_view.py, tests/shuffle/test_writing.py.
+"""
+
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+
+from broker.shuffle.partition.holdings import Holdings
+from broker.shuffle.partition.listeners import ReaderListener
+from broker.shuffle.partition.reading_state import ReadingEvent
+from broker.shuffle.partition.subpartition import Subpartition
+from protocol.shuffle.ids import IndexSet
+
+
+class Readers:
+    __slots__ = (
+        "_abandoned",
+        "_data_before",
+        "_holdings",
+        "_inside_records",
+        "_pipelined",
+        "_readers",
+        "_retains",
+        "_subpartitions",
+        "forsaken",
+    )
+
+    def __init__(
+        self, subpartitions: list[Subpartition | None], holdings: Holdings, pipelined: bool, retains: bool
+    ) -> None:
+        self._subpartitions = subpartitions
+        self._holdings = holdings
+        self._pipelined = pipelined
+        self._retains = retains
+        self.forsaken = False  # a reader was lost before the end, and nobody can go on in its place
+        self._readers: dict[ReaderListener, None] = {}
+        self._inside_records = 0  # readers of several subpartitions that wait for the rest of a record
+        self._abandoned = 0  # this many of the first subpartitions are known to be abandoned
+        self._data_before: array[int] | None = None  # of a finished partition: data buffers before each subpartition
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def add(self, reader: ReaderListener) -> None:
+        self._readers[reader] = None
+
+    def remove(self, reader: ReaderListener) -> None:
+        self._readers.pop(reader, None)
+
+    def take_all(self) -> Iterable[ReaderListener]:
+        """Forget all readers; the caller tells them of the partition's end."""
+        readers, self._readers = self._readers, {}
+        return readers
+
+    def data_of(self, indices: IndexSet) -> int:
+        """Data buffers of these subpartitions, of a finished partition."""
+        parts = self._subpartitions
+        if indices.size == 1:
+            part = parts[indices.start]
+            return 0 if part is None else part.data_total
+        if self._data_before is None:
+            totals = (0 if part is None else part.data_total for part in parts)
+            self._data_before = array("q", accumulate(totals, initial=0))
+        return self._data_before[indices.end + 1] - self._data_before[indices.start]
+
+    # -- inside a record ------------------------------------------------------------------------------------------------
+
+    @property
+    def inside_record(self) -> bool:
+        """A reader waits for the rest of a record. That must come, however much else is there."""
+        return self._inside_records > 0
+
+    def wait_inside_record(self) -> None:
+        """A reader of several subpartitions has begun a record whose rest was not pushed yet; it takes nothing else before."""
+        self._inside_records += 1
+
+    def go_on_inside_record(self) -> None:
+        """The rest has come, or the reader has left."""
+        self._inside_records -= 1
+
+    # -- leaving --------------------------------------------------------------------------------------------------------
+
+    def leave(self, part: Subpartition, position: int, cancelled: bool, sent_all: bool) -> None:
+        """The reader of a pipelined subpartition has left; it was sent what comes before ``position``.
+
+        ``cancelled``: by its own will; otherwise its connection was lost, and the last buffers with it perhaps. ``sent_all``: it
+        was sent everything to the end.
+        """
+        if cancelled or not self._retains:
+            self._abandon(part, position, ReadingEvent.READER_LEFT, lost=not (cancelled or sent_all))
+        else:
+            part.note(ReadingEvent.READER_LOST_AT_END if sent_all else ReadingEvent.READER_LOST)
+            self._holdings.unsend(part, position)
+
+    def _abandon(self, part: Subpartition, position: int, event: ReadingEvent, lost: bool) -> None:
+        """Nobody reads on from ``position``. ``lost``: not by the reader's own will."""
+        part.note(event)
+        self.forsaken = self.forsaken or lost
+        self._holdings.drop(part, position)
+
+    def give_up_lost(self) -> None:
+        """No reader has come in place of lost ones."""
+        for part in self._subpartitions:
+            if part is not None and part.waits_for_reader:
+                lost = not part.sent_all
+                self._abandon(part, part.dropped_before, ReadingEvent.WAIT_ENDED, lost)
+
+    @property
+    def all_left(self) -> bool:
+        """The partition is pipelined, and nobody can read it any more."""
+        # ABANDONED is final, so each subpartition is looked at once, however many readers leave one after another.
+        parts = self._subpartitions
+        while self._abandoned < len(parts) and (part := parts[self._abandoned]) is not None and part.abandoned:
+            self._abandoned += 1
+        return self._pipelined and self._abandoned == len(parts)
