@@ -23,6 +23,7 @@ from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.request_channel import RequestChannel
 from broker.network.service import Peer
+from broker.network.unsent import Unsent
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemSocket
 from broker.runtime.timers import Timer
@@ -85,6 +86,7 @@ class Bench:
             outbox=ProcessorOutbox(),
             quotas=self.quotas,
             on_room=lambda: None,
+            unsent=Unsent(1 << 28),
         )
         self.spent_ns = 0
 
