@@ -1,0 +1,39 @@
+"""ApiVersions: the same in every version, and an answer that every client understands to a version that is not known."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.kafka.handlers import load
+from broker.kafka.handlers.api_versions import API
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
+from tests.kafka.handlers.kafka_client import Kafka, versions
+
+CLIENT = {"client_software_name": "test", "client_software_version": "1"}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("version", versions(API))
+def test_every_api_of_kafkas_is_told_with_its_versions(kafka: Kafka, version: int) -> None:
+    answer = kafka.ask(ApiKey.API_VERSIONS, version, **CLIENT)
+    assert answer.error_code == ErrorCode.none
+    told = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+    assert told == {key: api.advertised for key, api in load().items() if api.feature is None}
+    assert told[ApiKey.PRODUCE][0] == 0  # older clients of librdkafka do not compress otherwise
+
+
+def test_a_client_that_is_newer_learns_which_version_it_may_ask_in(kafka: Kafka) -> None:
+    version = API.max_version
+    request = bytearray(control.encode_request(ApiKey.API_VERSIONS, version, 7, "test", CLIENT))
+    request[6:8] = (version + 1).to_bytes(2, "big")
+    correlation_id, answer = control.parse_response(ApiKey.API_VERSIONS, 0, kafka.exchange(bytes(request)))
+    assert (correlation_id, answer.error_code) == (7, ErrorCode.unsupported_version)
+    (entry,) = answer.api_keys
+    assert (entry.api_key, entry.min_version, entry.max_version) == (ApiKey.API_VERSIONS, 0, version)

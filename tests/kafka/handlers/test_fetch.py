@@ -1,0 +1,165 @@
+"""Fetch: what is refused, how the limits of a request are shared, and records that are not in memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+from broker.kafka.handlers import fetch
+from broker.network.service import Handover
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import batches
+from protocol.kafka.records.records import build_batch
+from tests.kafka.handlers.kafka_client import Kafka, versions
+
+all_versions = pytest.mark.parametrize("version", versions(fetch.API))
+VALUE = bytes(1000)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def write(kafka: Kafka, topic: str, partition: int = 0, batches: int = 1) -> int:
+    """The size of one of the batches."""
+    log = kafka.inside.logs.get(topic, partition)
+    assert log is not None
+    for _ in range(batches):
+        batch = build_batch([(None, VALUE, [], 1_000_000)])
+        log.append(memoryview(batch), now_ms=1_000_000)
+    return len(batch)
+
+
+def ask(
+    kafka: Kafka, version: int, topic: str, *partitions: dict[str, Any], max_bytes: int = 1 << 20, **fields: Any
+) -> Any:
+    """The whole response."""
+    wanted = [
+        {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1, **partition}
+        for partition in partitions
+    ]
+    request = {"max_wait": 0, "min_bytes": 1, "max_bytes": max_bytes, "isolation_level": 0}
+    return kafka.ask(
+        ApiKey.FETCH, version, **request | fields, topics=[{"topic": topic, "partitions": wanted}] if wanted else []
+    )
+
+
+def results(answer: Any) -> list[Any]:
+    return [partition for topic in answer.responses for partition in topic.partitions]
+
+
+def offsets(result: Any) -> list[int]:
+    return [header.base_offset for _, header in batches(result.records)]
+
+
+@all_versions
+def test_records_come_with_the_offsets_of_their_log(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    write(kafka, topic, batches=3)
+    (result,) = results(ask(kafka, version, topic, {"fetch_offset": 1}))
+    assert (result.error_code, result.high_watermark) == (ErrorCode.none, 3)
+    assert offsets(result) == [1, 2]
+
+
+@all_versions
+def test_what_cannot_be_read_is_refused_for_each_partition_by_itself(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic(2)
+    write(kafka, topic)
+    beyond, right, unknown = results(
+        ask(kafka, version, topic, {"fetch_offset": 7}, {"partition": 1}, {"partition": 2})
+    )
+    assert [beyond.error_code, right.error_code, unknown.error_code] == [
+        ErrorCode.offset_out_of_range,
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    assert beyond.high_watermark == 1  # by which the client sees where it may go on
+
+
+@pytest.mark.parametrize("version", [9, 12])
+@pytest.mark.parametrize(("epoch", "error"), [(0, 0), (-1, 0), (1, ErrorCode.unknown_leader_epoch)])
+def test_a_client_that_knows_another_leader_epoch_is_told_so(
+    kafka: Kafka, version: int, epoch: int, error: int
+) -> None:
+    topic = kafka.topic()
+    (result,) = results(ask(kafka, version, topic, {"current_leader_epoch": epoch}))
+    assert result.error_code == error
+
+
+def test_a_partition_that_is_offline_is_refused_until_it_is_opened_again(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    write(kafka, topic)
+    kafka.take_offline(topic)
+    (result,) = results(ask(kafka, 12, topic, {}))
+    assert result.error_code == ErrorCode.kafka_storage_error
+
+
+def test_the_first_batch_is_sent_whatever_the_limits_say_and_no_other(kafka: Kafka) -> None:
+    topic = kafka.topic(2)
+    size = write(kafka, topic, 0, batches=2)
+    write(kafka, topic, 1, batches=2)
+    first, second = results(ask(kafka, 12, topic, {}, {"partition": 1}, max_bytes=1))
+    assert (len(first.records or b""), len(second.records or b"")) == (size, 0)
+    # Room for three: two of the first partition, one of the second.
+    first, second = results(ask(kafka, 12, topic, {}, {"partition": 1}, max_bytes=3 * size))
+    assert (len(first.records), len(second.records)) == (2 * size, size)
+    first, second = results(ask(kafka, 12, topic, {"partition_max_bytes": size}, {"partition": 1}))
+    assert (len(first.records), len(second.records)) == (size, 2 * size)
+
+
+@pytest.mark.parametrize("version", [7, 12])
+def test_sessions_are_not_kept(kafka: Kafka, version: int) -> None:
+    topic = kafka.topic()
+    full = ask(kafka, version, topic, {}, session_id=0, session_epoch=0)
+    assert (full.error_code, full.session_id) == (ErrorCode.none, 0)
+    known = ask(kafka, version, topic, {}, session_id=17, session_epoch=1)
+    assert known.error_code == ErrorCode.fetch_session_id_not_found
+    later = ask(kafka, version, topic, {}, session_id=0, session_epoch=1)
+    assert later.error_code == ErrorCode.invalid_fetch_session_epoch
+
+
+def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_sent(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic()
+    write(kafka, topic, batches=2)
+    warmed: list[int] = []
+    warm, read = fetch._Reading.warm, fetch.Log.read
+
+    def cold(*args: Any, **options: Any) -> Any:
+        return read(*args, **options)._replace(resident=False)
+
+    def noted(reading: Any) -> None:
+        warmed.append(reading.size)
+        warm(reading)
+
+    monkeypatch.setattr(fetch.Log, "read", cold)
+    monkeypatch.setattr(fetch._Reading, "warm", noted)
+    (result,) = results(ask(kafka, 12, topic, {}))
+    assert offsets(result) == [0, 1]
+    assert warmed == [len(result.records)]
+
+
+def test_what_was_read_goes_with_the_request_to_the_handler(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    write(kafka, topic)
+    seen: list[Any] = []
+    apis = kafka.broker.server.part("kafka").apis  # type: ignore[union-attr]
+    handle = fetch._handle
+
+    def noted(context: Any, request: Any, outbox: Any, prepared: Any) -> None:
+        seen.append(prepared)
+        handle(context, request, outbox, prepared)
+
+    def on_a_handler(*arguments: Any) -> Handover:
+        return Handover(None, fetch._prepare(*arguments))
+
+    monkeypatch.setitem(apis, ApiKey.FETCH, attrs.evolve(fetch.API, prepare=on_a_handler, handle_raw=noted))
+    results(ask(kafka, 12, topic, {}))
+    ((parsed, reading),) = seen
+    assert [wanted.topic for wanted in parsed.partitions] == [topic]
+    assert reading.size > len(VALUE)

@@ -1,0 +1,29 @@
+"""Listeners as Kafka's tools read them."""
+
+from broker.config.listener import Listener
+from broker.kafka.listener_names import listeners_text
+
+
+def listener(url: str, name: str | None = None) -> Listener:
+    scheme, rest = url.split("://")
+    host, port = rest.rsplit(":", 1)
+    return Listener(name or scheme, scheme, host, int(port), int(port))
+
+
+def test_each_listener_has_the_name_of_its_security_protocol() -> None:
+    both = [listener("kafka://0.0.0.0:9092"), listener("kafka+ssl://0.0.0.0:9093")]
+    assert listeners_text(both, {}) == "PLAINTEXT://0.0.0.0:9092,SSL://0.0.0.0:9093"
+
+
+def test_a_name_of_its_own_is_kept() -> None:
+    assert listeners_text([listener("kafka://h:1", "inner")], {}) == "INNER://h:1"
+
+
+def test_the_address_that_is_given_wins() -> None:
+    both = [listener("kafka://:0"), listener("kafka://h:1", "inner")]
+    assert listeners_text(both, {"kafka": ("localhost", 32768)}) == "PLAINTEXT://localhost:32768,INNER://h:1"
+
+
+def test_other_services_are_left_out_and_ipv6_is_in_brackets() -> None:
+    both = [listener("shuffle://h:2"), listener("kafka://h:1")]
+    assert listeners_text(both, {"kafka": ("::1", 9092)}) == "PLAINTEXT://[::1]:9092"
