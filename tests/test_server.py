@@ -1,18 +1,28 @@
 """The assembly: what is taken before what, and let go of after what."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from broker import server as module
 from broker.config import load
 from broker.errors import ConfigError
 from broker.metadata.sqlite import SqliteCatalogue
+from broker.network.part import PartThread, Surroundings
 from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
 
 
-def server(data_dir: Path, open_catalogue: type[SqliteCatalogue] = SqliteCatalogue) -> BrokerServer:
-    config = load(data_dir=str(data_dir), listeners=["kafka://127.0.0.1:0"])
+def server(
+    data_dir: Path,
+    open_catalogue: type[SqliteCatalogue] = SqliteCatalogue,
+    listeners: Sequence[str] = ("kafka://127.0.0.1:0",),
+) -> BrokerServer:
+    config = load(data_dir=str(data_dir), listeners=list(listeners))
     return BrokerServer(config, open_catalogue=open_catalogue)
 
 
@@ -60,3 +70,108 @@ def test_a_start_that_fails_lets_the_directory_go(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="catalogue"):
             server(tmp_path).start()
+
+
+KAFKA_THREADS = ["flusher", "catalogue-writer", "marker-writer", "housekeeper", "topic-maker"]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "threads"),
+    [
+        (["kafka://127.0.0.1:0"], KAFKA_THREADS),
+        (["shuffle://127.0.0.1:0"], [*KAFKA_THREADS, "spiller"]),
+        (["shuffle://127.0.0.1:0", "kafka://127.0.0.1:0"], [*KAFKA_THREADS, "spiller"]),
+    ],
+)
+def test_threads_that_others_wait_for_are_started_first(
+    tmp_path: Path, listeners: list[str], threads: list[str]
+) -> None:
+    broker = server(tmp_path, listeners=listeners)
+    broker.start()
+    try:
+        assert [thread.name for thread in broker._threads] == threads
+        assert (broker.part("shuffle") is not None) == ("spiller" in threads)
+        assert set(broker.listeners) == {listener.split(":")[0] for listener in listeners}
+    finally:
+        broker.stop()
+
+
+def test_a_listener_that_no_service_has_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="serves kafka:// and shuffle:// listeners only"):
+        server(tmp_path, Untouchable, ["http://127.0.0.1:0"]).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+class Noted:
+    """A service that only notes what the server does with it."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.surroundings = surroundings
+        self.calls: list[str] = []
+
+    def open(self) -> None:
+        self.calls.append("open")
+
+    def threads(self) -> list[PartThread]:
+        self.calls.append("threads")
+        return [PartThread("noted", self), PartThread("noted-first", self, waited_for=True)]
+
+    def step(self, timeout: float | None) -> bool:
+        module.Event().wait(0.01)
+        return False
+
+    def wakeup(self) -> None:
+        pass
+
+    def service(self, listener: Any) -> Any:
+        self.calls.append(f"service {listener.name}")
+        return self
+
+    def stopping(self) -> None:
+        self.calls.append("stopping")
+
+    def shut_down(self) -> None:
+        self.calls.append("shut_down")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
+    """The services that servers have put together for their http:// listeners."""
+    parts: list[Noted] = []
+
+    def assemble(surroundings: Surroundings, logs: Any) -> Noted:
+        parts.append(Noted(surroundings))
+        return parts[-1]
+
+    assembly = ModuleType("noted_assembly")
+    vars(assembly)["assemble"] = assemble
+    monkeypatch.setitem(sys.modules, "noted_assembly", assembly)
+    monkeypatch.setitem(module._SERVICES, "http", module._Source("noted_assembly", open_files=10))
+    return parts
+
+
+def test_a_service_is_taken_through_its_life_by_one_line_of_the_table(tmp_path: Path, noted: list[Noted]) -> None:
+    broker = server(tmp_path, listeners=["kafka://127.0.0.1:0", "http://127.0.0.1:0", "http://127.0.0.1:0?name=more"])
+    broker.start()
+    (part,) = noted
+    assert broker.part("http") is part
+    names = [thread.name for thread in broker._threads]
+    assert names.index("noted-first") < names.index("housekeeper") < names.index("noted")
+    assert part.surroundings.open_files == 10
+    assert set(part.surroundings.addresses) == {"kafka", "http", "more"}
+    broker.stop()
+    assert part.calls == ["open", "threads", "service http", "service more", "stopping", "shut_down", "close"]
+
+
+def test_a_service_that_does_not_open_is_closed(
+    tmp_path: Path, noted: list[Noted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noted, "open", lambda part: part.calls.append("open") or 1 / 0)
+    broker = server(tmp_path, listeners=["http://127.0.0.1:0"])
+    with pytest.raises(ZeroDivisionError):
+        broker.start()
+    assert noted[0].calls == ["open", "close"]
+    broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()

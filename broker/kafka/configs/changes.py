@@ -5,6 +5,8 @@ AlterConfigs and IncrementalAlterConfigs differ only in what a request says; bot
 None for "no value of its own". A change is durable and in force when it is answered.
 
 Runs on handler threads: it writes the catalogue.
+
+Tests: tests/kafka/handlers/test_alter_configs.py, tests/kafka/handlers/test_incremental_alter_configs.py.
 """
 
 import difflib

@@ -6,6 +6,8 @@ A topic's own settings are in the log manager; a broker's setting that was chang
 Kafka's that mean nothing here are remembered and shown, secrets excepted.
 
 No state of its own. Runs on handler threads: it reads the catalogue.
+
+Tests: tests/kafka/handlers/test_describe_configs.py.
 """
 
 from collections.abc import Mapping

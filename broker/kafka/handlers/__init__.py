@@ -1,4 +1,7 @@
-"""One module an API. ``load`` finds them: a new file is a new API."""
+"""One module an API. ``load`` finds them: a new file is a new API.
+
+Tests: tests/kafka/test_service.py.
+"""
 
 import importlib
 import pkgutil

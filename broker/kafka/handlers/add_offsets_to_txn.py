@@ -1,4 +1,7 @@
-"""AddOffsetsToTxn (25): a producer is about to commit offsets of a group with its transaction, which begins if there is none."""
+"""AddOffsetsToTxn (25): a producer is about to commit offsets of a group with its transaction, which begins if there is none.
+
+Tests: tests/kafka/handlers/test_transactions.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,8 @@
 """AddPartitionsToTxn (24): a producer is about to write to these partitions in its transaction, which begins if there is none.
 
 Answered when that is durable: whatever comes, the coordinator then knows where markers have to go.
+
+Tests: tests/kafka/handlers/test_transactions.py.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction."""
+"""DescribeProducers (61): who writes to a partition, with which epoch and sequence number, and in which open transaction.
+
+Tests: tests/kafka/handlers/test_transactions.py.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any

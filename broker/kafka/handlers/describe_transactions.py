@@ -1,4 +1,7 @@
-"""DescribeTransactions (65): state, producer and partitions of transactional ids."""
+"""DescribeTransactions (65): state, producer and partitions of transactional ids.
+
+Tests: tests/kafka/handlers/test_transactions.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

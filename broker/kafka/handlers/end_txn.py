@@ -2,6 +2,8 @@
 
 Answered when every marker is durable and the group offsets are committed, so that whoever is told of a commit also sees it, and
 the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafka answers once the decision is durable.)
+
+Tests: tests/kafka/handlers/test_transactions.py.
 """
 
 from collections.abc import Mapping

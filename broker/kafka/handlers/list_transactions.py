@@ -1,5 +1,8 @@
 """ListTransactions (66): all transactional ids, or those in some states, of some producers, or (from version 1 on) with a
-transaction that is open for longer than so many ms."""
+transaction that is open for longer than so many ms.
+
+Tests: tests/kafka/handlers/test_transactions.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

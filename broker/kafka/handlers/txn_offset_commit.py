@@ -1,4 +1,7 @@
-"""TxnOffsetCommit (28): offsets of a group that count once the transaction is committed. Answered when they are durable."""
+"""TxnOffsetCommit (28): offsets of a group that count once the transaction is committed. Answered when they are durable.
+
+Tests: tests/kafka/handlers/test_transactions.py.
+"""
 
 from collections.abc import Mapping
 from typing import Any

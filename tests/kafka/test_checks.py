@@ -1,0 +1,62 @@
+"""What the administrative handlers share: repeated names, deadlines, epochs, replicas."""
+
+from datetime import timedelta
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.errors import RequestError
+from broker.kafka.checks import check_leader_epoch, check_replicas, check_time, deadline_of, repeated
+from broker.network.work import Abandoned, Work
+from protocol.kafka.errors import ErrorCode
+
+
+def context(now: float = 0.0) -> Any:
+    return SimpleNamespace(node_id=1, clock=SimpleNamespace(monotonic=lambda: now))
+
+
+def test_repeated_are_those_that_occur_more_than_once() -> None:
+    assert repeated(["a", "b", "a", "c", "b", "a"]) == {"a", "b"}
+    assert repeated([]) == set()
+
+
+@pytest.mark.parametrize(("seconds", "deadline"), [(2, 12.0), (0, inf), (-1, inf)])
+def test_a_time_out_of_zero_or_less_is_none(seconds: float, deadline: float) -> None:
+    call: Any = SimpleNamespace(received_at=10.0)
+    assert deadline_of(call, timedelta(seconds=seconds)) == deadline
+
+
+def test_a_change_whose_time_is_over_is_left_alone() -> None:
+    wanted, unwanted = Work(lambda: False), Work(lambda: True)
+    check_time(context(9.9), wanted, 10.0)
+    with pytest.raises(RequestError) as late:
+        check_time(context(10.0), wanted, 10.0)
+    assert late.value.code == ErrorCode.request_timed_out
+    with pytest.raises(Abandoned):
+        check_time(context(10.0), unwanted, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "code"),
+    [(-1, None), (5, None), (4, ErrorCode.fenced_leader_epoch), (6, ErrorCode.unknown_leader_epoch)],
+)
+def test_a_client_is_told_that_it_knows_another_leader_epoch(known: int, code: ErrorCode | None) -> None:
+    log: Any = SimpleNamespace(leader_epoch=5)
+    if code is None:
+        check_leader_epoch(log, known)
+        return
+    with pytest.raises(RequestError) as refused:
+        check_leader_epoch(log, known)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("replicas", "message"), [([1, 2], "There is no broker 2"), ([1, 1], "more than once"), ([], "at least one")]
+)
+def test_a_partition_is_assigned_to_this_broker_once(replicas: list[int], message: str) -> None:
+    check_replicas(context(), [1])
+    with pytest.raises(RequestError, match=message) as refused:
+        check_replicas(context(), replicas)
+    assert refused.value.code == ErrorCode.invalid_replica_assignment
