@@ -350,9 +350,8 @@ class ResultPartition:
         """
         return self.pipelined and self.holdings.unsent >= self.unsent_max and not self.readers.inside_record
 
-    @property
-    def held_back(self) -> bool:
-        """Its writer has to wait. If so, ``announce_room`` is called when that may have changed."""
+    def must_wait(self) -> bool:
+        """Whether its writer has to wait. If so, that is noted, and the writer is told when it may have changed."""
         # Marked before it is looked at, so that room that comes in between is announced.
         self.writer_waits = True
         if self.full or self.budget.full(to_disk=not self.pipelined):

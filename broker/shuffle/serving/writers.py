@@ -324,7 +324,7 @@ class Writers:
             self._partitions.fail(partition, text, handle.epoch)
             return
         handle.reserve_left()
-        if partition.held_back:
+        if partition.must_wait():
             return
         granted = self._promise(handle)
         if granted:

@@ -17,7 +17,7 @@ class SubpartitionModel(RuleBasedStateMachine):
         super().__init__()
         self.part = Subpartition()
         self.all: list[tuple[DataType, bool, bytes, int]] = []  # -1: in memory
-        self.gone = 0  # before it, all was let go
+        self.dropped = 0  # before it, all was let go
         self.file = b""
         self.writing: tuple[int, list[bytes]] | None = None
 
@@ -33,7 +33,7 @@ class SubpartitionModel(RuleBasedStateMachine):
     @rule(most=st.integers(1, 300))
     def begin_to_spill(self, most: int) -> None:
         start, payloads = self.part.oldest_in_memory(most)
-        in_memory = [n for n, one in enumerate(self.all) if n >= self.gone and one[3] < 0]
+        in_memory = [n for n, buffer in enumerate(self.all) if n >= self.dropped and buffer[3] < 0]
         if in_memory:
             assert (start, payloads[0]) == (in_memory[0], self.all[in_memory[0]][2])
             assert sum(map(len, payloads[:-1])) < most
@@ -47,49 +47,49 @@ class SubpartitionModel(RuleBasedStateMachine):
         assert self.writing is not None
         (start, payloads), self.writing = self.writing, None
         offset = len(self.file)
-        wanted = [payload for number, payload in enumerate(payloads, start) if number >= self.gone]
+        wanted = [payload for number, payload in enumerate(payloads, start) if number >= self.dropped]
         assert (len(wanted), sum(map(len, wanted))) == self.part.spilled(start, payloads, offset)
         for number, payload in enumerate(payloads, start):
             self.all[number] = (*self.all[number][:3], offset + len(b"".join(payloads[: number - start])))
             assert payload == self.all[number][2]
         self.file += b"".join(payloads)
 
-    @precondition(lambda self: self.gone < len(self.all))
+    @precondition(lambda self: self.dropped < len(self.all))
     @rule(data=st.data())
     def are_let_go(self, data: st.DataObject) -> None:
-        self.gone = data.draw(st.integers(self.gone + 1, len(self.all)))
-        self.part.drop_before(self.gone)
+        self.dropped = data.draw(st.integers(self.dropped + 1, len(self.all)))
+        self.part.drop_before(self.dropped)
 
     @rule()
     def are_forgotten(self) -> None:
         self.part.clear()
-        self.gone = len(self.all)
+        self.dropped = len(self.all)
 
-    @precondition(lambda self: self.gone == len(self.all))
+    @precondition(lambda self: self.dropped == len(self.all))
     @rule(data_type=st.sampled_from(TYPES))
     def is_not_kept(self, data_type: DataType) -> None:
         self.part.clear()
         self.part.pass_over(data_type)
         self.all.append((data_type, False, b"", -1))
-        self.gone = len(self.all)
+        self.dropped = len(self.all)
 
     @invariant()
     def all_that_was_not_let_go_is_there(self) -> None:
         part = self.part
-        assert range(self.gone, len(self.all)) == part.kept
+        assert range(self.dropped, len(self.all)) == part.kept
         assert part.next_sequence == len(self.all)
-        for number in range(self.gone, len(self.all)):
+        for number in range(self.dropped, len(self.all)):
             data_type, compressed, payload, offset = self.all[number]
             expected = Stored(data_type, compressed, payload if offset < 0 else offset, len(payload))
             assert expected == part.at(number)
         assert part.at(len(self.all)) is None
-        middle = (self.gone + len(self.all)) // 2
-        for start, end in ((self.gone, middle), (middle, len(self.all)), (self.gone, len(self.all))):
-            assert sum(len(one[2]) for one in self.all[start:end]) == part.bytes_between(start, end)
+        middle = (self.dropped + len(self.all)) // 2
+        for start, end in ((self.dropped, middle), (middle, len(self.all)), (self.dropped, len(self.all))):
+            assert sum(len(buffer[2]) for buffer in self.all[start:end]) == part.bytes_between(start, end)
 
     @invariant()
     def it_knows_what_has_come(self) -> None:
-        types = [one[0] for one in self.all]
+        types = [buffer[0] for buffer in self.all]
         assert sum(IS_BUFFER[data_type] for data_type in types) == self.part.data_total
         assert (DataType.END_OF_DATA in types, DataType.END_OF_PARTITION in types) == (
             self.part.data_ended,
@@ -98,7 +98,7 @@ class SubpartitionModel(RuleBasedStateMachine):
 
     @invariant()
     def what_was_let_go_takes_no_room_for_long(self) -> None:
-        kept = len(self.all) - self.gone
+        kept = len(self.all) - self.dropped
         assert len(self.part.kinds) <= max(64 + kept, 2 * kept)
         assert sum(payload is not None for payload in self.part.payloads) <= kept
 

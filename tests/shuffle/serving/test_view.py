@@ -268,9 +268,9 @@ def test_the_rest_of_a_record_comes_however_much_of_the_others_is_there() -> Non
     partition.append(0, 0, DataType.DATA_BUFFER, False, memoryview(b"the beginning of a record"))
     assert len(view.take(1, 1000)) == 1
     partition.append(1, 0, DataType.DATA_BUFFER, False, memoryview(b"of the other"))
-    assert not partition.held_back
+    assert not partition.must_wait()
     partition.append(0, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"its end"))
-    assert partition.held_back
+    assert partition.must_wait()
     assert len(view.take(10, 1000)) == 2
     assert len(told) == 1, "the writer is told that it may go on"
 
@@ -341,7 +341,7 @@ def test_what_a_buffer_costs_does_not_depend_on_how_many_subpartitions_there_are
         def take() -> None:
             assert len(view.take(5, 1000)) == 5
             bench.partition.append(0, 2, data_type, False, memoryview(b"z"))
-            _ = view.backlog(), bench.partition.held_back
+            _ = view.backlog(), bench.partition.must_wait()
             bench.partition.announce_room()
 
         return calls(take)
