@@ -36,22 +36,25 @@ class Deadlines:
     def set(
         self, partition: ResultPartition, what: Deadline, seconds: float, callback: Callable[[ResultPartition], object]
     ) -> None:
-        """Call ``callback(partition)`` then, instead of what was set for the same reason before; never for a released one."""
+        """Call ``callback(partition)`` after ``seconds``, unless the partition is released before.
+
+        This replaces a deadline that was set for the same reason before.
+        """
         key = partition, what
 
         def due() -> None:
             with self._lock:
                 if self._handles.get(key) is not handle:
-                    return  # another one was set meanwhile, or it was cancelled
+                    return  # replaced or cancelled meanwhile
                 del self._handles[key]
             callback(partition)
 
         with self._lock:
-            # Whoever releases the partition makes it unknown first and cancels then, so nothing is left behind.
+            # `Partitions` first makes a released partition unknown and then cancels its deadlines, so none is left behind.
             if not self._is_known(partition):
                 return
             before = self._handles.get(key)
-            # With the lock held: it may be due at once, and looks for itself in the table.
+            # With the lock held: the timer's thread may call `due` at once, which looks for its handle in the table.
             handle = self._handles[key] = self._timer.at(self._clock.monotonic() + seconds, due)
         if before is not None:
             before.cancel()
@@ -63,7 +66,7 @@ class Deadlines:
             handle.cancel()
 
     def cancel_all(self, partition: ResultPartition) -> None:
-        """It has been released."""
+        """The partition has been released."""
         for what in Deadline:
             self.cancel(partition, what)
 

@@ -269,13 +269,13 @@ class Partitions:
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def end_view(self, view: View, cancelled: bool) -> None:
-        """A reader has gone; see ``View.close``. A view of many subpartitions is closed in steps, on the timer's thread."""
+        """A reader has left; see ``View.close``. A view of many subpartitions is closed in steps, on the timer's thread."""
         if view.close(cancelled):
-            self._reader_gone(view.partition, lost=not cancelled)
+            self._reader_left(view.partition, lost=not cancelled)
         else:
             self.soon(partial(self.end_view, view, cancelled))
 
-    def _reader_gone(self, partition: ResultPartition, lost: bool) -> None:
+    def _reader_left(self, partition: ResultPartition, lost: bool) -> None:
         partition.announce_room()  # what the reader was behind with holds the writer back no longer
         with partition.lock:
             all_read = partition.readers.all_left
@@ -289,7 +289,7 @@ class Partitions:
             self._release(partition)
 
     def soon(self, work: Callable[[], None]) -> None:
-        """Go on with something long, after what others wait for; on the timer's thread."""
+        """Go on with long work on the timer's thread, after what is due there already."""
         self._timer.at(self._clock.monotonic(), work)
 
     def announce_room(self) -> None:

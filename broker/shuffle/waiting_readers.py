@@ -50,7 +50,7 @@ class WaitingReaders:
     def add(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
         """Answer it now or later."""
         with self._lock:
-            # Whoever makes a partition readable does that first and answers those who wait then, so no reader is forgotten.
+            # `Partitions` first makes a partition readable and then takes the readers that wait, so no reader is forgotten.
             partition = self._find(partition_id)
             if partition is None:
                 self._waiting.setdefault(partition_id, []).append(reader)
@@ -77,7 +77,7 @@ class WaitingReaders:
             reader.answer(None)
 
     def take(self, partition_id: ResultPartitionID) -> list[WaitingReader]:
-        """All that wait for it; the caller answers them (``answer``)."""
+        """The readers that wait for it, which wait no longer; the caller answers them (``answer``)."""
         with self._lock:
             return self._waiting.pop(partition_id, [])
 
@@ -92,7 +92,7 @@ class WaitingReaders:
 
 
 def answer(readers: list[WaitingReader], partition: ResultPartition | None) -> None:
-    """Without locks: readers that were taken get the partition, or None."""
+    """Give readers that were taken the partition, or None. To be called without locks."""
     for reader in readers:
         if reader.timer is not None:
             reader.timer.cancel()

@@ -223,7 +223,7 @@ class Client:
         self.close()
 
     def reset(self) -> None:
-        """Gone without a word, as when the process or the network dies."""
+        """Reset the connection, as when the process or the network dies."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 

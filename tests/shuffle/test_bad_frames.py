@@ -1,4 +1,4 @@
-"""Nonsense of every kind: the peer is told and its connection closed, nobody else notices."""
+"""Damaged and wrong frames: the peer gets an error and its connection is closed; other connections do not notice."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""Many receivers, many partitions, slow ones and silent ones."""
+"""Many receivers and partitions, slow receivers, and receivers that never give credit."""
 
 from typing import Any
 

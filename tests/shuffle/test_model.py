@@ -274,7 +274,7 @@ class RequestQueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_starves(self) -> None:
-        """When the connection takes everything, nobody is left who could be sent something."""
+        """While the connection is writable, no receiver has both data and credit."""
         if not hasattr(self, "connection") or not self.connection.writable:
             return
         for model, _, _ in self.model.values():

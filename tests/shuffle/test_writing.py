@@ -417,7 +417,7 @@ def test_a_lost_reader_begins_again_within_the_retention(serve: Any, spilled: bo
 
 
 def test_what_was_sent_last_may_have_been_lost_with_the_connection(serve: Any) -> None:
-    """Nobody but the reader knows that it has all: until it says so, or the retention is over, another may begin again."""
+    """Only the reader knows that it has everything: until it says so, or the retention is over, another may begin again."""
     server = serve(shuffle_pipelined_retention_ms=60_000)
     client = server.connect()
     client.finish(client.open(partition := new_id()).push(b"1", b"2"))

@@ -87,7 +87,7 @@ class Readers:
     def leave(self, part: Subpartition, position: int, cancelled: bool, sent_all: bool) -> None:
         """The reader of a pipelined subpartition has left; it was sent what comes before ``position``.
 
-        ``cancelled``: by its own will; otherwise its connection was lost, and the last buffers with it perhaps. ``sent_all``: it
+        ``cancelled``: it has cancelled; otherwise its connection was lost, and perhaps the last buffers with it. ``sent_all``: it
         was sent everything to the end.
         """
         if cancelled or not self._retains:
@@ -97,7 +97,7 @@ class Readers:
             self._holdings.unsend(part, position)
 
     def _abandon(self, part: Subpartition, position: int, event: ReadingEvent, lost: bool) -> None:
-        """Nobody reads on from ``position``. ``lost``: not by the reader's own will."""
+        """Nobody reads on from ``position``. ``lost``: the reader has not cancelled, its connection was lost."""
         part.note(event)
         self.forsaken = self.forsaken or lost
         self._holdings.drop(part, position)

@@ -122,7 +122,7 @@ class Subpartition:
         return cursor
 
     def note(self, event: ReadingEvent) -> None:
-        """Something else has happened to its reader; if the reader is gone, so is its cursor."""
+        """Another event of the table. When the reader leaves, its cursor is dropped."""
         self.reading = next_state(self.reading, event)
         if event is not ReadingEvent.BUFFERS_DROPPED:
             self.cursor = None

@@ -392,7 +392,7 @@ class View:
     # -- closing --------------------------------------------------------------------------------------------------------
 
     def close(self, cancelled: bool) -> bool:
-        """The receiver has gone: by its own will if it was ``cancelled`` or closed, otherwise with a lost connection.
+        """The receiver has left: it has ``cancelled`` or closed, or its connection was lost.
 
         Leaves some subpartitions; False if there are more, for which it is to be called again, on any thread.
         """

@@ -31,8 +31,8 @@ _REMEMBERED = 64
 class WriterHandle:
     """``epoch``: of this opening. ``initial_window``: pushes granted at first.
 
-    ``finishing`` is its only state beside its place in the connection's table: its writer has said that it has pushed everything,
-    and is to hear how that ended.
+    Its only state is ``finishing``: the writer has said that it has pushed everything, and waits for the answer. A handle that is
+    closed is removed from the connection's table.
     """
 
     __slots__ = (

@@ -144,7 +144,7 @@ def test_an_event(vector: dict[str, Any]) -> None:
     event = events.parse(serialized)
     assert vector["data_type"] == events.data_type_of(event).name
     assert serialized == events.encode(event)
-    # "CheckpointBarrier", "EndOfPartitionEvent", ...; an event without a class of ours says its own.
+    # "CheckpointBarrier", "EndOfPartitionEvent", ...; an event that has no class here says its own.
     flinks_name = vector["event"] if isinstance(event, events.OtherEvent) else vector["event"].rsplit(".", 1)[-1]
     ours = event.class_name if isinstance(event, events.OtherEvent) else type(event).__name__
     assert ours in (flinks_name, flinks_name.removesuffix("Event"))

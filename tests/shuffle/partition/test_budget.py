@@ -1,4 +1,4 @@
-"""What there is room for, and that whoever was told to wait is called: any order of taking, giving back and looking."""
+"""What there is room for, and that everybody who was told to wait is called: any order of taking, giving back and looking."""
 
 from contextlib import suppress
 

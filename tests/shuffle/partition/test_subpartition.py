@@ -1,4 +1,4 @@
-"""Buffers by their numbers, wherever they are: against a plain list, in any order of coming, spilling and letting go."""
+"""Buffers by their numbers, wherever they are: against a plain list, in any order of coming, spilling and dropping."""
 
 import hypothesis.strategies as st
 import pytest
@@ -47,8 +47,8 @@ class SubpartitionModel(RuleBasedStateMachine):
         assert self.writing is not None
         (start, payloads), self.writing = self.writing, None
         offset = len(self.file)
-        wanted = [payload for number, payload in enumerate(payloads, start) if number >= self.dropped]
-        assert (len(wanted), sum(map(len, wanted))) == self.part.spilled(start, payloads, offset)
+        kept = [payload for number, payload in enumerate(payloads, start) if number >= self.dropped]
+        assert (len(kept), sum(map(len, kept))) == self.part.spilled(start, payloads, offset)
         for number, payload in enumerate(payloads, start):
             self.all[number] = (*self.all[number][:3], offset + len(b"".join(payloads[: number - start])))
             assert payload == self.all[number][2]
@@ -56,7 +56,7 @@ class SubpartitionModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.dropped < len(self.all))
     @rule(data=st.data())
-    def are_let_go(self, data: st.DataObject) -> None:
+    def are_dropped(self, data: st.DataObject) -> None:
         self.dropped = data.draw(st.integers(self.dropped + 1, len(self.all)))
         self.part.drop_before(self.dropped)
 
@@ -74,7 +74,7 @@ class SubpartitionModel(RuleBasedStateMachine):
         self.dropped = len(self.all)
 
     @invariant()
-    def all_that_was_not_let_go_is_there(self) -> None:
+    def all_that_was_not_dropped_is_there(self) -> None:
         part = self.part
         assert range(self.dropped, len(self.all)) == part.kept
         assert part.next_sequence == len(self.all)
@@ -97,7 +97,7 @@ class SubpartitionModel(RuleBasedStateMachine):
         )
 
     @invariant()
-    def what_was_let_go_takes_no_room_for_long(self) -> None:
+    def what_was_dropped_takes_no_room_for_long(self) -> None:
         kept = len(self.all) - self.dropped
         assert len(self.part.kinds) <= max(64 + kept, 2 * kept)
         assert sum(payload is not None for payload in self.part.payloads) <= kept

@@ -138,7 +138,7 @@ class Both:
                 self.window.acknowledged(subpartition, sequence)
 
     def come_to_rest(self) -> None:
-        """Everything that is on its way arrives, and whoever has something to say says it."""
+        """Everything that is on its way arrives, and both sides send what they have to send."""
         while True:
             if not self.window.all_sent and self.window.credit:
                 self.send()

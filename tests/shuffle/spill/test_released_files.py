@@ -1,4 +1,4 @@
-"""Files of released partitions go when others grow, when nobody does for a minute, and when the disk is needed."""
+"""Files of released partitions are removed when others grow, after a minute, and when the disk is needed."""
 
 from pathlib import Path
 
