@@ -1,4 +1,7 @@
-"""The errors that the wire codecs raise."""
+"""The errors that the wire codecs raise.
+
+Tests: tests/protocol/test_wire.py, tests/protocol/kafka/schema/test_budget.py.
+"""
 
 
 class ProtocolError(Exception):

@@ -1,9 +1,11 @@
-"""Topics of a broker as sources and sinks of Spark, and a shuffle through the broker. Needs the extra ``spark``.
+"""Spark sources and sinks for a broker's topics, and a shuffle through the broker. Needs the extra ``spark``.
 
     spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-Where this package is installed, Spark finds the format by itself. Importing ``broker.spark`` registers it with the active session
-where the package is only on the path, and has ``write.save()`` of this format append without a mode.
+Where this package is installed, Spark finds the format by itself. Where it is only on the path, importing ``broker.spark``
+registers the format with the active session. The import also makes ``write.save()`` of this format append if no mode is given.
+
+Tests: tests/spark/test_data_source.py, tests/spark/sink/test_save_hook.py.
 """
 
 import importlib
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerDataSource", "Lag", "exchange", "lag", "register"]
 
-# Imported at first use: Spark's workers import this package for whatever is in it.
+# Imported at first use, because Spark's workers import this package for every module in it.
 _WHERE = {
     "BrokerDataSource": "data_source",
     "exchange": "exchanges.driver",
@@ -31,7 +33,7 @@ _WHERE = {
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``format("broker")`` known to this session."""
+    """Register ``format("broker")`` with this session."""
     from broker.spark.data_source import BrokerDataSource
 
     spark.dataSource.register(BrokerDataSource)
@@ -44,10 +46,12 @@ def __getattr__(name: str) -> Any:
 
 
 def _register_with_the_active_session() -> None:
-    """If there is one, on a JVM of this process or of Spark Connect. A process that has not imported them has none, and neither
-    has a worker."""
+    """Register with the active session, on a JVM of this process or of Spark Connect, if there is one.
+
+    A process that has not imported these modules has no session, and neither has a worker.
+    """
     for module in ("pyspark.sql.session", "pyspark.sql.connect.session"):
-        # It may be just being imported: save_mode is then, too.
+        # The module may be in the middle of its import, when it has no SparkSession yet.
         sessions = getattr(sys.modules.get(module), "SparkSession", None)
         session = sessions and sessions.getActiveSession()
         if session is not None:

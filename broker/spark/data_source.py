@@ -1,5 +1,6 @@
-"""What Spark knows by the name ``broker``: sends each kind of use to the module that does it. Imports nothing heavy: Spark loads
-this whenever it looks for data sources, whichever a query wants.
+"""The data source that Spark knows as ``broker``. It passes each kind of use to the module that implements it.
+
+It imports nothing heavy, because Spark loads it whenever it looks for data sources, even for queries that use other formats.
 """
 
 import sys
@@ -13,8 +14,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-# The planning process for queries with filters that could be pushed down; there is one only while Spark's
-# spark.sql.python.filterPushdown.enabled is true. Nothing else tells a data source of that setting.
+# The module of the planning process for queries with filters. Spark starts that process only while
+# spark.sql.python.filterPushdown.enabled is true, and a data source cannot learn of that setting in another way.
 _PUSHDOWN_PLANNER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -23,7 +24,7 @@ class BrokerDataSource(DataSource):
 
     >>> spark.read.format("broker").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders").load()
 
-    Columns and options are those of Spark's Kafka connector; docs/SPARK.md has them all, with what is more here.
+    Columns and options are those of Spark's Kafka connector; docs/SPARK.md lists them, and the additional ones.
     """
 
     @classmethod
@@ -41,7 +42,7 @@ class BrokerDataSource(DataSource):
         from broker.spark.source.options import SourceOptions
 
         options = SourceOptions.parse(self.options, streaming=False)
-        return (NarrowingReader if _filters_are_asked_for() else BatchReader)(options, schema)
+        return (NarrowingReader if _is_filter_planner() else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from broker.errors import ConfigError
@@ -51,7 +52,7 @@ class BrokerDataSource(DataSource):
         try:
             return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
         except ConfigError as error:
-            # Raised here, Spark (4.3) would go on to close the reader that it has not got, and end with that error instead.
+            # If it were raised here, Spark (4.3) would try to close the missing reader and report that error instead.
             return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -65,6 +66,6 @@ class BrokerDataSource(DataSource):
         return stream_writer(self.options, schema)
 
 
-def _filters_are_asked_for() -> bool:
+def _is_filter_planner() -> bool:
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_PLANNER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_PLANNER

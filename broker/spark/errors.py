@@ -1,7 +1,10 @@
-"""What goes wrong while a topic is read, beside the Kafka client's own errors. One sentence each."""
+"""Errors while a topic is read, beside those of the Kafka client.
+
+Tests: tests/spark/source/test_reading.py, tests/spark/source/test_stream_source.py.
+"""
 
 from broker.errors import BrokerError
 
 
 class DataLossError(BrokerError):
-    """Records that the query was to read are gone, or may be. Raised only while ``failOnDataLoss`` is true."""
+    """Records that the query should have read were deleted, or may have been. Raised only if ``failOnDataLoss`` is true."""

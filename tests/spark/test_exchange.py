@@ -29,7 +29,7 @@ from broker.spark.exchanges import map_task as exchange_map
 from broker.spark.exchanges.driver import exchange, release_losers
 from broker.spark.exchanges.map_task import MapTask
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan, ExchangeSpec, Winner
-from broker.spark.exchanges.progress import shown
+from broker.spark.exchanges.progress import progress_bar
 from broker.spark.exchanges.reduce_task import ReduceTask
 from tests.process.broker_process import BrokerProcess
 
@@ -148,13 +148,13 @@ def test_large_rows_and_several_brokers(spark: "SparkSession", broker: Broker, c
 def bytes_counted(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each map stage that is run, whether Spark counts the bytes of batches."""
     runs = []
-    written = exchange_driver._written
+    written = exchange_driver._run_map_stage
 
     def observed(session: Any, spec: Any, schema: Any, batches: Any) -> Any:
         runs.append(batches.settings["spark.sql.execution.arrow.maxBytesPerBatch"] != str(2**31 - 1))
         return written(session, spec, schema, batches)
 
-    monkeypatch.setattr(exchange_driver, "_written", observed)
+    monkeypatch.setattr(exchange_driver, "_run_map_stage", observed)
     return runs
 
 
@@ -289,7 +289,7 @@ def test_exchanges_at_once_leave_the_session_alone(
 
 def test_the_map_stage_is_planned_with_its_own_settings(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    df = exchange_driver.in_session_of_its_own(spark.range(0, 100, 1, 1), {name: "7"})
+    df = exchange_driver.in_cloned_session(spark.range(0, 100, 1, 1), {name: "7"})
 
     def sizes(batches: Any) -> Any:
         for batch in batches:
@@ -310,7 +310,7 @@ def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkS
     cached = spark.range(50).cache()
     try:
         assert 50 == cached.count()
-        clone = exchange_driver.in_session_of_its_own(cached, {})
+        clone = exchange_driver.in_cloned_session(cached, {})
         assert "InMemoryTableScan" in clone._jdf.queryExecution().executedPlan().toString()
     finally:
         cached.unpersist()
@@ -625,7 +625,7 @@ def test_what_cannot_be(spark: "SparkSession") -> None:
 
 def test_a_bar_shows_how_many_tasks_are_done(spark: "SparkSession", capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(force_terminal=True, width=80)
-    with shown(spark, "exchange", True, console):
+    with progress_bar(spark, "exchange", True, console):
         words(spark, slices=5).rdd.count()
     assert "exchange" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 're
 
 import pyarrow as pa
 
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_the_collector_passes_over_what_a_worker_has_imported(spark: "SparkSession") -> None:
     def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         for _ in batches:
             yield pa.record_batch({"frozen": [gc.get_freeze_count()]})
 
@@ -28,5 +28,5 @@ def test_the_collector_passes_over_what_a_worker_has_imported(spark: "SparkSessi
 
 def test_outside_of_a_task_nothing_changes() -> None:
     before = gc.get_freeze_count()
-    settle()
+    freeze_imports()
     assert before == gc.get_freeze_count()

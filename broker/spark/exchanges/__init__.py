@@ -1,1 +1,1 @@
-"""The exchange: a shuffle of a DataFrame through the broker. ``broker.spark.exchange`` is its function."""
+"""The exchange: a shuffle of a DataFrame through the broker. Its entrance is the function ``broker.spark.exchange``."""

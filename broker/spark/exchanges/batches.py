@@ -1,9 +1,11 @@
 """How Spark cuts a map task's rows into batches for Python.
 
-Spark can be told how many bytes a batch may have. Then it asks each column for its size after each row, and for rows of 100
-bytes that takes more time than all else that the JVM does with them. So rows alone are counted, and they are looked at on
-their way: one that is too wide to stand in a batch with so many others comes without its values and in the bucket
-``WIDE_ROW``, and the map stage is run once more, with the batches' bytes counted.
+Spark can bound the bytes of a batch. It then asks each column for its size after each row, which for rows of 100 bytes takes more
+time than everything else that the JVM does with them. So the first run bounds only the number of rows, and SQL looks at each row:
+a row that is too wide for a batch with so many others arrives without its values and in the bucket ``WIDE_ROW``, and then the map
+stage runs once more, with a bound on the bytes.
+
+Tests: tests/spark/test_exchange.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,21 +19,21 @@ from broker.spark.exchanges.plan import WIDE_ROW
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Bytes of a row's strings and binaries; beyond that it is too wide.
+# A row with more bytes than this in strings and binaries is too wide.
 _WIDTH_MAX = 16 * 1024
-# Rows of a batch where their width is not known. So many of the widest are 128 MiB; of rows of 100 bytes, they are what a batch
-# should have.
+# Rows of a batch if their width is not known. This many of the widest rows are 128 MiB, and this many rows of 100 bytes make a
+# batch of a good size.
 _ROWS = 8192
-# What batches should have, and the most rows, where it is known.
+# The size of a batch, and its most rows, if the width of the rows is known.
 _BATCH_BYTES = 1024 * 1024
 _ROWS_MAX = 65536
-# Of batches whose bytes are counted.
+# The bounds of batches whose bytes are counted.
 _COUNTED_BYTES = 4 * 1024 * 1024
 _COUNTED_ROWS = 50000
 
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-# With this one Spark counts no bytes.
+# With this bound Spark does not count bytes.
 _NO_BOUND = 2**31 - 1
 
 _WIDTHS: dict[str, int] = {
@@ -51,20 +53,23 @@ _WIDTHS: dict[str, int] = {
 
 @frozen
 class Batches:
-    """``rows``: what goes to Python, the bucket last. ``settings``: of the session, while that is planned."""
+    """``rows``: the columns for Python, the bucket last. ``settings``: those of the session that plans them."""
 
     rows: "DataFrame"
     settings: Mapping[str, str]
 
 
-def counted(tagged: "DataFrame") -> Batches:
-    """Of a bounded size, whatever the rows are."""
+def bounded_by_bytes(tagged: "DataFrame") -> Batches:
+    """Batches of bounded size, whatever the rows are."""
     return Batches(tagged, {_RECORDS: str(_COUNTED_ROWS), _BYTES: str(_COUNTED_BYTES)})
 
 
-def uncounted(tagged: "DataFrame") -> Batches | None:
-    """``tagged``: columns of any kind, and last the bucket, an int. None for columns whose width is not soon found."""
-    # As text, which Spark takes in one call, not in one for each function of each column.
+def bounded_by_rows(tagged: "DataFrame") -> Batches | None:
+    """Batches with a bounded number of rows, or None for columns whose width takes long to compute.
+
+    ``tagged``: columns of any type, and last the bucket, an int.
+    """
+    # As SQL text, which Spark parses in one call instead of one for each function of each column.
     fields = tagged.schema.fields
     columns = [_quoted(field.name) for field in fields]
     widths = [_width(column, field.dataType) for column, field in zip(columns, fields, strict=True)]
@@ -85,7 +90,7 @@ def uncounted(tagged: "DataFrame") -> Batches | None:
 
 @frozen
 class _Width:
-    """Of a column: bytes that each row has, and SQL for what it has beyond."""
+    """The width of a column: the bytes that each row has, and SQL expressions for the further bytes of a row."""
 
     fixed: int
     variable: Sequence[str] = ()
@@ -93,19 +98,19 @@ class _Width:
 
 def _width(column: str, kind: t.DataType) -> _Width | None:
     if isinstance(kind, t.StringType | t.BinaryType):
-        return _Width(4, [_or_nothing(f"octet_length({column})")])
+        return _Width(4, [_or_zero(f"octet_length({column})")])
     if isinstance(kind, t.StructType):
         return _struct_width(column, kind)
     if isinstance(kind, t.ArrayType):
         element = _fixed_width(kind.elementType)
-        return None if element is None else _Width(4, [f"{_or_nothing(f'size({column})')} * {max(1, element)}"])
+        return None if element is None else _Width(4, [f"{_or_zero(f'size({column})')} * {max(1, element)}"])
     fixed = _fixed_width(kind)
     return None if fixed is None else _Width(fixed)
 
 
 def _struct_width(column: str, kind: t.StructType) -> _Width | None:
     if len({name.lower() for name in kind.names}) < len(kind.names):
-        return None  # which of them a name means, cannot be said
+        return None  # a name would be ambiguous
     return _together([_width(f"{column}.{_quoted(field.name)}", field.dataType) for field in kind.fields])
 
 
@@ -127,7 +132,7 @@ def _fixed_width(kind: t.DataType) -> int | None:
     return _WIDTHS.get(kind.simpleString())
 
 
-def _or_nothing(size: str) -> str:
+def _or_zero(size: str) -> str:
     """A null has no bytes; by Spark's older rules the size of one is -1."""
     return f"cast(coalesce({size}, 0) as bigint)"
 

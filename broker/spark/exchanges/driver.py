@@ -1,18 +1,20 @@
-"""An exchange as the driver sees it: the map stage, who has won, the DataFrame of the result, and its end.
+"""The driver's side of an exchange: it runs the map stage, records the winning attempts, makes the result and releases it.
 
 >>> with exchange(df, "word", partitions=8, brokers=["10.0.0.7:9094"]) as words:
 ...     words.mapInArrow(count, "word string, count long").write.parquet("counts")
 
-Life of an exchange:
+Life of an exchange (the states are those of its data on the brokers; the driver keeps no field for them):
 
     state     event                                   next
     writing   every map task has committed            written: losing attempts are released
     writing   the job fails                           released
     written   release, the end of the with block      released
-    written   the driver's process ends               released, if it still can
-    any       the time to live is over                gone, broker by broker
+    written   the driver's process ends               released, if the brokers can be reached
+    any       the time to live is over                deleted by each broker
 
-What is written can be read again and again, by any number of actions, and does not depend on the executors that wrote it.
+The written rows can be read any number of times, by any number of actions, and do not depend on the executors that wrote them.
+
+Tests: tests/spark/test_exchange.py, tests/spark/test_exchange_cluster.py, tests/spark/test_exchange_pipeline.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +36,11 @@ from broker.client.at_exit import AtExit
 from broker.client.shuffle.blocks import new_data_set
 from broker.client.shuffle.errors import ShuffleError
 from broker.client.shuffle.names import parse_address
-from broker.spark.exchanges.batches import Batches, counted, uncounted
+from broker.spark.exchanges.batches import Batches, bounded_by_bytes, bounded_by_rows
 from broker.spark.exchanges.map_task import MapTask, arrow_schema
 from broker.spark.exchanges.plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
-from broker.spark.exchanges.progress import shown
-from broker.spark.exchanges.reduce_task import ReduceTask, one_a_partition
+from broker.spark.exchanges.progress import progress_bar
+from broker.spark.exchanges.reduce_task import ReduceTask, one_row_per_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -49,29 +51,30 @@ Key: TypeAlias = Union[str, "Column"]
 # As many subpartitions as the protocol allows.
 MAX_BUCKETS = 65536
 
-# Longer than most jobs, and short enough that a driver that died does not fill a disk over a weekend.
+# Longer than most jobs, and short enough that the data of a dead driver does not fill a disk over a weekend.
 _TTL_S = 12 * 3600.0
 
-# The offsets that the reduce side reads are of 32 bits.
+# The reduce side reads columns with 32-bit offsets.
 _SETTINGS = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 
 
 class Exchanged(DataFrame):
-    """The rows of an exchange, in partitions by bucket. A DataFrame like any other, and a context manager that releases it.
+    """The rows of an exchange, one partition for each bucket: a DataFrame, and a context manager that releases it.
 
-    ``exchange`` is its plan: which attempts have won, how many rows and bytes they wrote.
+    ``exchange`` is its plan: the winning attempts, and how many rows and bytes they wrote.
     """
 
     def __init__(self, df: "AnyDataFrame", plan: ExchangePlan) -> None:
         super().__init__(df._jdf, df.sparkSession)
         self.exchange = plan
-        # A driver that ends as it should leaves nothing behind, even if nobody has thought of `release`.
+        # A driver that ends normally releases the exchange even if its program did not.
         self._at_exit = AtExit(partial(_release_quietly, plan.spec))
 
     def release(self) -> None:
-        """Give back the brokers' space. The rows cannot be read any more, nor what was derived from them.
+        """Free the space on the brokers. Afterwards neither the rows nor DataFrames derived from them can be read.
 
-        Twice is no error. Raises ExchangeError if a broker cannot be reached; its share goes when the time to live is over.
+        Calling it again is not an error. Raises ExchangeError if a broker cannot be reached; that broker deletes its share
+        when the time to live is over.
         """
         self._at_exit.cancel()
         _release(self.exchange.spec)
@@ -100,33 +103,19 @@ def exchange(
 ) -> Exchanged:
     """``df.repartition(partitions, *keys)`` through one broker or several: the same rows in the same partitions.
 
-    The map stage runs at once; it returns when all rows are on the brokers, durably. From then on the result does not depend
-    on ``df``, nor on the executors that ran it, and may be read any number of times.
+    The map stage runs at once, and the call returns when all rows are durable on the brokers. From then on the result depends
+    neither on ``df`` nor on the executors that ran it, and may be read any number of times.
 
-    ``partitions``: as many as ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle
-    listeners, which all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker forgets what
-    nobody has released. ``owner``: in whose quota it counts. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
-    ``patience``: s for which a task tries to get a lost connection back. A connection also counts as lost when an answer is due
-    and the broker is silent for 15 s. ``progress``: a bar on stderr; None: if that is a terminal.
+    ``partitions``: ``spark.sql.shuffle.partitions`` if not given. ``brokers``: ``host:port`` of their shuffle listeners, which
+    all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker deletes data that nobody has
+    released. ``owner``: whose quota it counts against. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
+    ``patience``: s for which a task tries to restore a lost connection. A connection also counts as lost when an answer is due
+    and the broker is silent for 15 s. ``progress``: whether to draw a bar on stderr; None: if that is a terminal.
 
-    Raises ExchangeError (one sentence), ValueError, and what ``df`` raises.
+    Raises ExchangeError (one sentence), ValueError, and the errors of ``df``.
     """
     spark = df.sparkSession
-    if not isinstance(df, DataFrame):
-        raise ExchangeError("An exchange needs a session of its own driver: Spark Connect has none.")
-    if df.isStreaming:
-        raise ExchangeError("A stream cannot be exchanged as a whole: do it for each batch, in foreachBatch.")
-    columns = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else list(keys)
-    if not columns:
-        raise ValueError("an exchange needs a key")
-    buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 200) if partitions is None else partitions
-    if not 1 <= buckets <= MAX_BUCKETS:
-        raise ValueError(f"{buckets} partitions: 1 to {MAX_BUCKETS} are possible")
-    for key in df.select(*columns).schema:
-        if "string collate " in key.dataType.simpleString():  # whose hash Spark keeps to itself
-            raise ExchangeError(
-                f"The key {key.name} has a collation: exchange by an expression of it, lower() for example."
-            )
+    columns, buckets = _checked_keys(df, keys, partitions)
     if compression not in (None, "lz4", "zstd"):
         raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
     _require_arrow(df.schema)
@@ -134,48 +123,71 @@ def exchange(
         new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
     )
     _require(spec)
-    # Columns go by their numbers: names may come twice.
+    # Columns get their numbers as names, because a name may occur twice.
     fields = [StructField(str(n), f.dataType, f.nullable, f.metadata) for n, f in enumerate(df.schema.fields)]
     schema = StructType(fields)
-    # Spark's own placement, in the JVM.
+    # Spark's own placement of rows, computed in the JVM.
     bucket = sf.pmod(sf.hash(*columns), sf.lit(buckets))
     tagged = df.select("*", bucket).toDF(*schema.names, "bucket")
-    batches = uncounted(tagged)
+    batches = bounded_by_rows(tagged)
     try:
-        with shown(spark, "exchange", progress):
-            plan = None if batches is None else _written(spark, spec, schema, batches)
+        with progress_bar(spark, "exchange", progress):
+            plan = None if batches is None else _run_map_stage(spark, spec, schema, batches)
             if plan is None:
-                # What has been written of it already must not win.
+                # A new data set, so that no attempt of the first run can win.
                 spec = attrs.evolve(spec, data_set=new_data_set())
-                plan = _written(spark, spec, schema, counted(tagged))
+                plan = _run_map_stage(spark, spec, schema, bounded_by_bytes(tagged))
         assert plan is not None, "no row is too wide for batches whose bytes are counted"
-        read = one_a_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
+        read = one_row_per_partition(spark, buckets).mapInArrow(ReduceTask(plan, schema).read, schema)
         return Exchanged(read.toDF(*df.columns), plan)
     except BaseException as error:
         _release_quietly(spec)
-        sentence = said(str(error))
+        sentence = exchange_error_in(str(error))
         if sentence is None:
             raise
         raise ExchangeError(sentence) from error
 
 
-def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches) -> ExchangePlan | None:
-    """Run the map stage. None, and nothing is left, if a row was too wide for these batches."""
-    tagged = in_session_of_its_own(batches.rows, {**_SETTINGS, **batches.settings})
+def _checked_keys(df: "AnyDataFrame", keys: "Key | Sequence[Key]", partitions: int | None) -> tuple[list[Key], int]:
+    """Key columns and number of buckets. Raises ExchangeError, ValueError for what cannot be exchanged."""
+    if not isinstance(df, DataFrame):
+        raise ExchangeError("An exchange needs a session of its own driver: Spark Connect has none.")
+    if df.isStreaming:
+        raise ExchangeError("A stream cannot be exchanged as a whole: do it for each batch, in foreachBatch.")
+    columns: list[Key] = [keys] if isinstance(keys, str) or not isinstance(keys, Sequence) else list(keys)
+    if not columns:
+        raise ValueError("an exchange needs a key")
+    default = df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200
+    buckets = int(default) if partitions is None else partitions
+    if not 1 <= buckets <= MAX_BUCKETS:
+        raise ValueError(f"{buckets} partitions: 1 to {MAX_BUCKETS} are possible")
+    for key in df.select(*columns).schema:
+        if "string collate " in key.dataType.simpleString():  # Spark does not expose the hash of such a string
+            raise ExchangeError(
+                f"The key {key.name} has a collation: exchange by an expression of it, lower() for example."
+            )
+    return columns, buckets
+
+
+def _run_map_stage(
+    spark: SparkSession, spec: ExchangeSpec, schema: StructType, batches: Batches
+) -> ExchangePlan | None:
+    """Run the map stage. Returns None, with everything released, if a row was too wide for these batches."""
+    tagged = in_cloned_session(batches.rows, {**_SETTINGS, **batches.settings})
     committed = tagged.mapInArrow(MapTask(spec, schema).write, COMMIT_SCHEMA)
     session = batches.rows._jdf.sparkSession()
-    # So that `interruptAll` of the user's session stops this job as it stops all of its own.
+    # With the tag, `interruptAll` of the user's session stops this job like its own jobs.
     tag = session.sessionJobTag()
     spark.sparkContext.addJobTag(tag)
     try:
         rows = committed.collect()
     finally:
         spark.sparkContext.removeJobTag(tag)
-        # An Observation of the rows waits for a query of the session that it was made in. (Releases in which that is not asked
-        # for so have a listener, which the clone has, too.)
+        # An Observation of the rows waits for a query of the session in which it was created. (Spark releases without
+        # `tryComplete` use a listener, which the clone has, too.)
         with suppress(Py4JError):
             session.observationManager().tryComplete(committed._jdf.queryExecution())
-    # Spark gives the result of one attempt of each task, the first that succeeded.
+    # Spark returns the result of one attempt of each task, the first that succeeded.
     winners = tuple(map(Winner.of, rows))
     if any(winner.too_wide for winner in winners):
         _release_quietly(spec)
@@ -185,8 +197,8 @@ def _written(spark: SparkSession, spec: ExchangeSpec, schema: StructType, batche
     return plan
 
 
-def said(text: str) -> str | None:
-    """The sentence of an ExchangeError in what Spark says about a task that has failed with it."""
+def exchange_error_in(text: str) -> str | None:
+    """The sentence of an ExchangeError in Spark's message about a task that failed with it, or None."""
     _, found, rest = text.rpartition(f"{ExchangeError.__name__}: ")
     return rest.splitlines()[0] if found else None
 
@@ -199,7 +211,7 @@ def _addresses(brokers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _require(spec: ExchangeSpec) -> None:
-    """Find out before any work is done that a broker is not there."""
+    """Raise ExchangeError, before any work is done, if a broker cannot be reached."""
     for address in spec.brokers:
         try:
             with ShuffleAdmin(address) as admin:
@@ -212,7 +224,7 @@ def _require(spec: ExchangeSpec) -> None:
 
 
 def _release(spec: ExchangeSpec) -> None:
-    """All that is on the brokers, of any attempt, and what attempts that are still running would write."""
+    """Release the data of all attempts on the brokers, and refuse the data of attempts that are still running."""
     failed: list[tuple[str, ShuffleError]] = []
     for address in spec.brokers:
         try:
@@ -226,13 +238,13 @@ def _release(spec: ExchangeSpec) -> None:
 
 
 def _release_quietly(spec: ExchangeSpec) -> None:
-    """What cannot be released now goes when its time to live is over."""
-    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an interpreter that ends starts no threads
+    """As ``_release``, without errors: a broker that cannot be reached deletes its share after the time to live."""
+    with suppress(ExchangeError, RuntimeError):  # RuntimeError: an interpreter that is ending starts no threads
         _release(spec)
 
 
 def release_losers(plan: ExchangePlan) -> None:
-    """What other attempts have written, or are writing. What they begin later goes with the exchange."""
+    """Release what losing attempts have written or are writing. What they begin later is released with the exchange."""
     spec = plan.spec
     winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
     for address in spec.brokers:
@@ -242,10 +254,10 @@ def release_losers(plan: ExchangePlan) -> None:
                     admin.release(found.partition)
 
 
-def in_session_of_its_own(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:
+def in_cloned_session(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:
     """The same rows, planned with ``settings``.
 
-    In a clone of the session, which has all that the session has. The user's own is not touched, not even for a while: other
+    The settings are made in a clone of the session. The user's session is not changed, not even temporarily, because other
     threads plan their queries with it, other exchanges among them.
     """
     spark = df.sparkSession
@@ -255,12 +267,12 @@ def in_session_of_its_own(df: "AnyDataFrame", settings: Mapping[str, str]) -> Da
     assert spark._jvm is not None
     plan = df._jdf.queryExecution().analyzed()
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
-    # Not with a SparkSession of its own: making one has RDD.toDF, in the whole process, make its frames in that session.
+    # No new SparkSession: creating one would make RDD.toDF, in the whole process, create its frames in that session.
     return DataFrame(rows, spark)
 
 
 def _require_arrow(schema: StructType) -> None:
-    """The rows go through Python as Arrow batches. Raises ExchangeError for a column that Spark does not give so."""
+    """Raise ExchangeError for a column that Spark cannot give to Python as Arrow."""
     for field in schema.fields:
         try:
             arrow_schema(StructType([field]))

@@ -1,7 +1,9 @@
 """The map side of an exchange: a task that writes its buckets to a broker, in a Python worker of an executor.
 
-Its only output is one row, and that comes when the broker has all of it durably: so a task that Spark counts as done is done,
-whatever becomes of its executor.
+Its only output is one row, which it returns when its data is durable on the broker. So a task that Spark counts as done stays
+done, even if its executor is lost.
+
+Tests: tests/spark/test_exchange.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,42 +25,42 @@ from broker.client.shuffle.errors import (
 )
 from broker.spark.exchanges.plan import NO_ROWS, TOO_WIDE, WIDE_ROW, ExchangeError, ExchangeSpec, bits
 from broker.spark.exchanges.split import Splitter
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 
-# What may be on its way to the broker.
+# The most bytes in flight to the broker.
 _WINDOW_BYTES = 16 * 1024 * 1024
-# How long a task waits for a broker whose memory and disk are used up, before it says so and fails.
-_NO_ROOM_S = 600.0
+# How long a task waits for a broker whose memory and disk are full before it fails.
+_FULL_BROKER_TIMEOUT_S = 600.0
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """In which a Python data source has to give its batches to Spark."""
+    """The Arrow schema in which Spark expects batches from Python."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 @frozen
 class MapTask:
-    """``write`` is what ``mapInArrow`` runs. ``schema``: of the rows, which have their bucket behind them."""
+    """``mapInArrow`` runs ``write``. ``schema``: that of the rows, without the bucket in the last column."""
 
     spec: ExchangeSpec
     schema: StructType
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         context = TaskContext.get()
         assert context is not None
-        # Another attempt may fare better with another broker.
+        # Another attempt uses another broker, with which it may succeed.
         broker = (context.partitionId() + context.attemptNumber()) % len(self.spec.brokers)
         yield self.run(batches, context.partitionId(), context.taskAttemptId() % 2**31, broker)
 
     def run(self, batches: Iterable[pa.RecordBatch], map_number: int, attempt: int, broker: int) -> pa.RecordBatch:
-        """Write everything, or nothing if a row is too wide; returns the commit row. Raises ExchangeError."""
+        """Write all rows, or nothing if a row is too wide, and return the commit row. Raises ExchangeError."""
         try:
-            filled = _narrow(batches)
-            first = next(filled, None)
+            non_empty = _require_narrow(batches)
+            first = next(non_empty, None)
             if first is None:
                 return _commit(map_number, attempt, NO_ROWS, 0, 0, b"")
-            return self._run(first, filled, map_number, attempt, broker)
+            return self._run(first, non_empty, map_number, attempt, broker)
         except _WideRow:
             return _commit(map_number, attempt, TOO_WIDE, 0, 0, b"")
 
@@ -110,10 +112,10 @@ class MapTask:
             try:
                 for blocks in _steps(splitter, first, rest):
                     for bucket, block in blocks:
-                        # Not copied: nobody else has it.
-                        push_block(writer, bucket, memoryview(block), copy=False, timeout=_NO_ROOM_S)
+                        # Not copied: nothing else refers to it.
+                        push_block(writer, bucket, memoryview(block), copy=False, timeout=_FULL_BROKER_TIMEOUT_S)
                         size += block.size
-                # Not `finish`: the broker ends each subpartition itself, and thousands of events need not travel.
+                # Not `finish`: the broker ends each subpartition itself, which saves sending thousands of events.
                 writer.commit()
             except BaseException as error:
                 writer.fail(f"{type(error).__name__}: {error}")
@@ -122,20 +124,20 @@ class MapTask:
             writer.close()
         return int(splitter.counts.sum()), size, bits(splitter.counts)
 
-    def _check(self, found: pa.Schema) -> None:
-        """The reduce side reads with a schema of its own, so it has to be laid out like what comes here."""
-        wanted = arrow_schema(self.schema)
-        types = [layout(field.type) for field in found][:-1]
-        if types != [layout(field.type) for field in wanted]:
-            raise ExchangeError(f"Spark gives these rows as {found}, but would take them as {wanted}.")
+    def _check(self, given: pa.Schema) -> None:
+        """Raise ExchangeError unless the rows are laid out like the schema with which the reduce side reads them."""
+        expected = arrow_schema(self.schema)
+        types = [layout(field.type) for field in given][:-1]
+        if types != [layout(field.type) for field in expected]:
+            raise ExchangeError(f"Spark gives these rows as {given}, but would take them as {expected}.")
 
 
 class _WideRow(Exception):
-    """One whose values were left behind, see ``exchange_batches``."""
+    """A row has arrived without its values, see ``batches.py``."""
 
 
-def _narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Those that have rows. Raises _WideRow."""
+def _require_narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows. Raises _WideRow."""
     for batch in batches:
         if batch.num_rows:
             if batch.column(batch.num_columns - 1).to_numpy().min() <= WIDE_ROW:
@@ -166,7 +168,7 @@ def _commit(map_number: int, attempt: int, broker: int, rows: int, size: int, bu
 
 
 def layout(kind: pa.DataType) -> object:
-    """How the values of a type lie in buffers: without names, time zones and what may be null."""
+    """How the values of a type lie in buffers, without names, time zones and nullability."""
     if pa.types.is_timestamp(kind):
         return "timestamp", kind.unit
     if kind.num_fields:

@@ -1,6 +1,8 @@
-"""A bar on the terminal while the map stage of an exchange runs; nothing where there is no terminal.
+"""A progress bar on the terminal while the map stage of an exchange runs; none without a terminal.
 
-Spark is asked from rich's own refreshing thread, whenever it draws.
+rich's refresh thread asks Spark for the state whenever it draws.
+
+Tests: tests/spark/test_exchange.py.
 """
 
 import sys
@@ -16,9 +18,11 @@ _REFRESH_PER_SECOND = 2
 
 
 @contextmanager
-def shown(spark: SparkSession, what: str, wanted: bool | None, console: Console | None = None) -> Iterator[None]:
-    """``wanted``: None for whether stderr is a terminal."""
-    if not (sys.stderr.isatty() if wanted is None else wanted):
+def progress_bar(
+    spark: SparkSession, what: str, enabled: bool | None, console: Console | None = None
+) -> Iterator[None]:
+    """``enabled`` None: if stderr is a terminal."""
+    if not (sys.stderr.isatty() if enabled is None else enabled):
         yield
         return
     context = spark.sparkContext
@@ -39,7 +43,7 @@ def shown(spark: SparkSession, what: str, wanted: bool | None, console: Console 
 
 
 class _Tasks(ProgressColumn):
-    """How many tasks of the stages that have begun meanwhile are done; moves the bar, too."""
+    """Shows how many tasks are done of the stages that have begun since, and moves the bar."""
 
     def __init__(self, spark: SparkSession, before: set[int]) -> None:
         super().__init__()
@@ -50,7 +54,7 @@ class _Tasks(ProgressColumn):
         if not task.finished:
             try:
                 done, total = self._count()
-            except Exception:  # the context is being stopped: a bar is no reason to fail
+            except Exception:  # the context is being stopped, and a progress bar must not fail the job
                 done, total = 0, 0
             if total:
                 task.completed, task.total = min(done, total), total

@@ -1,6 +1,8 @@
-"""The reduce side of an exchange: ``mapInArrow`` over the numbers of the buckets, a partition each.
+"""The reduce side of an exchange: ``mapInArrow`` over the numbers of the buckets, with one partition for each.
 
-Not a Python data source: to plan that, Spark starts Python processes on the driver, half a second for each reading.
+It is not a Python data source, because to plan one Spark starts Python processes on the driver, half a second for each reading.
+
+Tests: tests/spark/test_exchange.py, tests/spark/exchanges/test_split.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,14 +18,14 @@ from broker.client.shuffle.errors import ConnectionFailedError, PartitionNotFoun
 from broker.spark.exchanges.map_task import arrow_schema
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan
 from broker.spark.exchanges.split import BLOCK_BYTES, Codec
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 
 
-def one_a_partition(spark: SparkSession, count: int) -> DataFrame:
+def one_row_per_partition(spark: SparkSession, count: int) -> DataFrame:
     """The numbers below ``count``, each in a partition of its own.
 
-    As the rows of an RDD, of whose size Spark assumes nothing. Of a range it knows the size, would take it for the size of what
-    is made of it, and broadcast gigabytes in a join.
+    They are the rows of an RDD, about whose size Spark assumes nothing. It knows the size of a range, would take it for the size
+    of the result, and would broadcast gigabytes in a join.
     """
     numbers = spark.range(0, count, 1, count).toDF("bucket")._jdf
     return DataFrame(spark._jsparkSession.createDataFrame(numbers.javaRDD(), numbers.schema()), spark)
@@ -31,24 +33,24 @@ def one_a_partition(spark: SparkSession, count: int) -> DataFrame:
 
 @frozen
 class ReduceTask:
-    """``read`` is what ``mapInArrow`` runs. ``schema``: of the rows."""
+    """``mapInArrow`` runs ``read``. ``schema``: that of the rows."""
 
     plan: ExchangePlan
     schema: StructType
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
                 yield from self.bucket(bucket)
 
     def bucket(self, bucket: int) -> Iterator[pa.RecordBatch]:
-        """One subpartition of every winner. Raises ExchangeError."""
+        """The rows of one bucket: one subpartition of every winner. Raises ExchangeError."""
         spec = self.plan.spec
         channels = self.plan.channels(bucket)
         schema = arrow_schema(self.schema)
         try:
-            yield from gathered(
+            yield from merge_small(
                 _batches(BlockReader(channels, patience=spec.patience), Codec(spec.compression), schema)
             )
         except PartitionNotFoundError as error:
@@ -67,8 +69,8 @@ def _batches(blocks: BlockReader, codec: Codec, schema: pa.Schema) -> Iterator[t
         yield codec.decode(block, schema), len(block)
 
 
-def gathered(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about a megabyte: small ones are put together, large ones left alone."""
+def merge_small(batches: Iterator[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about a megabyte: small batches are merged, large ones passed on."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch, bytes_ in batches:

@@ -1,8 +1,8 @@
-"""From a map task's Arrow batches to blocks, one bucket each. Pure; no Python object per row.
+"""Splits a map task's Arrow batches into blocks of one bucket each. Pure; no Python object for each row.
 
-Batches are collected until there is enough for blocks of a good size, put in the order of their buckets by one stable sort
-and one ``take``, and cut. A block is one Arrow IPC record batch message without a schema: both ends have it. Compressed, it
-stands behind its size: an int64, little-endian.
+Batches are collected until they are enough for blocks of a good size, sorted by bucket with one stable sort and one ``take``, and
+cut. A block is one Arrow IPC record batch message without a schema, because both ends know the schema. A compressed block begins
+with its uncompressed size: an int64, little-endian.
 """
 
 import struct
@@ -11,21 +11,20 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-# What a block should have. A megabyte is what Spark reads fastest: below it calls count, above it caches overflow.
+# The size of a block. Spark reads blocks of a megabyte fastest: smaller ones cost calls, larger ones exceed the caches.
 BLOCK_BYTES = 1024 * 1024
-# Of a block this much at least, as long as that fits into _COLLECTED_MAX for all buckets together.
+# Blocks have at least this size, as long as that fits into _COLLECTED_MAX for all buckets together.
 _COLLECTED_PER_BUCKET = 512 * 1024
 _COLLECTED_MIN = 4 * 1024 * 1024
 _COLLECTED_MAX = 32 * 1024 * 1024
 
-
-# More than this in one block is not what a Splitter made.
+# A larger block was not made by a Splitter.
 _BLOCK_MAX = 2**31 - 1
 _SIZE = struct.Struct("<q")
 
 
 class Codec:
-    """One block to bytes and back. ``compression``: lz4, zstd or None."""
+    """Encodes a block to bytes and decodes it. ``compression``: lz4, zstd or None."""
 
     def __init__(self, compression: str | None) -> None:
         self._codec = None if compression is None else pa.Codec(compression)
@@ -37,7 +36,7 @@ class Codec:
         return pa.py_buffer(_SIZE.pack(message.size) + self._codec.compress(message, asbytes=True))
 
     def decode(self, block: bytes | bytearray | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns point into ``block`` where it is not compressed. ValueError for what is no block."""
+        """The columns of an uncompressed block point into ``block``. Raises ValueError for bytes that are not a block."""
         message = pa.py_buffer(block)
         if self._codec is not None:
             size = _SIZE.unpack_from(block)[0] if len(block) >= _SIZE.size else -1
@@ -48,9 +47,9 @@ class Codec:
 
 
 class Splitter:
-    """``add`` batches whose last column is the bucket, an int32 from 0 to below ``buckets``; ``finish`` at the end.
+    """``add`` batches whose last column is the bucket, an int32 below ``buckets``, and call ``finish`` at the end.
 
-    Both give (bucket, block). ``counts`` has the rows of each bucket so far.
+    Both return (bucket, block) pairs. ``counts`` has the number of rows of each bucket so far.
     """
 
     def __init__(self, buckets: int, compression: str | None = None, collect_bytes: int | None = None) -> None:
@@ -72,7 +71,7 @@ class Splitter:
             yield from self.finish()
 
     def finish(self) -> Iterator[tuple[int, pa.Buffer]]:
-        """What is collected."""
+        """The blocks of the collected batches."""
         if not self._collected:
             return
         collected, self._collected = self._collected, []
@@ -89,7 +88,7 @@ class Splitter:
         ends = np.cumsum(counts)
         for bucket in np.flatnonzero(counts).tolist():
             start, end = int(ends[bucket] - counts[bucket]), int(ends[bucket])
-            # Equal pieces, not full ones and a small rest.
+            # Pieces of equal size, instead of full ones and a small rest.
             pieces = -(-(end - start) // rows)
             for piece in range(pieces):
                 first = start + (end - start) * piece // pieces

@@ -1,1 +1,1 @@
-"""Writing DataFrames and streams to topics."""
+"""Sinks: DataFrames and streams written to topics."""

@@ -1,13 +1,13 @@
-"""Writes rows to topics: the tasks' side, and batch writes. Streams are ``stream_sink.py``'s, commits ``sink_commit.py``'s.
+"""Writes rows to topics: the tasks' side, and batch writes. Streams are in ``stream_sink.py``, commits in ``commit.py``.
 
-Spark plans a write in one process, writes in tasks, and commits or aborts in yet another, so a writer is a value: options and
-columns. Connections are made in ``write`` and ``commit``. A batch write is *at least once* unless it is told otherwise: a task
-that is run again writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, however many tasks, topics and
-partitions; whoever reads ``read_committed`` never sees a part of it.
+Spark plans a write in one process, writes in tasks, and commits or aborts in yet another process, so a writer is a value with
+options and columns. It connects in ``write`` and ``commit``. By default a batch write is *at least once*: a task that runs again
+writes again. With ``deliveryGuarantee=exactly-once`` it is all or nothing, for any number of tasks, topics and partitions: a
+reader with ``read_committed`` never sees a part of it.
 
-With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it comes again to the same target
-(``sink_marks.py``). That is how the result of a query in update mode gets into a topic exactly once, for Spark refuses update
-mode to every Python sink:
+With ``txnAppId`` and ``txnVersion`` (Delta's names) a batch write is also recognised when it is repeated to the same target
+(``marks.py``). In this way the result of a query in update mode can be written to a topic exactly once, although Spark does not
+allow update mode for Python sinks:
 
     def write(changed, batch_id):
         changed.write.format("broker").options(txnAppId="counts", txnVersion=batch_id, ...).mode("append").save()
@@ -32,17 +32,17 @@ from broker.spark.sink import commit as sink_commit
 from broker.spark.sink.commit import MicroBatch, Written
 from broker.spark.sink.marks import write_name
 from broker.spark.sink.options import AT_LEAST_ONCE, SinkColumns, SinkOptions
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 
-# How a streaming query tells its tasks what they run for. Undocumented, and the only way: ``write`` is not given the batch.
+# The local property from which a task learns its streaming query. It is undocumented, and there is no other way.
 _QUERY_ID = "sql.streaming.queryId"
-# The streaming query's run, a UUID that is new after each start; outside of one it is whatever the user has called the job.
+# In a streaming query its run, a UUID that is new after each start; otherwise the user's name for the job.
 _JOB_GROUP = "spark.jobGroup.id"
 
 
 @attrs.frozen
 class Task:
-    """Where in a job we are. ``query_id``: of the streaming query, if it is one, and ``run``: which of its runs."""
+    """A task's place in its job. ``query_id``: the streaming query, if the job belongs to one, and ``run``: its run."""
 
     partition: int
     attempt: int
@@ -68,11 +68,11 @@ def _uuid(text: str | None) -> str | None:
 def write_task(
     options: SinkOptions, columns: SinkColumns, task: Task, job: str | None, batches: Iterator[Any]
 ) -> Written:
-    """Write all rows. ``job``: the name of all tasks' transactions; None: without one (at least once)."""
-    # Only tasks need Arrow and numpy; planning and committing, each in a process of its own, are quicker without.
+    """Write all rows. ``job``: the name with which all tasks' transactions begin; None: no transactions (at least once)."""
+    # Only tasks need Arrow and numpy; the processes that plan and commit start faster without them.
     from broker.spark.sink.row_writer import RowWriter
 
-    settle()
+    freeze_imports()
     name = None if job is None else sink_commit.task_name(job, task.partition, task.attempt)
     with Cluster(options.client, patient=True) as cluster, cluster.producer(transactional_id=name) as producer:
         writer = RowWriter(cluster, producer, columns, options.topic, first=task.partition)
@@ -91,7 +91,7 @@ def write_task(
                 try:
                     producer.abort()
                 except KafkaClientError:
-                    pass  # the driver aborts it, or its next attempt, or its time is over
+                    pass  # the driver or the next attempt aborts it, or it times out
             raise
     return Written(writer.rows, tuple(sorted(writer.topics)), identity, task.query_id, task.run)
 
@@ -102,7 +102,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
-        # Made where the write is planned, so that all tasks and the commit have the same.
+        # Chosen when the write is planned, so that all tasks and the commit use the same name.
         self._job: str | None = None
         if options.version is not None:
             self._job = write_name(options.version[0], options.topic)
@@ -124,22 +124,22 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         if self._job is not None:
-            members = [one.identity for one in written(messages) if one.identity is not None]
+            members = [message.identity for message in written(messages) if message.identity is not None]
             with Cluster(self._options.client) as cluster:
                 sink_commit.abort_job(cluster, self._job, members)
 
 
 def written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Without those of tasks that failed."""
-    return [one for one in messages if isinstance(one, Written)]
+    """The messages of tasks that did not fail."""
+    return [message for message in messages if isinstance(message, Written)]
 
 
 def batch_writer(given: Any, schema: StructType, overwrite: bool) -> BatchWriter:
-    """Raises ConfigError, or why the broker cannot be asked."""
+    """Raises ConfigError, or the error that keeps the broker from answering."""
     if overwrite:
         raise ConfigError('A topic cannot be overwritten, only appended to: write with mode("append").')
     options = SinkOptions.parse(given, default_guarantee=AT_LEAST_ONCE)
     writer = BatchWriter(options, SinkColumns.of(schema, options.topic))
     with Cluster(options.client) as cluster:
-        cluster.topics(())  # a wrong address or password is found here, once, and not by every task
+        cluster.topics(())  # reports a wrong address or password here, once, instead of in every task
     return writer

@@ -1,19 +1,19 @@
-"""What the driver does when all tasks have written, or when one has failed: the exactly-once side of the sink.
+"""The driver's commit or abort after the tasks have written: the exactly-once side of the sink.
 
-Each task writes in a transaction of its own and leaves it open; its commit message says which. Then *one* durable decision of
-the broker (EndTxns) commits them all, so that nobody ever sees a part of a batch. The decision also commits the batch's number
-(``sink_marks.py``): a batch that Spark replays, because it was killed before it had written down that the batch was done, is
-recognised by it and not written again.
+Each task writes in a transaction of its own, leaves it open and names it in its commit message. Then *one* durable decision of
+the broker (EndTxns) commits all of them, so that no reader ever sees a part of a batch. The decision also commits the batch's
+number (``marks.py``). If Spark replays a batch, because it was killed before it had recorded that the batch was done, the number
+shows that the batch is written, and it is not written again.
 
-| killed                               | the transactions                | after the restart the batch is             |
-|--------------------------------------|---------------------------------|--------------------------------------------|
-| while tasks write, or before EndTxns | open; fenced when it is replayed | written again; what was open is aborted    |
-| after the broker decided             | committed, number and all       | recognised; the replay's writing is aborted |
+| killed                               | the transactions                | after the restart the batch is               |
+|--------------------------------------|---------------------------------|----------------------------------------------|
+| while tasks write, or before EndTxns | open; fenced by the replay      | written again; open transactions are aborted |
+| after the broker decided             | committed, with the number      | recognised; the replay's rows are aborted    |
 
-A driver that was believed dead and is not: the driver's own producer is part of the decision, and taking its name (the job's)
-fences whoever had it.
+A driver that was taken for dead may still run. The driver's own producer is part of the decision, and a new driver, by taking
+over its transactional id (the job's name), fences the old one.
 
-A broker without EndTxns (Kafka itself) can decide for one producer only, so there a batch must be written by one task.
+A broker without EndTxns (Kafka itself) can decide for one producer only, so there one task must write the batch.
 """
 
 import logging
@@ -40,8 +40,10 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Written(WriterCommitMessage):
-    """A task's commit message. ``identity`` is its open transaction; None without one, or if it had no rows. ``run``: of the
-    streaming query that it was written for, between two restarts."""
+    """A task's commit message. ``identity`` is its open transaction, or None without one or without rows.
+
+    ``run``: the run of the streaming query, between two restarts, for which it was written.
+    """
 
     rows: int
     topics: tuple[str, ...] = ()
@@ -51,29 +53,31 @@ class Written(WriterCommitMessage):
 
 
 def task_name(job: str, partition: int, attempt: int) -> str:
-    """The transactional id of a task: an attempt that is run again has its own, a batch that is replayed the same."""
+    """The transactional id of a task. Another attempt has another id; a replayed batch has the same ids."""
     return f"{job}/{partition}/{attempt}"
 
 
 class MicroBatch:
-    """One batch's commit, step by step: ``commit`` runs all of them. ``marks`` says which batches the broker has: those of a
-    streaming query if nothing else is said."""
+    """The commit of one batch, in steps that ``commit`` runs.
+
+    ``marks`` knows which batches the broker has; by default those of a streaming query.
+    """
 
     def __init__(self, cluster: Cluster, batch_id: int, written: Sequence[Written], marks: Marks | None = None) -> None:
         self._cluster = cluster
         self.batch_id = batch_id
-        self.members = [one.identity for one in written if one.identity is not None]
+        self.members = [task.identity for task in written if task.identity is not None]
         self.marks = marks or query_marks(cluster, written)
 
     def commit(self) -> bool:
-        """Whether it was committed now: False for one that had been before, or that nobody has written to."""
+        """Whether the batch was committed now: False if it had been before, or if no task has written rows."""
         if not self.members:
             return False
         self.abort_leftovers()
         with self._cluster.producer(
             transactional_id=self.marks.job, transaction_timeout_ms=LEADER_TIMEOUT_MS
         ) as leader:
-            leader.begin()  # whoever drove this query before us can decide nothing more
+            leader.begin()  # fences an earlier driver of this query
             if self.batch_id <= self.last_committed():
                 abort(self._cluster, self.members)
                 self.marks.repeated(leader, self.batch_id)
@@ -86,11 +90,11 @@ class MicroBatch:
         return True
 
     def abort_leftovers(self) -> None:
-        """Of attempts that failed or lost; also fences the tasks of a driver that is not dead."""
+        """Abort the transactions of failed and losing attempts; this also fences the tasks of an earlier driver."""
         abort_leftovers(self._cluster, self.marks.prefix, self.marks.is_mine, self.members)
 
     def last_committed(self) -> int:
-        """The number of the last batch, -1 for none."""
+        """The number of the last committed batch, -1 for none."""
         return self.marks.last()
 
     def add_number(self, leader: Producer) -> None:
@@ -100,32 +104,32 @@ class MicroBatch:
         self._cluster.end_together(leader, self.members)
 
     def decide_for_one(self) -> None:
-        """Without EndTxns: the one task's transaction takes the number, too."""
+        """Without EndTxns: commit the number in the transaction of the only task."""
         (member,) = require_one(self.members)
         transaction.commit_offsets(self._cluster.routing, member, self.marks.group, self.marks.to_commit(self.batch_id))
         transaction.end(self._cluster.routing, member, committed=True)
 
 
 def query_marks(cluster: Cluster, written: Sequence[Written]) -> QueryMarks:
-    query_id = next((one.query_id for one in written if one.query_id is not None), None)
+    query_id = next((task.query_id for task in written if task.query_id is not None), None)
     assert query_id is not None or not written
     return QueryMarks(cluster, query_id or "", _topics(written))
 
 
 def write_marks(cluster: Cluster, app: str, topic: str | None, written: Sequence[Written]) -> WriteMarks:
-    """Of a write of the application ``app``. ``topic``: of the option; None if the rows say it."""
-    query = next((one.query_id for one in written if one.query_id is not None), None)
-    run = next((one.run for one in written if one.run is not None), None)
-    return WriteMarks(cluster, app, topic, _topics(written), sum(one.rows for one in written), query, run)
+    """The marks of a write of the application ``app``. ``topic``: that of the option, or None if the rows have a topic."""
+    query = next((task.query_id for task in written if task.query_id is not None), None)
+    run = next((task.run for task in written if task.run is not None), None)
+    return WriteMarks(cluster, app, topic, _topics(written), sum(task.rows for task in written), query, run)
 
 
 def _topics(written: Iterable[Written]) -> list[str]:
-    return sorted({topic for one in written for topic in one.topics})
+    return sorted({topic for task in written for topic in task.topics})
 
 
 def commit_job(cluster: Cluster, job: str, written: Iterable[Written]) -> None:
-    """All that the tasks of a batch write have written, or nothing of it."""
-    members = [one.identity for one in written if one.identity is not None]
+    """Commit everything that the tasks of a batch write have written, or nothing."""
+    members = [task.identity for task in written if task.identity is not None]
     abort_job_leftovers(cluster, job, members)
     if not members:
         return
@@ -146,19 +150,19 @@ def require_one(members: Sequence[Identity]) -> Sequence[Identity]:
 
 
 def abort(cluster: Cluster, members: Iterable[Identity]) -> None:
-    """Whatever of these is still open. What cannot be aborted now, the broker aborts when its time is over."""
+    """Abort those transactions that are still open. If that is not possible now, the broker aborts them when they time out."""
     for member in members:
         try:
             transaction.end(cluster.routing, member, committed=False)
         except (TransactionError, ProducerFencedError):
-            pass  # it has ended
+            pass  # it has ended already
         except KafkaClientError as error:
             _log.warning("the transaction %s stays open until it times out: %s", member.transactional_id, error)
             return
 
 
 def abort_job(cluster: Cluster, job: str, members: Iterable[Identity]) -> None:
-    """``abort``, and what else of this job is open."""
+    """Abort ``members`` and all other open transactions of this job."""
     abort(cluster, members)
     try:
         abort_job_leftovers(cluster, job, ())
@@ -167,16 +171,16 @@ def abort_job(cluster: Cluster, job: str, members: Iterable[Identity]) -> None:
 
 
 def abort_job_leftovers(cluster: Cluster, job: str, members: Iterable[Identity]) -> None:
-    """Open transactions of tasks of this job that are none of ``members``."""
+    """Abort the open transactions of this job's tasks except ``members``."""
     abort_leftovers(cluster, f"{job}/", lambda _: True, members)
 
 
 def abort_leftovers(cluster: Cluster, prefix: str, is_mine: Callable[[str], bool], members: Iterable[Identity]) -> None:
-    """Open transactions whose ids begin with ``prefix`` and are ours, but none of ``members``."""
-    current = {(one.transactional_id, one.producer_id) for one in members}
+    """Abort the open transactions whose ids begin with ``prefix`` and satisfy ``is_mine``, except ``members``."""
+    current = {(member.transactional_id, member.producer_id) for member in members}
     try:
-        for one in cluster.list_transactions(prefix):
-            if is_mine(one.transactional_id) and (one.transactional_id, one.producer_id) not in current:
-                cluster.abort_transaction(one.transactional_id)
+        for found in cluster.list_transactions(prefix):
+            if is_mine(found.transactional_id) and (found.transactional_id, found.producer_id) not in current:
+                cluster.abort_transaction(found.transactional_id)
     except UnsupportedVersionError:
         pass  # before Kafka 3.0: they time out

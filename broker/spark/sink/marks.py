@@ -1,21 +1,21 @@
-"""What a broker keeps about the batches that it has, so that one that comes again is not written again. On the driver's thread.
+"""Marks on the broker that tell which batches it has, so that a repeated batch is not written again. On the driver's thread.
 
-A mark is a committed offset: the number of the last batch, at partition 0 of the first of the topics that were written to. It is
-committed by the same decision as the rows (``sink_commit.py``). Which group it belongs to says whose batches are counted:
+A mark is a committed offset: the number of the last batch, at partition 0 of the first topic that was written to. The decision
+that commits the rows commits the mark, too (``commit.py``). The mark's group tells whose batches it counts:
 
-| what is written                             | job: how its transactions' ids begin | group of the mark         |
+| write                                       | job: its transactional ids begin so  | group of the mark         |
 |---------------------------------------------|--------------------------------------|---------------------------|
 | a stream                                    | ``spark-<query>``                    | the same                  |
 | txnAppId, txnVersion and the option topic   | ``spark-<app>/topic/<topic>``        | the same                  |
 | txnAppId, txnVersion and the column topic   | ``spark-<app>/column``               | ``<job>/<hash of topics>``|
 
-So numbered writes of one application to different topics, or to different sets of topics, are counted apart, as Delta counts
-them by table. Two writes with one number to one target cannot be told from a write and its repetition by the numbers alone. The
-mark therefore also says of which streaming query the write was, and in which run of it the number came last: a batch comes again
-only in the same query, and within one run it comes once.
+So numbered writes of one application to different topics, or to different sets of topics, are counted separately, as Delta counts
+them by table. By the numbers alone, two writes with the same number to the same target look like a write and its repetition. The
+mark therefore also names the streaming query of the write, and the run of that query in which the number came last: a batch is
+repeated only in the same query, and comes only once within a run.
 
-Older versions counted all numbered writes of an application together, in the group ``spark-<app>``. A mark in there stands for
-the last write whose first topic has it, whichever that was: the first write that comes with its number claims it.
+Older versions counted all numbered writes of an application together, in the group ``spark-<app>``. A mark in that group stands
+for the last write whose first topic has it, without saying which write that was: the first write with its number claims it.
 """
 
 import hashlib
@@ -35,25 +35,25 @@ from broker.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-# The driver's own transactions last from their begin to the decision (ms).
+# The timeout (ms) of the driver's own transactions, which last from their begin to the decision.
 LEADER_TIMEOUT_MS = 60_000
 
-# What older versions called the tasks of a numbered write, after the application: partition and attempt.
+# The end of a task's transactional id in older versions, after the application: partition and attempt.
 _OLD_TASK = re.compile("/[0-9]+/[0-9]+")
 
 
 def query_name(query_id: str) -> str:
-    """The transactional id of a query's driver, and the group that has the number of the last batch."""
+    """The transactional id of a query's driver, and the group that keeps the number of the last batch."""
     return f"spark-{query_id}"
 
 
 def write_name(app: str, topic: str | None) -> str:
-    """The transactional id of the driver of a numbered write. ``topic`` None: the rows say it."""
+    """The transactional id of the driver of a numbered write. ``topic`` None: the rows have a topic."""
     return f"{query_name(app)}/column" if topic is None else f"{query_name(app)}/topic/{topic}"
 
 
 class Marks(Protocol):
-    """``last`` first; then either what ``to_commit`` says is committed with the rows, or the batch is ``repeated``."""
+    """Call ``last`` first. Then commit the offsets of ``to_commit`` with the rows, or call ``repeated`` for a repeated batch."""
 
     @property
     def job(self) -> str: ...
@@ -63,10 +63,10 @@ class Marks(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What every id that ``is_mine`` begins with."""
+        """The text with which every id that ``is_mine`` begins."""
 
     def is_mine(self, transactional_id: str) -> bool:
-        """Whether this is a transaction of an earlier attempt at such a batch, a task's in most cases."""
+        """Whether this is a transaction of an earlier attempt to write such a batch, usually a task's."""
 
     def last(self) -> int:
         """The number of the last batch that the broker has; -1 for none."""
@@ -74,12 +74,12 @@ class Marks(Protocol):
     def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
 
     def repeated(self, leader: Producer, number: int) -> None:
-        """The batch is there already. ``leader`` is in a transaction, which ends here."""
+        """The broker has the batch already. ``leader`` is in a transaction, which ends here."""
 
 
 @attrs.frozen
 class QueryMarks:
-    """Of a streaming query, which has one sink: a batch is done once, wherever it goes."""
+    """The marks of a streaming query. It has one sink, so a batch is written once, whatever its topics are."""
 
     cluster: Cluster
     query_id: str
@@ -101,11 +101,13 @@ class QueryMarks:
         return transactional_id.startswith(self.prefix)
 
     def last(self) -> int:
-        """The topics may change from batch to batch, so all are looked at; only one that is named is waited for while a
-        transaction is about to commit it."""
-        found = self.cluster.committed(self.group)
-        found |= self.cluster.committed(self.group, [_place(self.topics)], stable=True)
-        return max((one.offset for one in found.values()), default=-1)
+        """The highest number at all topics, because they may change from batch to batch.
+
+        Only for the present topic does this wait for a transaction that is committing the mark.
+        """
+        marks = self.cluster.committed(self.group)
+        marks |= self.cluster.committed(self.group, [_place(self.topics)], stable=True)
+        return max((mark.offset for mark in marks.values()), default=-1)
 
     def to_commit(self, number: int) -> Mapping[TopicPartition, OffsetAndMetadata]:
         return {_place(self.topics): OffsetAndMetadata(number)}
@@ -116,8 +118,8 @@ class QueryMarks:
 
 @attrs.frozen
 class _Mark:
-    """``rows``: of the last write. ``query``: the streaming query that it was made for. ``run``: in which of its runs a number
-    came last, and ``seen``: that number."""
+    """``rows``: the rows of the last write. ``query``: its streaming query. ``run``: the run in which a number came last, and
+    ``seen``: that number."""
 
     number: int
     rows: int = -1
@@ -128,20 +130,20 @@ class _Mark:
     @classmethod
     def of(cls, committed: OffsetAndMetadata) -> "_Mark":
         try:
-            told: Any = json.loads(committed.metadata)
-            query, run = (None if told[name] is None else str(told[name]) for name in ("query", "run"))
-            return cls(committed.offset, int(told["rows"]), query, run, int(told["seen"]))
+            stored: Any = json.loads(committed.metadata)
+            query, run = (None if stored[name] is None else str(stored[name]) for name in ("query", "run"))
+            return cls(committed.offset, int(stored["rows"]), query, run, int(stored["seen"]))
         except (ValueError, TypeError, KeyError, RecursionError):
-            return cls(committed.offset)  # an administrator has put it there
+            return cls(committed.offset)  # an administrator has set it
 
     def stored(self, topics: str) -> OffsetAndMetadata:
-        told = {"query": self.query, "run": self.run, "seen": self.seen, "rows": self.rows, "topics": topics}
-        return OffsetAndMetadata(self.number, json.dumps(told))
+        fields = {"query": self.query, "run": self.run, "seen": self.seen, "rows": self.rows, "topics": topics}
+        return OffsetAndMetadata(self.number, json.dumps(fields))
 
 
 @attrs.define(eq=False)
 class WriteMarks:
-    """Of the writes of one application to one target: the topic of the option, or the set of the rows' topics."""
+    """The marks of one application's writes to one target: the topic of the option, or the set of the rows' topics."""
 
     cluster: Cluster
     app: str
@@ -165,15 +167,15 @@ class WriteMarks:
         return query_name(self.app)
 
     def is_mine(self, transactional_id: str) -> bool:
-        """Also what a driver of an older version has left open, its own transaction included."""
+        """Includes transactions that a driver of an older version has left open, and that driver's own."""
         if transactional_id == self.prefix or transactional_id.startswith(f"{self.job}/"):
             return True
         return _OLD_TASK.fullmatch(transactional_id.removeprefix(self.prefix)) is not None
 
     def last(self) -> int:
         place = _place(self.topics)
-        found = self.cluster.committed(self.group, [place], stable=True).get(place)
-        self._mark = None if found is None else _Mark.of(found)
+        committed = self.cluster.committed(self.group, [place], stable=True).get(place)
+        self._mark = None if committed is None else _Mark.of(committed)
         return max(-1 if self._mark is None else self._mark.number, self._last_by_an_older_version())
 
     def _last_by_an_older_version(self) -> int:
@@ -181,7 +183,7 @@ class WriteMarks:
         old = self.cluster.committed(query_name(self.app), [place], stable=True).get(place)
         if old is None:
             return -1
-        # What came before the last write cannot be told apart, so it counts for all.
+        # Writes before the last one cannot be told apart, so they count for every target.
         return old.offset if old.metadata in ("", self._claim) else old.offset - 1
 
     @property
@@ -192,7 +194,7 @@ class WriteMarks:
         return {_place(self.topics): _Mark(number, self.rows, self.query, self.run, number).stored(self._topics)}
 
     def repeated(self, leader: Producer, number: int) -> None:
-        """Raises ConfigError if it is another write with the same number."""
+        """Raises ConfigError if this is another write with the same number."""
         mark = self._mark
         if mark is not None and None not in (self.query, mark.query) and mark.query != self.query:
             raise ConfigError(
@@ -226,7 +228,7 @@ class WriteMarks:
             leader.commit()
 
     def _take_over(self, number: int) -> None:
-        """Claim the mark of an older version, if it is the one of this number. Whoever claims at the same time is fenced."""
+        """Claim the mark of an older version if it has this number. A driver that claims at the same time is fenced."""
         place, group = _place(self.topics), query_name(self.app)
         with self.cluster.producer(transactional_id=group, transaction_timeout_ms=LEADER_TIMEOUT_MS) as claimer:
             claimer.begin()
@@ -242,13 +244,13 @@ class WriteMarks:
 
     @property
     def _topics(self) -> str:
-        """For people. Of many, the first: an offset's metadata has room for 4096 bytes."""
+        """The topics for messages, of many only the first: an offset's metadata holds 4096 bytes."""
         named = [repr(topic) for topic in self.topics[:5]]
         return ", ".join(named) + (f" and {len(self.topics) - 5} more" if len(self.topics) > 5 else "")
 
 
 def _place(topics: Collection[str]) -> TopicPartition:
-    """An offset has to be of some partition."""
+    """The partition at which the mark is committed; an offset must belong to one."""
     return min(topics), 0
 
 

@@ -1,7 +1,7 @@
-"""What the sink was told: its options and the columns of what is written. Pure; every ConfigError is one sentence.
+"""The sink's options and the columns of the rows. Pure; every ConfigError is one sentence.
 
-Names and meanings are those of Spark's Kafka connector, so that a query changes the name of its format and nothing else;
-``deliveryGuarantee`` is ours, ``txnAppId`` and ``txnVersion`` are Delta's.
+Names and meanings are those of Spark's Kafka connector, so that a query changes only the name of its format;
+``deliveryGuarantee`` is this project's own, ``txnAppId`` and ``txnVersion`` are Delta's.
 """
 
 import re
@@ -20,9 +20,9 @@ EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 
 @attrs.frozen
 class SinkOptions:
-    """``topic`` None: the rows say it. ``client`` has the producer's settings as well.
+    """``topic`` None: the rows have a topic. ``client`` includes the producer's settings.
 
-    ``version``: of a batch write by whom and which one, so that it is recognised when it comes again (``foreachBatch``).
+    ``version``: application and number of a batch write, by which a repetition is recognised (``foreachBatch``).
     """
 
     client: ClientConfig
@@ -66,7 +66,7 @@ class SinkOptions:
 
 
 def check_topic(name: str, where: str) -> None:
-    """Raises ConfigError for what cannot be the name of a topic, by Kafka's rule. ``where`` it stands."""
+    """Raises ConfigError for a name that Kafka does not allow for a topic. ``where``: the place of the name, for the message."""
     if name in (".", "..") or not _TOPIC.fullmatch(name):
         raise ConfigError(
             f"{where} is {name[:300]!r}, which no topic can be called: names have 1 to 249 letters, digits, dots, underscores"
@@ -85,9 +85,9 @@ def _version(named: Mapping[str, str]) -> tuple[str, int] | None:
         raise ConfigError(
             "Set both txnAppId (whose writes these are) and txnVersion (which of them this is), or neither."
         )
-    if "/" in name:  # what goes before the task in the names of transactions
+    if "/" in name:  # separates it from the task in transactional ids
         raise ConfigError(f"txnAppId must have no / in it: {name!r}.")
-    # An offset of a group holds it: 63 bits.
+    # It is stored as a group's offset, which has 63 bits.
     if not (number.isascii() and number.isdecimal() and int(number) < 1 << 63):
         raise ConfigError(
             f"txnVersion must be a whole number from 0 on that grows from write to write, not {number!r}."
@@ -97,7 +97,7 @@ def _version(named: Mapping[str, str]) -> tuple[str, int] | None:
 
 @attrs.frozen
 class SinkColumns:
-    """Where each is in a row; None: not there. Other columns are not written, as with Spark's own Kafka sink."""
+    """The index of each column in a row, None if missing. Other columns are not written, as with Spark's own Kafka sink."""
 
     value: int
     key: int | None = None
@@ -107,7 +107,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, topic: str | None) -> "SinkColumns":
-        """Raises ConfigError. ``topic`` is the option, which goes before the column."""
+        """Raises ConfigError. ``topic``: the option, which has precedence over the column."""
         where: dict[str, int] = {}
         for index, field in enumerate(schema.fields):
             name = field.name.lower()

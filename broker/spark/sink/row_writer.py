@@ -1,11 +1,10 @@
-"""Rows to topics: which partition each goes to, gathered until they make large record batches, handed to a producer.
+"""Chooses the partition of each row, collects rows until they make large record batches, and gives these to a producer.
 
-On a task's thread; the producer sends while the next rows are gathered. No Python object for a row: partitions are chosen and
-rows are sorted into them by column.
+It runs on a task's thread; the producer's requests are in flight while the next rows are collected. No Python object is made for
+a row: partitions are chosen, and rows sorted into them, by column.
 
-A row goes to the partition that its column ``partition`` says, else to the one of its key's hash (as Kafka's own producers
-choose it, so a key stays where it was), else wherever it makes the batches large: to one partition until a batch is full, then
-to the next.
+A row goes to the partition in its column ``partition``; without one, to that of its key's hash (chosen as Kafka's own producers
+do, so a key keeps its partition); and without a key, to one partition until a batch is full, then to the next.
 """
 
 from itertools import pairwise
@@ -22,15 +21,15 @@ from broker.client.kafka.values import TopicPartition
 from broker.errors import ConfigError
 from broker.spark.sink.options import SinkColumns, check_topic
 
-# All that is gathered for partitions that have no full batch yet (bytes). Kafka's buffer.memory.
-_GATHERED_MAX_BYTES = 32 * 1024 * 1024
-# What a record takes beside its key, value and headers, roughly: offsets of the Arrow arrays have the same size.
+# The most bytes collected for partitions that have no full batch yet: Kafka's buffer.memory.
+_COLLECTED_MAX_BYTES = 32 * 1024 * 1024
+# The bytes that a record takes beside key, value and headers, roughly: the offsets in Arrow arrays take as many.
 _RECORD_OVERHEAD = 12
 
 
 @attrs.define(eq=False)
-class _Gathered:
-    """Rows of one partition that are not sent yet: slices of columns, in order."""
+class _Collected:
+    """Rows of one partition that are not sent yet, as slices of columns, in order."""
 
     values: list[Any] = attrs.Factory(list)
     keys: list[Any] = attrs.Factory(list)
@@ -40,21 +39,21 @@ class _Gathered:
 
 @attrs.define(eq=False)
 class _Topic:
-    """``next`` is where rows that may go anywhere go, until ``room`` bytes have gone there."""
+    """``next`` is the partition for rows that may go anywhere, until ``bytes_left`` more bytes have gone there."""
 
     name: str
     partitions: int
     next: int
-    room: int
+    bytes_left: int
 
 
 class RowWriter:
-    """``add`` batches, then ``finish``: everything has been given to the producer, which the caller flushes."""
+    """``add`` batches, then call ``finish``. After it the producer has all rows, and the caller flushes the producer."""
 
     def __init__(
         self, cluster: Cluster, producer: Producer, columns: SinkColumns, topic: str | None, first: int = 0
     ) -> None:
-        """``first``: the partition (modulo their number) where rows without a place begin, so that tasks spread."""
+        """``first``: the partition (modulo their number) at which rows without a partition begin, so that tasks spread."""
         self.rows = 0
         self.topics: set[str] = set()
         config = cluster.config
@@ -66,7 +65,7 @@ class RowWriter:
         self._compression = config.compression_type
         self._batch_bytes = min(config.batch_size, config.max_request_size)
         self._known: dict[str, _Topic] = {}
-        self._gathered: dict[TopicPartition, _Gathered] = {}
+        self._collected: dict[TopicPartition, _Collected] = {}
         self._size = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -88,10 +87,10 @@ class RowWriter:
             self._add_to_topic(name, batch if whole else batch.take(pa.array(of_topic)))
 
     def finish(self) -> None:
-        for where in list(self._gathered):
+        for where in list(self._collected):
             self._send(where)
 
-    # One topic ------------------------------------------------------------------------------------------------------
+    # One topic --------------------------------------------------------------------------------------------------------
 
     def _add_to_topic(self, name: str, batch: pa.RecordBatch) -> None:
         topic = self._known.get(name)
@@ -105,7 +104,7 @@ class RowWriter:
         placed = self._placed(topic, batch)
         if placed is None:
             for start, stop, partition in self._spread(topic, batch.num_rows, row_bytes):
-                self._gather(topic, partition, batch.slice(start, stop - start))
+                self._collect(topic, partition, batch.slice(start, stop - start))
             return
         free = np.flatnonzero(placed < 0)
         for start, stop, partition in self._spread(topic, len(free), row_bytes):
@@ -115,18 +114,18 @@ class RowWriter:
         order = np.argsort(placed, kind="stable")
         edges = np.flatnonzero(np.diff(placed[order])) + 1
         if len(edges):
-            wanted = [one for one in (columns.value, columns.key, columns.headers) if one is not None]
-            moved = batch.select(wanted).take(pa.array(order))
+            written = [index for index in (columns.value, columns.key, columns.headers) if index is not None]
+            moved = batch.select(written).take(pa.array(order))
             arrays = list(batch.columns)
-            for position, index in enumerate(wanted):
+            for position, index in enumerate(written):
                 arrays[index] = moved.column(position)
             batch = pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
         bounds = [0, *edges.tolist(), batch.num_rows]
         for start, stop in pairwise(bounds):
-            self._gather(topic, int(placed[order[start]]), batch.slice(start, stop - start))
+            self._collect(topic, int(placed[order[start]]), batch.slice(start, stop - start))
 
     def _placed(self, topic: _Topic, batch: pa.RecordBatch) -> Any:
-        """The partition of each row, -1 where it may go anywhere; None if all may."""
+        """The partition of each row, -1 if it may go anywhere; None if all rows may."""
         columns = self._columns
         given = None if columns.partition is None else batch.column(columns.partition)
         keys = None if columns.key is None else batch.column(columns.key)
@@ -152,59 +151,59 @@ class RowWriter:
         return placed
 
     def _spread(self, topic: _Topic, rows: int, row_bytes: float) -> list[tuple[int, int, int]]:
-        """Runs of rows that may go anywhere: first, end, partition."""
+        """Runs of rows that may go anywhere, as (start, end, partition)."""
         runs = []
         start = 0
         while start < rows:
-            stop = min(rows, start + max(1, int(topic.room / row_bytes)))
+            stop = min(rows, start + max(1, int(topic.bytes_left / row_bytes)))
             runs.append((start, stop, topic.next))
-            topic.room -= int((stop - start) * row_bytes)
-            if topic.room < row_bytes:
+            topic.bytes_left -= int((stop - start) * row_bytes)
+            if topic.bytes_left < row_bytes:
                 topic.next = (topic.next + 1) % topic.partitions
-                topic.room = self._batch_bytes
+                topic.bytes_left = self._batch_bytes
             start = stop
         return runs
 
     def _bytes(self, batch: pa.RecordBatch) -> int:
         columns = self._columns
-        wanted = (columns.value, columns.key, columns.headers)
-        size = sum(batch.column(index).nbytes for index in wanted if index is not None)
+        written = (columns.value, columns.key, columns.headers)
+        size = sum(batch.column(index).nbytes for index in written if index is not None)
         return int(size) + _RECORD_OVERHEAD * int(batch.num_rows)
 
-    # Gathered rows --------------------------------------------------------------------------------------------------
+    # Collected rows ---------------------------------------------------------------------------------------------------
 
-    def _gather(self, topic: _Topic, partition: int, batch: pa.RecordBatch) -> None:
+    def _collect(self, topic: _Topic, partition: int, batch: pa.RecordBatch) -> None:
         columns = self._columns
         where = topic.name, partition
-        gathered = self._gathered.get(where)
-        if gathered is None:
-            gathered = self._gathered[where] = _Gathered()
-        gathered.values.append(batch.column(columns.value))
+        collected = self._collected.get(where)
+        if collected is None:
+            collected = self._collected[where] = _Collected()
+        collected.values.append(batch.column(columns.value))
         if columns.key is not None:
-            gathered.keys.append(batch.column(columns.key))
+            collected.keys.append(batch.column(columns.key))
         if columns.headers is not None:
-            gathered.headers.append(batch.column(columns.headers))
+            collected.headers.append(batch.column(columns.headers))
         size = self._bytes(batch)
-        gathered.size += size
+        collected.size += size
         self._size += size
-        if gathered.size + size // batch.num_rows >= self._batch_bytes:  # no other row fits in
+        if collected.size + size // batch.num_rows >= self._batch_bytes:  # another row would not fit
             self._send(where)
-        elif self._size > _GATHERED_MAX_BYTES:
-            self._send(max(self._gathered, key=lambda one: self._gathered[one].size))
+        elif self._size > _COLLECTED_MAX_BYTES:
+            self._send(max(self._collected, key=lambda key: self._collected[key].size))
 
     def _send(self, where: TopicPartition) -> None:
-        gathered = self._gathered.pop(where)
-        self._size -= gathered.size
+        collected = self._collected.pop(where)
+        self._size -= collected.size
         batches = build(
-            _joined(gathered.values),
-            _joined(gathered.keys),
-            _joined(gathered.headers),
+            _joined(collected.values),
+            _joined(collected.keys),
+            _joined(collected.headers),
             now_ms=self._cluster.clock.time_ms(),
             compression=self._compression,
             max_batch_bytes=min(self._batch_bytes, self._producer.largest(where[0])),
         )
-        for one in batches:
-            self._producer.send(*where, one.data, one.count)
+        for batch in batches:
+            self._producer.send(*where, batch.data, batch.count)
 
 
 def _joined(slices: list[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Has ``broker.spark.sink.save_mode`` patch PySpark's DataFrameWriter, at once or as soon as PySpark is imported.
 
-``import broker.spark`` runs this, before or after PySpark was imported. Why so: docs/decisions/0008-save-mode.md.
+``import broker.spark`` calls ``install``, before or after PySpark was imported. Reasons: docs/decisions/0008-save-mode.md.
 """
 
 import sys
@@ -15,13 +15,13 @@ _MODULES = ("pyspark.sql.readwriter", "pyspark.sql.connect.readwriter")
 
 
 class _Finder(MetaPathFinder):
-    """Finds what the others find, and has it patched after it has run."""
+    """Finds a module with the other finders, and has it patched after its execution."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in _MODULES:
             return None
         for finder in sys.meta_path:
-            # Old finders have no `find_spec`; Python passes over them, too.
+            # Old finders have no `find_spec`; Python skips them, too.
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
@@ -32,7 +32,7 @@ class _Finder(MetaPathFinder):
 
 
 class _PatchingLoader(Loader):
-    """Another loader for one module. That one is left as it is: of a zip file, all modules have the same."""
+    """Wraps the loader of one module. The loader itself is not changed, because all modules of a zip file share one."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -51,12 +51,12 @@ class _PatchingLoader(Loader):
 def _patch(module: ModuleType) -> None:
     try:
         save_mode.patch(module)
-    except AttributeError:  # another PySpark, which has no such writer: its own behaviour stays
+    except AttributeError:  # a PySpark without such a writer keeps its own behaviour
         return
 
 
 def install() -> None:
-    """A second time it does nothing."""
+    """Calling it again has no effect."""
     for name in _MODULES:
         if name in sys.modules:
             _patch(sys.modules[name])

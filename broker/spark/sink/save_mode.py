@@ -1,8 +1,10 @@
-"""``df.write.format("broker").save()`` without a mode: appends, as with Spark's own Kafka sink. In the user's own process.
+"""Makes ``df.write.format("broker").save()`` without a mode append, as with Spark's own Kafka sink. In the user's process.
 
-Spark's default mode is ErrorIfExists, and its JVM refuses that to every Python data source before it asks the source anything. So
-the mode has to be another one when ``save`` is called: ``patch`` wraps that method of PySpark's. Writes of any other format are
-passed on as they are. Who calls ``patch``, and when: ``save_hook.py``; why so: docs/decisions/0008-save-mode.md.
+Spark's default mode is ErrorIfExists, and its JVM refuses that mode for every Python data source before it calls the source. So
+the mode must be changed when ``save`` is called: ``patch`` wraps that method of PySpark. Writes of other formats are passed on
+unchanged. ``save_hook.py`` calls ``patch``. Reasons: docs/decisions/0008-save-mode.md.
+
+Tests: tests/spark/sink/test_save_hook.py, tests/spark/sink/test_batch_sink.py.
 """
 
 import functools
@@ -13,7 +15,7 @@ _APPENDS = ("append", "error", "errorifexists", "default")
 
 
 def patch(module: Any) -> None:
-    """``module``: pyspark.sql.readwriter, or pyspark.sql.connect.readwriter. A second time it does nothing."""
+    """``module``: pyspark.sql.readwriter, or pyspark.sql.connect.readwriter. Calling it again has no effect."""
     writer = module.DataFrameWriter
     original = writer.save
     if hasattr(original, "_broker_appends"):
@@ -30,14 +32,14 @@ def patch(module: Any) -> None:
 
 
 def _mode(writer: Any, given_format: Any, given_mode: Any) -> Any:
-    """What ``save`` shall be told."""
+    """The mode to pass to ``save``."""
     try:
-        # Spark Connect collects a write in `_write`, PySpark on a JVM in a DataFrameWriter of Scala.
+        # Spark Connect keeps a write's settings in `_write`, PySpark on a JVM in a DataFrameWriter of Scala.
         if hasattr(writer, "_write"):
             known = writer._write.source, writer._write.mode
         else:
             known = writer._jwrite.source(), writer._jwrite.curmode().name()
-    except Exception:  # another version of Spark: it shall say what it says
+    except Exception:  # another version of Spark: leave the mode to it
         return given_mode
     if str(given_format or known[0] or "").lower() != _FORMAT:
         return given_mode

@@ -1,13 +1,15 @@
-"""``df.writeStream.format("broker")``: micro-batches to topics, each exactly once unless told otherwise.
+"""``df.writeStream.format("broker")``: micro-batches to topics, by default each exactly once.
 
-What Spark gives and does not give (4.1 to 4.3): ``write`` is not told the batch, ``commit`` is not told the query, and neither is
-kept between batches. The query's id comes to tasks by a local property (``sql.streaming.queryId``), which is not documented but
-set since streaming began, and from them to the commit in their messages. A batch without rows has nothing to commit.
+Spark (4.1 to 4.3) does not tell ``write`` the batch nor ``commit`` the query, and keeps no writer between batches. Tasks learn
+the query's id from a local property (``sql.streaming.queryId``), which is undocumented but as old as Structured Streaming, and
+pass it to the commit in their messages. A batch without rows has nothing to commit.
 
-The guarantee rests on Spark's own: a batch that is replayed has the same number and reads the same rows, which is so for sources
-that can replay and queries that are deterministic. It holds for as long as the checkpoint and the group's offsets live: a query
-that was killed between the broker's decision and Spark's commit log and is restarted after more than the broker's
-``offsets.retention.minutes`` (7 days) writes its last batch twice.
+The guarantee depends on Spark's own: a replayed batch has the same number and reads the same rows, which is true for sources that
+can replay and for deterministic queries. It lasts as long as the checkpoint and the group's offsets: if a query is killed between
+the broker's decision and Spark's entry in the commit log, and is restarted later than the broker's ``offsets.retention.minutes``
+(7 days), it writes its last batch twice.
+
+Tests: tests/spark/sink/test_commit.py, tests/spark/test_sink_kill.py, tests/spark/test_pipeline.py.
 """
 
 import logging
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A value: Spark makes it anew for every commit."""
+    """A value: Spark creates a new one for every commit."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self.options = options
@@ -52,8 +54,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 MicroBatch(cluster, batchId, written(messages)).commit()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Also after a commit that has failed: what the broker has decided then stays so.
-        members = [one.identity for one in written(messages) if one.identity is not None]
+        # Spark also calls this after a failed commit. What the broker has decided by then does not change.
+        members = [message.identity for message in written(messages) if message.identity is not None]
         if members:
             with Cluster(self.options.client) as cluster:
                 sink_commit.abort(cluster, members)

@@ -1,1 +1,1 @@
-"""Reading topics as DataFrames and streams."""
+"""Sources: topics read as DataFrames and as streams."""

@@ -1,6 +1,7 @@
-"""The batch source: plans on the driver, at every run of a query, what its tasks read.
+"""The batch source: at every run of a query it plans on the driver which records the tasks read.
 
-``BatchReader`` is made in a planning process and travels to the tasks as a copy, so it holds options only; see ``reading``.
+``BatchReader`` is created in a planning process and copied to the tasks, so it holds options only. ``reading.py`` is the tasks'
+side.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,9 @@ class BatchReader(DataSourceReader):
 
 
 class NarrowingReader(BatchReader):
-    """Takes filters. A class of its own, because Spark refuses to plan with a reader that could take filters while
+    """A reader that takes filters.
+
+    It is a class of its own, because Spark does not plan with a reader that can take filters while
     ``spark.sql.python.filterPushdown.enabled`` is false.
     """
 
@@ -54,7 +57,7 @@ class NarrowingReader(BatchReader):
 
 
 def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list[OffsetRange]:
-    """What to read of each partition. ConfigError, DataLossError."""
+    """The offsets to read of each partition. Raises ConfigError, DataLossError."""
     found = resolve.discover(cluster, options.subscription)
     resolve.require_all(found, options)
     ends = resolve.Ends(cluster, found.partitions)
@@ -62,14 +65,14 @@ def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list
     first = resolve.first_offsets(ends, found.partitions, options, now_ms)
     last = resolve.last_offsets(ends, found.partitions, options, now_ms)
     for where in found.partitions:
-        # Times may cross where a partition has nothing between them; offsets that do are a slip.
+        # Times may cross in a partition that has no records between them; crossed offsets are a mistake of the user.
         if first[where] > last[where] and isinstance(options.start, Offsets) and isinstance(options.end, Offsets):
             raise ConfigError(
                 f"startingOffsets ({first[where]}) is after endingOffsets ({last[where]}) for {resolve.name(where)}."
             )
-    wanted = [where for where in found.partitions if narrowing.wants(*where)]
+    kept = [where for where in found.partitions if narrowing.keeps(*where)]
     if narrowing.since_ms is not None:
-        late = resolve.ask(cluster, dict.fromkeys(wanted, narrowing.since_ms))
+        late = resolve.ask(cluster, dict.fromkeys(kept, narrowing.since_ms))
         for where, offset in late.items():
             first[where] = last[where] if offset is None else max(first[where], offset)
     return [
@@ -79,5 +82,5 @@ def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list
             last[where] if narrowing.end is None else min(last[where], narrowing.end),
             found.topic_id(where[0]),
         )
-        for where in wanted
+        for where in kept
     ]

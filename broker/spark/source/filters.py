@@ -1,7 +1,7 @@
-"""What a query's filters leave of the partitions and offsets to read. Pure.
+"""Narrows the partitions and offsets to read by a query's filters. Pure.
 
-Filters on ``topic``, ``partition`` and ``offset`` are carried out wholly. Of ``timestamp`` only lower bounds are used, and Spark
-filters again: producers set timestamps, so a record behind the first late one may be early, but none before it is late.
+Filters on ``topic``, ``partition`` and ``offset`` are applied completely. Of ``timestamp`` only lower bounds are used, and Spark
+filters again: producers set timestamps, so a record after the first late one may be early, but no record before it is late.
 """
 
 import datetime
@@ -26,7 +26,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @attrs.frozen
 class Narrowing:
-    """What may be left out. ``topics`` and ``partitions``: None is all. ``end`` is exclusive."""
+    """The part of the records that must be read. ``topics`` and ``partitions``: None for all. ``end`` is exclusive."""
 
     topics: frozenset[Any] | None = None
     partitions: frozenset[Any] | None = None
@@ -34,13 +34,13 @@ class Narrowing:
     end: int | None = None
     since_ms: int | None = None
 
-    def wants(self, topic: str, partition: int) -> bool:
+    def keeps(self, topic: str, partition: int) -> bool:
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
 
     def both(self, other: "Narrowing") -> "Narrowing":
-        """What both leave."""
+        """The records that both keep."""
         return Narrowing(
             _common(self.topics, other.topics),
             _common(self.partitions, other.partitions),
@@ -51,47 +51,47 @@ class Narrowing:
 
 
 def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """Of filters that must all hold: what they leave, and those that Spark has to apply as well."""
+    """What a conjunction of filters keeps, and the filters that Spark must apply again."""
     narrowing, rest = Narrowing(), []
-    for one in filters:
-        found, wholly = _of(one)
-        narrowing = narrowing.both(found)
-        if not wholly:
-            rest.append(one)
+    for item in filters:
+        kept, is_exact = _of(item)
+        narrowing = narrowing.both(kept)
+        if not is_exact:
+            rest.append(item)
     return narrowing, rest
 
 
-def _of(one: Filter) -> tuple[Narrowing, bool]:
-    """What one filter leaves, and whether it is thereby carried out."""
-    column = ".".join(getattr(one, "attribute", ()))
-    value = getattr(one, "value", None)
-    if isinstance(one, IsNotNull):
-        return Narrowing(), column in ("topic", "partition", "offset", "timestamp")  # they never are
-    if isinstance(one, EqualTo | EqualNullSafe):
+def _of(item: Filter) -> tuple[Narrowing, bool]:
+    """What one filter keeps, and whether that is exactly what the filter selects."""
+    column = ".".join(getattr(item, "attribute", ()))
+    value = getattr(item, "value", None)
+    if isinstance(item, IsNotNull):
+        return Narrowing(), column in ("topic", "partition", "offset", "timestamp")  # these columns are never null
+    if isinstance(item, EqualTo | EqualNullSafe):
         values: tuple[Any, ...] = (value,)
-    elif isinstance(one, In):
+    elif isinstance(item, In):
         values = tuple(value or ())
     else:
-        return _of_bound(one, column, value)
-    if column == "topic" and all(isinstance(item, str) for item in values):
+        return _of_bound(item, column, value)
+    if column == "topic" and all(isinstance(element, str) for element in values):
         return Narrowing(topics=frozenset(values)), True
-    if column == "partition" and all(type(item) is int for item in values):
+    if column == "partition" and all(type(element) is int for element in values):
         return Narrowing(partitions=frozenset(values)), True
-    if column == "offset" and values and all(type(item) is int for item in values):
+    if column == "offset" and values and all(type(element) is int for element in values):
         return Narrowing(start=max(0, min(values)), end=max(0, max(values) + 1)), len(values) == 1
-    if column == "timestamp" and values and all(_is_moment(item) for item in values):
+    if column == "timestamp" and values and all(_is_moment(element) for element in values):
         return Narrowing(since_ms=_milliseconds(min(values))), False
     return Narrowing(), False
 
 
-def _of_bound(one: Filter, column: str, value: Any) -> tuple[Narrowing, bool]:
-    lower = isinstance(one, GreaterThan | GreaterThanOrEqual)
-    upper = isinstance(one, LessThan | LessThanOrEqual)
+def _of_bound(item: Filter, column: str, value: Any) -> tuple[Narrowing, bool]:
+    lower = isinstance(item, GreaterThan | GreaterThanOrEqual)
+    upper = isinstance(item, LessThan | LessThanOrEqual)
     if column == "offset" and type(value) is int:
         if lower:
-            return Narrowing(start=max(0, value + isinstance(one, GreaterThan))), True
+            return Narrowing(start=max(0, value + isinstance(item, GreaterThan))), True
         if upper:
-            return Narrowing(end=max(0, value + isinstance(one, LessThanOrEqual))), True
+            return Narrowing(end=max(0, value + isinstance(item, LessThanOrEqual))), True
     if column == "timestamp" and lower and _is_moment(value):
         return Narrowing(since_ms=_milliseconds(value)), False
     return Narrowing(), False
@@ -102,7 +102,7 @@ def _is_moment(value: Any) -> bool:
 
 
 def _milliseconds(moment: datetime.datetime) -> int:
-    """Rounded down: a record of that ms may be the one. Before 1970 all records are later."""
+    """Rounded down, because a record of that ms may match. For times before 1970 it is 0: all records are later."""
     return max(0, (moment - _EPOCH) // datetime.timedelta(milliseconds=1))
 
 

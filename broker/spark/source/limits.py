@@ -1,5 +1,6 @@
-"""How much one micro-batch takes. Pure arithmetic on lags: what each partition has to read, in records. No partition with
-a lag is left out for good: each gets one record at least.
+"""How many records one micro-batch reads of each partition. Pure arithmetic on lags, the numbers of records not yet read.
+
+Every partition with a lag gets at least one record, so none is starved.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ Lags = Mapping[TopicPartition, int]
 
 
 def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
-    """``most`` records over the partitions in proportion to their lags; all of each where they fit.
+    """Distribute ``most`` records over the partitions in proportion to their lags, or all records if they are no more.
 
     The sum is ``most``, or the number of partitions that have a lag if that is more.
     """
@@ -19,16 +20,16 @@ def share_records(lags: Lags, most: int) -> dict[TopicPartition, int]:
     if total <= most:
         return dict(lags)
     shares = {where: max(1, most * lag // total) for where, lag in lags.items()}
-    # What rounding down left over goes to those that it took most from.
-    left = max(0, most - sum(shares.values()))
+    # The records left over by rounding down go to the partitions that lost most by it.
+    left_over = max(0, most - sum(shares.values()))
     rounded_down = [where for where, lag in lags.items() if most * lag >= total]
-    for where in sorted(rounded_down, key=lambda one: (-(most * lags[one] % total), one))[:left]:
+    for where in sorted(rounded_down, key=lambda where: (-(most * lags[where] % total), where))[:left_over]:
         shares[where] += 1
     return shares
 
 
 def share_bytes(lags: Lags, record_bytes: Mapping[TopicPartition, float], most: int) -> dict[TopicPartition, int]:
-    """Records of each partition, so that together they are about ``most`` bytes. ``record_bytes``: the mean of each."""
+    """Records of each partition that together have about ``most`` bytes. ``record_bytes``: the mean size per partition."""
     lags = {where: lag for where, lag in lags.items() if lag > 0}
     total = sum(lag * record_bytes[where] for where, lag in lags.items())
     if total <= most:
@@ -37,5 +38,5 @@ def share_bytes(lags: Lags, record_bytes: Mapping[TopicPartition, float], most: 
 
 
 def must_wait(lags: Lags, least: int, waited_ms: float, longest_ms: int) -> bool:
-    """Whether the batch is put off: fewer than ``least`` records are there, and the last one is not too long ago."""
+    """Whether to postpone the batch: fewer than ``least`` records exist, and the last batch was not too long ago."""
     return sum(lags.values()) < least and waited_ms < longest_ms

@@ -1,12 +1,12 @@
-"""How far a stream has come: one offset a partition, and which topic that was. What a checkpoint keeps. Values only.
+"""The position of a stream, which its checkpoint keeps: one offset for each partition, and the ids of the topics. Values only.
 
-In JSON as Spark's Kafka connector writes it, ``{"orders": {"0": 23}}``, and beside the topics ``"#topics": {"orders": "<id>"}``:
-by the id a topic that was deleted and created again is told from the one that was read. No topic's name can have a ``#``.
+The JSON is that of Spark's Kafka connector, ``{"orders": {"0": 23}}``, with ``"#topics": {"orders": "<id>"}`` beside the topics:
+the id tells a topic that was deleted and created again from the one that was read. A topic's name cannot contain ``#``.
 
-Spark keeps where batches end. If the first one is read again after a restart, it asks anew where the query begins, and by then
-"latest" is somewhere else. So the offset that ends it also says where it begins: ``"#from": {"orders": {"0": 20}}``.
+Spark keeps the ends of batches. If it reads the first batch again after a restart, it asks again where the query begins, and by
+then "latest" is another offset. So the end of the first batch also has its beginning: ``"#from": {"orders": {"0": 20}}``.
 
-Spark compares offsets as text, so equal ones are written equally: topics in order, partitions by number.
+Spark compares offsets as text, so equal offsets are written equally: topics in order, partitions by number.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _IDS, _FIRST = "#topics", "#from"
 
 @attrs.frozen
 class StreamOffset:
-    """The next offset to read of each partition. ``topic_ids``: only of topics whose broker gives ids.
+    """The next offset to read of each partition. ``topic_ids``: those of topics whose broker has ids.
 
-    ``first``: where the query began, in the offset that it begins with and the one that ends its first batch; else None.
+    ``first``: where the query began; set in its initial offset and in the end of its first batch, else None.
     """
 
     at: Mapping[TopicPartition, int]
@@ -33,11 +33,11 @@ class StreamOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Nothing has been read yet."""
+        """Whether nothing has been read yet."""
         return self.first is not None and self.first == self.at
 
     def to_json(self) -> dict[str, Any]:
-        """What ``json.dumps`` takes; see the module."""
+        """The value for ``json.dumps``; the module's docstring describes it."""
         written = _nested(self.at)
         ids = {topic: self.topic_ids[topic] for topic in written if topic in self.topic_ids}
         if ids:
@@ -48,7 +48,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffset":
-        """ConfigError if this is no offset of ours."""
+        """Raises ConfigError for a value that ``to_json`` did not write."""
         try:
             first = value.get(_FIRST)
             at = {topic: partitions for topic, partitions in value.items() if topic not in (_IDS, _FIRST)}
@@ -57,7 +57,7 @@ class StreamOffset:
             raise ConfigError(f"The checkpoint holds what is no offset of this source: {value!r}.") from None
 
     def same_topic(self, topic: str, other: "StreamOffset") -> bool:
-        """Whether a topic of this name is the same in both, as far as the ids tell."""
+        """Whether the topic is the same in both. If an id is unknown, it counts as the same."""
         mine, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return mine is None or theirs is None or mine == theirs
 

@@ -1,7 +1,7 @@
-"""The source's options: names, what their values may be, and what does not go together. Pure.
+"""The source's options: their names, their values, and combinations that are not allowed. Pure.
 
-Names and meanings are those of Spark's Kafka connector, so that a query changes the name of its format and nothing else; what is
-ours alone is marked so in docs/SPARK.md. Spark hands over names in lower case. Every ConfigError is one sentence.
+Names and meanings are those of Spark's Kafka connector, so that a query changes only the name of its format; docs/SPARK.md marks
+the additional ones. Spark passes the names in lower case. Every ConfigError is one sentence.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from broker.spark.source.positions import Edge, Position
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 ALL_COLUMNS = (*COLUMNS, "headers")
 
-# By what they are called here; Spark gives them in lower case.
+# As the documentation writes them; Spark passes them in lower case.
 SOURCE_OPTIONS = (
     "assign",
     "subscribe",
@@ -47,12 +47,12 @@ SOURCE_OPTIONS = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-# One table may be read and written, so each side lets the other's options pass.
+# A table may be read and written, so each side accepts the other's options.
 SINK_OPTIONS = ("topic", "deliveryGuarantee", "txnAppId", "txnVersion", "includeHeaders")
-# What Spark itself puts among the options of a table or a query.
+# Options that Spark itself adds to a table or a query.
 _SPARKS_OWN = ("path", "checkpointLocation", "queryName", "mergeSchema", "serialization.format", "header")
 
-# Kafka's consumer settings that the source decides about.
+# Settings of Kafka's consumer that the source decides itself.
 _REFUSED = {
     "auto.offset.reset": "where to start is the option startingOffsets, and a restarted query goes on from its checkpoint",
     "key.deserializer": "keys come as bytes, cast or decode them in the query",
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Subscription:
-    """Exactly one of them is set. ``pattern`` has to match the whole name."""
+    """Exactly one field is set. ``pattern`` must match the whole name."""
 
     topics: tuple[str, ...] | None = None
     assigned: tuple[TopicPartition, ...] | None = None
@@ -75,7 +75,7 @@ class Subscription:
 
 @attrs.frozen
 class Limits:
-    """Of one micro-batch; None: no limit."""
+    """The limits of one micro-batch; None: no limit."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -101,7 +101,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
-        """Raises ConfigError. Keys in any case."""
+        """Raises ConfigError. The names may be in any case."""
         options = _Given(given)
         client = client_config(given)
         check_names(options.names(), SOURCE_OPTIONS, also=SINK_OPTIONS)
@@ -123,7 +123,7 @@ class SourceOptions:
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of the table: all of Kafka's unless ``columns`` names some."""
+    """The columns of the table: those that the option ``columns`` names, or else all of Kafka's."""
     options = _Given(given)
     headers = options.flag("includeHeaders", False)
     named = options.text("columns")
@@ -141,7 +141,7 @@ def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def client_config(given: Mapping[str, str]) -> ClientConfig:
-    """Of all ``kafka.*`` options, for source and sink. Settings that mean nothing here are logged once, not refused."""
+    """The client settings in the ``kafka.*`` options of source and sink. Unknown settings are logged, not refused."""
     properties = {name[6:].lower(): value for name, value in given.items() if name.lower().startswith("kafka.")}
     for name, reason in _REFUSED.items():
         if name in properties:
@@ -149,7 +149,7 @@ def client_config(given: Mapping[str, str]) -> ClientConfig:
     if not given:
         raise ConfigError(
             "No option has come here: Spark does not pass on what CREATE TABLE says in OPTIONS, so use CREATE TEMPORARY VIEW, "
-            "or say it in each query: SELECT * FROM t WITH (`kafka.bootstrap.servers` = 'localhost:9092', subscribe = 't')."
+            "or give them in each query: SELECT * FROM t WITH (`kafka.bootstrap.servers` = 'localhost:9092', subscribe = 't')."
         )
     if not (properties.get("bootstrap.servers") or "").strip():
         raise ConfigError("Set the option kafka.bootstrap.servers to the address of a broker, such as localhost:9092.")
@@ -164,7 +164,7 @@ def client_config(given: Mapping[str, str]) -> ClientConfig:
 
 
 def check_names(names: Iterable[str], known: Iterable[str], also: Iterable[str] = ()) -> None:
-    """An option that is nearly one of ``known`` is a slip, and an error; any other is only logged. ``also``: let pass."""
+    """Raise ConfigError for a misspelt option of ``known``; log any other unknown option. ``also``: accepted, too."""
     canonical = {name.lower(): name for name in known}
     passed = {name.lower() for name in (*_SPARKS_OWN, *also)}
     for name in names:
@@ -181,7 +181,7 @@ def check_names(names: Iterable[str], known: Iterable[str], also: Iterable[str] 
 
 
 class _Given:
-    """Options by name in any case; what is empty is not there."""
+    """The options by name in any case. An empty value counts as not given."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): str(value).strip() for name, value in given.items()}
@@ -247,7 +247,10 @@ def _subscription(options: _Given) -> Subscription:
 
 
 def _start(options: _Given, streaming: bool) -> tuple[Position, int | None]:
-    """And what a partition without a record that late does. A time of day outranks one by partition, both outrank offsets."""
+    """The start, and where a partition begins that has no record that late.
+
+    A time for all partitions has precedence over times by partition, and both have precedence over offsets.
+    """
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
     default = "latest" if streaming else "earliest"
     position: Position
@@ -258,7 +261,7 @@ def _start(options: _Given, streaming: bool) -> tuple[Position, int | None]:
     else:
         text = options.text("startingOffsets") or default
         position = positions.parse_offsets("startingOffsets", text, forbidden=None if streaming else LATEST)
-    # "The last ten minutes" of a silent partition are nothing; a fixed time that it never reached may be a slip.
+    # A silent partition has nothing in "the last ten minutes"; a fixed time that it never reached may be a mistake.
     relative = isinstance(position, positions.Ago)
     return position, LATEST if strategy == "latest" or (relative and strategy is None) else None
 
@@ -298,7 +301,7 @@ def _limits(options: _Given, streaming: bool) -> Limits:
 
 
 def _patience(options: _Given) -> int:
-    # Accepted because queries have them: the client retries by itself, for as long as kafka.default.api.timeout.ms says.
+    # Accepted because queries set them. The client retries by itself, within kafka.default.api.timeout.ms.
     options.number("fetchOffset.numRetries", least=0)
     options.number("fetchOffset.retryIntervalMs", least=0)
     return options.number("kafkaConsumer.pollTimeoutMs") or 120_000

@@ -1,7 +1,7 @@
-"""Which task reads what: ranges of offsets, cut into pieces, and the piece as it travels to a task. Pure.
+"""Divides ranges of offsets into pieces, one for each task, and describes a piece to its task. Pure.
 
-A task runs in another process, perhaps on another machine, on a copy of the reader that was made before the query ran: all
-that it needs is in its ``Slice``.
+A task runs in another process, perhaps on another machine, with a copy of the reader that was made before the query ran. Its
+``Slice`` contains everything that it needs.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from broker.client.kafka.config import ClientConfig
 
 @attrs.frozen
 class OffsetRange:
-    """Records ``start`` to ``end`` (exclusive) of a partition. ``topic_id``: of the topic that they are in, if known."""
+    """Records ``start`` to ``end`` (exclusive) of a partition. ``topic_id``: the id of their topic, if known."""
 
     topic: str
     partition: int
@@ -34,18 +34,18 @@ class OffsetRange:
 
 @attrs.frozen
 class ReadSettings:
-    """What is the same for all tasks of a query."""
+    """The settings that all tasks of a query share."""
 
     client: ClientConfig
     columns: tuple[str, ...]
     fail_on_data_loss: bool
-    # How long a task waits for records that should be there.
+    # How long a task waits for records that should exist.
     poll_timeout_ms: int
 
 
 @attrs.frozen(init=False)
 class Slice(InputPartition):
-    """What one task reads. Goes through pickle."""
+    """The records that one task reads. Pickled on its way to the task."""
 
     range: OffsetRange
     settings: ReadSettings
@@ -54,28 +54,30 @@ class Slice(InputPartition):
         self.__attrs_init__(range, settings)
 
     def __repr__(self) -> str:
-        return f"Slice({self.range})"  # what Spark shows; without addresses and columns
+        return f"Slice({self.range})"  # Spark shows it to users; addresses and columns are left out
 
 
 def cut(ranges: Iterable[OffsetRange], at_least: int | None, most_records: int | None) -> list[OffsetRange]:
-    """``ranges`` without the empty ones, cut where that is asked for, in the order of topic, partition and offset.
+    """The non-empty ``ranges``, cut as required, in the order of topic, partition and offset.
 
-    ``at_least``: so many pieces, if there are so many records; the longest are cut first (minPartitions). ``most_records``: in
-    no piece more (maxRecordsPerPartition).
+    ``at_least``: the least number of pieces, if there are as many records; the longest ranges are cut first (minPartitions).
+    ``most_records``: the most records in a piece (maxRecordsPerPartition).
     """
-    whole = sorted((one for one in ranges if one.size), key=lambda one: (one.topic, one.partition, one.start))
-    pieces = [-(-one.size // most_records) if most_records else 1 for one in whole]
-    missing = min(at_least or 0, sum(one.size for one in whole)) - sum(pieces)
-    heap = [(-one.size / count, index) for index, (one, count) in enumerate(zip(whole, pieces, strict=True))]
+    whole = sorted(
+        (range_ for range_ in ranges if range_.size), key=lambda range_: (range_.topic, range_.partition, range_.start)
+    )
+    pieces = [-(-range_.size // most_records) if most_records else 1 for range_ in whole]
+    missing = min(at_least or 0, sum(range_.size for range_ in whole)) - sum(pieces)
+    heap = [(-range_.size / count, index) for index, (range_, count) in enumerate(zip(whole, pieces, strict=True))]
     heapq.heapify(heap)
-    # The longest piece has two records at least, for there are as many records as pieces wanted.
+    # The longest piece has at least two records, because `missing` does not exceed the number of records.
     for _ in range(missing):
         _, index = heap[0]
         pieces[index] += 1
         heapq.heapreplace(heap, (-whole[index].size / pieces[index], index))
-    return [piece for one, count in zip(whole, pieces, strict=True) for piece in _split(one, count)]
+    return [piece for range_, count in zip(whole, pieces, strict=True) for piece in _split(range_, count)]
 
 
-def _split(one: OffsetRange, count: int) -> list[OffsetRange]:
-    ends = [one.start + one.size * index // count for index in range(count + 1)]
-    return [attrs.evolve(one, start=start, end=end) for start, end in itertools.pairwise(ends)]
+def _split(range_: OffsetRange, count: int) -> list[OffsetRange]:
+    ends = [range_.start + range_.size * index // count for index in range(count + 1)]
+    return [attrs.evolve(range_, start=start, end=end) for start, end in itertools.pairwise(ends)]

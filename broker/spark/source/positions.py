@@ -1,11 +1,10 @@
-"""Where a read begins or ends, as a user may say it in an option. Values and their parsing; what each means in offsets is for
-``resolve`` to find out.
+"""The positions at which a read may begin or end, and their text in options. Pure; ``resolve.py`` turns them into offsets.
 
-| said | value |
+| text | value |
 |---|---|
 | ``earliest``, ``latest`` | ``Edge`` |
 | ``{"orders": {"0": 23, "1": -2}}`` | ``Offsets``; -2 is earliest, -1 latest |
-| ``-100 offsets`` | ``Back``: so many before the end of each partition |
+| ``-100 offsets`` | ``Back``: this many before the end of each partition |
 | ``-10 minutes`` | ``Ago`` |
 | ``1700000000000``, ``2026-11-21T10:00:00Z`` | ``Since``, in ms |
 | ``{"orders": {"0": 1700000000000}}`` as timestamps | ``Timestamps``, in ms |
@@ -88,7 +87,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def parse_offsets(name: str, text: str, *, forbidden: int | None) -> Position:
-    """Of startingOffsets and endingOffsets. ``forbidden``: EARLIEST or LATEST, or None."""
+    """The value of startingOffsets or endingOffsets. ``forbidden``: EARLIEST, LATEST or None."""
     text = text.strip()
     position: Position
     if text.lower() in ("earliest", "latest"):
@@ -115,7 +114,7 @@ def parse_offsets(name: str, text: str, *, forbidden: int | None) -> Position:
 
 
 def parse_timestamp(name: str, text: str) -> Position:
-    """Of startingTimestamp and endingTimestamp: ms since the epoch, ISO 8601 with a time zone, or how long ago."""
+    """The value of startingTimestamp or endingTimestamp: ms since the epoch, ISO 8601 with a time zone, or how long ago."""
     text = text.strip()
     if re.fullmatch(r"[0-9]{1,18}", text):
         return Since(int(text))
@@ -134,15 +133,15 @@ def parse_timestamp(name: str, text: str) -> Position:
 
 
 def parse_timestamps(name: str, text: str) -> Position:
-    """Of startingOffsetsByTimestamp and endingOffsetsByTimestamp."""
+    """The value of startingOffsetsByTimestamp or endingOffsetsByTimestamp."""
     return Timestamps(_per_partition(name, text, least=0))
 
 
 def parse_assignment(name: str, text: str) -> tuple[TopicPartition, ...]:
     """``{"orders": [0, 1]}``."""
-    found = _object(name, text, '{"topic": [0, 1]}')
+    assignment = _object(name, text, '{"topic": [0, 1]}')
     pairs: set[TopicPartition] = set()
-    for topic, partitions in found.items():
+    for topic, partitions in assignment.items():
         for partition in partitions if isinstance(partitions, list) else [None]:
             pairs.add((topic, _whole(name, partition, 0, 2**31 - 1, '{"topic": [0, 1]}')))
     if not pairs:
@@ -155,7 +154,7 @@ def _per_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, 
     values: dict[TopicPartition, int] = {}
     for topic, partitions in _object(name, text, example).items():
         if topic.startswith("#"):
-            continue  # a checkpoint's or progress event's offset also holds ids of topics
+            continue  # ids of topics, in an offset that a user has copied from a checkpoint or progress event
         for partition, value in partitions.items() if isinstance(partitions, dict) else [("0", None)]:
             number = _whole(
                 name, int(partition) if re.fullmatch(r"[0-9]{1,9}", partition) else None, 0, 2**31 - 1, example
@@ -166,12 +165,12 @@ def _per_partition(name: str, text: str, *, least: int) -> dict[TopicPartition, 
 
 def _object(name: str, text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise ConfigError(f"{name} must be JSON such as {example}, not {text!r}.")
-    return found
+    return value
 
 
 def _whole(name: str, value: object, least: int, most: int, example: str) -> int:

@@ -1,5 +1,6 @@
-"""How far a stream is behind, from Spark's progress events: what Spark's Kafka connector has in ``sources[].metrics``, which a
-Python data source cannot fill. Pure.
+"""How far a stream is behind, computed from Spark's progress events. Pure.
+
+Spark's Kafka connector reports the same in ``sources[].metrics``, which a Python data source cannot fill.
 """
 
 import json
@@ -15,7 +16,7 @@ from broker.spark.source.offsets import StreamOffset
 
 @attrs.frozen
 class Lag:
-    """Records between where a micro-batch ended and the end of each partition as it was then seen."""
+    """The number of records between the end of a micro-batch and the end of each partition at that time."""
 
     by_partition: Mapping[TopicPartition, int]
 
@@ -37,9 +38,9 @@ class Lag:
 
 
 def lag(progress: Any) -> list[Lag]:
-    """Of each source of a query, in order: of ``query.lastProgress``, or ``event.progress`` of a listener, or its JSON.
+    """The lag of each source, in order. ``progress``: ``query.lastProgress``, a listener's ``event.progress``, or its JSON.
 
-    A source that is no broker's, or has not reported yet, has an empty one.
+    A source of another format, or one that has not reported yet, has an empty lag.
     """
     if isinstance(progress, str):
         progress = json.loads(progress)

@@ -1,7 +1,7 @@
-"""A task's reading: from a ``Slice`` to Arrow record batches of about 1 MB. In a Python worker of an executor, on its thread.
+"""The tasks' side of the sources: from a ``Slice`` to Arrow record batches of about 1 MB, on the thread of a Python worker.
 
-Everything is opened here and closed when the last batch, an error or the end of the task comes, so a task that failed is
-simply run again. Nothing is kept between tasks.
+A task opens its connections here and closes them after the last batch, after an error, or when it ends; nothing is kept between
+tasks. So a task that failed can simply run again.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from broker.client.kafka.fetcher import Fetcher
 from broker.client.kafka.values import READ_COMMITTED, Fetched
 from broker.spark.source.partitions import Slice
 from broker.spark.source.resolve import Loss, name, records
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 
 def read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """The records of one slice, in order. Spark makes a partition of its own, without a value, where there is none to read."""
+    """The records of one slice, in order. If there is nothing to read, Spark passes a partition of its own without a value."""
     if not isinstance(partition, Slice):
         return
-    settle()
-    wanted, settings = partition.range, partition.settings
+    freeze_imports()
+    range_, settings = partition.range, partition.settings
     loss = Loss(settings.fail_on_data_loss)
     with Cluster(settings.client) as cluster:
-        known = cluster.topics([wanted.topic]).get(wanted.topic)
-        if known is None or wanted.partition not in known.partitions:
+        known = cluster.topics([range_.topic]).get(range_.topic)
+        if known is None or range_.partition not in known.partitions:
             loss.report(
-                f"{wanted.topic}-{wanted.partition} was deleted before {records(wanted.start, wanted.end)} were read."
+                f"{range_.topic}-{range_.partition} was deleted before {records(range_.start, range_.end)} were read."
             )
             return
-        if wanted.topic_id and known.topic_id and known.topic_id.hex != wanted.topic_id:
-            loss.report(f"The topic {wanted.topic!r} was deleted and created again before {wanted} was read.")
+        if range_.topic_id and known.topic_id and known.topic_id.hex != range_.topic_id:
+            loss.report(f"The topic {range_.topic!r} was deleted and created again before {range_} was read.")
             return
-        with cluster.fetcher(wanted.topic, wanted.partition, wanted.start, wanted.end) as fetcher:
+        with cluster.fetcher(range_.topic, range_.partition, range_.start, range_.end) as fetcher:
             yield from _records_of(fetcher, partition, cluster, loss)
 
 
 def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> "Iterator[pa.RecordBatch]":
-    wanted = task.range
-    decoder = _decoder(task, wanted.start)
+    range_ = task.range
+    decoder = _decoder(task, range_.start)
     deadline: float | None = None
     while True:
         try:
@@ -67,33 +67,33 @@ def _records_of(fetcher: Fetcher, task: Slice, cluster: Cluster, loss: Loss) -> 
             yield from decoder.batches(fetched.data, fetched.aborted)
             deadline = None
             continue
-        # The end was taken from what the broker said, so what is missing here comes soon, or is lost.
+        # The broker stated the end when the read was planned, so the missing records come soon or are lost.
         now = cluster.clock.monotonic()
         deadline = deadline or now + task.settings.poll_timeout_ms / 1000
         if now >= deadline:
             loss.report(
-                f"{name((wanted.topic, wanted.partition))} ends at {_end(fetched, task)}, before offset {wanted.end} that was"
+                f"{name((range_.topic, range_.partition))} ends at {_end(fetched, task)}, before offset {range_.end} that was"
                 f" there when the read was planned, and nothing came within {task.settings.poll_timeout_ms} ms."
             )
             return
 
 
 def _decoder(task: Slice, start: int) -> "Decoder":
-    # Only tasks need Arrow and numpy: the processes that plan import this module, too, and are quicker without.
+    # Only tasks need Arrow and numpy. The planning processes import this module, too, and start faster without them.
     from broker.client.kafka.columns.columns import Decoder
 
     return Decoder(task.range.topic, task.range.partition, start, task.range.end, columns=task.settings.columns)
 
 
 def _after_gap(error: OffsetOutOfRangeError, position: int, task: Slice, loss: Loss) -> int | None:
-    """Where to go on after records that are gone; None: nothing is left to read."""
+    """The offset at which to continue after deleted records, or None if nothing is left to read."""
     where = name((task.range.topic, task.range.partition))
     if position < error.log_start:
-        gone = min(error.log_start, task.range.end)
+        deleted_to = min(error.log_start, task.range.end)
         loss.report(
-            f"Before they were read, {records(position, gone)} of {where} were deleted: it begins at {error.log_start} now."
+            f"Before they were read, {records(position, deleted_to)} of {where} were deleted: it begins at {error.log_start} now."
         )
-        return gone if gone < task.range.end else None
+        return deleted_to if deleted_to < task.range.end else None
     loss.report(f"{where} ends at {error.end} now, before {records(position, task.range.end)} were read.")
     return None
 

@@ -1,6 +1,8 @@
-"""What the options mean in this cluster now: which partitions, and from which offset to which. On the driver; asks the cluster.
+"""Turns the options into partitions and offsets by asking the cluster. Runs on the driver.
 
-Every function that may find records gone is told by a ``Loss`` what to do then.
+Every function that may find that records were deleted takes a ``Loss``, which decides what to do then.
+
+Tests: tests/spark/source/test_batch_source.py, tests/spark/source/test_stream_source.py.
 """
 
 import logging
@@ -17,7 +19,7 @@ from broker.spark.source.offsets import StreamOffset
 from broker.spark.source.options import SourceOptions, Subscription
 from broker.spark.source.positions import Back, Edge, Offsets, Position, Since, Timestamps
 
-# Not for a pattern: brokers keep their own notes in them.
+# Brokers keep their own state in these topics, so a pattern does not match them.
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 _log = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Loss:
-    """What to do about records that are gone: fail, or say so and go on."""
+    """What to do about deleted records: fail, or log a warning and continue."""
 
     fails: bool
 
@@ -40,17 +42,17 @@ def name(where: TopicPartition) -> str:
 
 
 def records(start: int, end: int) -> str:
-    """In words; ``end`` is exclusive."""
+    """The records in words; ``end`` is exclusive."""
     return f"record {start}" if end == start + 1 else f"records {start} to {end - 1}"
 
 
-class Found:
-    """Partitions that the query reads, as they are now."""
+class Discovered:
+    """The topics and partitions that the query reads, as they exist now."""
 
     def __init__(self, topics: Iterable[TopicMetadata], chosen: Iterable[TopicPartition] | None = None) -> None:
         self.topics = {topic.name: topic for topic in topics}
-        there = [(topic.name, partition) for topic in self.topics.values() for partition in topic.partitions]
-        self.partitions = sorted(there if chosen is None else set(there) & set(chosen))
+        existing = [(topic.name, partition) for topic in self.topics.values() for partition in topic.partitions]
+        self.partitions = sorted(existing if chosen is None else set(existing) & set(chosen))
 
     def topic_id(self, topic: str) -> str | None:
         known = self.topics.get(topic)
@@ -61,20 +63,20 @@ class Found:
         return StreamOffset(dict(at), {topic: id_ for topic, id_ in ids.items() if id_})
 
 
-def discover(cluster: Cluster, subscription: Subscription) -> Found:
-    """What of the subscription exists. What is missing is left out: see ``require_all``."""
+def discover(cluster: Cluster, subscription: Subscription) -> Discovered:
+    """The topics and partitions of the subscription that exist. ``require_all`` raises for the missing ones."""
     if subscription.pattern is not None:
         matches = re.compile(subscription.pattern).fullmatch
         every = cluster.topics(None).values()
-        return Found(topic for topic in every if matches(topic.name) and topic.name not in _INTERNAL_TOPICS)
+        return Discovered(topic for topic in every if matches(topic.name) and topic.name not in _INTERNAL_TOPICS)
     if subscription.assigned is not None:
-        return Found(cluster.topics({topic for topic, _ in subscription.assigned}).values(), subscription.assigned)
+        return Discovered(cluster.topics({topic for topic, _ in subscription.assigned}).values(), subscription.assigned)
     assert subscription.topics is not None
-    return Found(cluster.topics(subscription.topics).values())
+    return Discovered(cluster.topics(subscription.topics).values())
 
 
-def require_all(found: Found, options: SourceOptions) -> None:
-    """ConfigError for a topic or partition that is asked for by name and does not exist."""
+def require_all(found: Discovered, options: SourceOptions) -> None:
+    """Raise ConfigError for a topic or partition that the options name and that does not exist."""
     subscription = options.subscription
     servers = ", ".join(f"{host}:{port}" for host, port in options.client.bootstrap)
     for topic in subscription.topics or ():
@@ -87,7 +89,7 @@ def require_all(found: Found, options: SourceOptions) -> None:
 
 
 class Ends:
-    """First and next offsets of partitions, asked for when needed and then kept. LATEST honours the isolation level."""
+    """First and next offsets of partitions, requested when needed and then kept. LATEST depends on the isolation level."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Ends:
         partitions: Iterable[TopicPartition],
         latest: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """``latest``: instead of asking."""
+        """``latest``: the next offsets, if they are known already."""
         self._cluster, self._partitions = cluster, list(partitions)
         self._known: dict[int, Mapping[TopicPartition, int]] = {} if latest is None else {LATEST: latest}
 
@@ -108,21 +110,21 @@ class Ends:
         return ask(self._cluster, times)
 
 
-def ask(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    return cluster.offsets(wanted, isolation=cluster.config.isolation_level) if wanted else {}
+def ask(cluster: Cluster, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    return cluster.offsets(times, isolation=cluster.config.isolation_level) if times else {}
 
 
-def known_offsets(cluster: Cluster, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """For EARLIEST and LATEST, which every partition has."""
-    return {where: offset for where, offset in ask(cluster, wanted).items() if offset is not None}
+def known_offsets(cluster: Cluster, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The offsets at EARLIEST and LATEST, which every partition has."""
+    return {where: offset for where, offset in ask(cluster, times).items() if offset is not None}
 
 
 def first_offsets(
     ends: Ends, partitions: list[TopicPartition], options: SourceOptions, now_ms: int
 ) -> dict[TopicPartition, int]:
-    """Where a new query begins in each of ``partitions``."""
+    """The offset at which a new query begins in each of ``partitions``."""
 
-    def none_that_late(where: TopicPartition, time_ms: int) -> int:
+    def when_too_late(where: TopicPartition, time_ms: int) -> int:
         if options.late_start != LATEST:
             raise ConfigError(
                 f"{name(where)} has no record from time {time_ms} on: choose an earlier start, or set "
@@ -130,14 +132,14 @@ def first_offsets(
             )
         return ends.at(LATEST)[where]
 
-    at = _offsets(ends, partitions, options.start, "startingOffsets", now_ms, none_that_late)
+    at = _offsets(ends, partitions, options.start, "startingOffsets", now_ms, when_too_late)
     return _within(ends, at, options.start, "startingOffsets", Loss(options.fail_on_data_loss))
 
 
 def last_offsets(
     ends: Ends, partitions: list[TopicPartition], options: SourceOptions, now_ms: int
 ) -> dict[TopicPartition, int]:
-    """Where a batch read ends in each (exclusive)."""
+    """The offset at which a batch read ends in each of ``partitions`` (exclusive)."""
     at = _offsets(ends, partitions, options.end, "endingOffsets", now_ms, lambda where, _: ends.at(LATEST)[where])
     return _within(ends, at, options.end, "endingOffsets", Loss(options.fail_on_data_loss))
 
@@ -148,7 +150,7 @@ def _offsets(
     position: Position,
     option: str,
     now_ms: int,
-    none_that_late: Callable[[TopicPartition, int], int],
+    when_too_late: Callable[[TopicPartition, int], int],
 ) -> dict[TopicPartition, int]:
     if isinstance(position, Edge):
         return {where: ends.at(position.at)[where] for where in partitions}
@@ -164,24 +166,26 @@ def _offsets(
     else:
         time_ms = position.timestamp_ms if isinstance(position, Since) else max(0, now_ms - position.milliseconds)
         times = dict.fromkeys(partitions, time_ms)
-    found = ends.by_time(times)
-    return {where: none_that_late(where, times[where]) if offset is None else offset for where, offset in found.items()}
+    offsets = ends.by_time(times)
+    return {
+        where: when_too_late(where, times[where]) if offset is None else offset for where, offset in offsets.items()
+    }
 
 
 def _must_match(option: str, given: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> None:
-    missing, strange = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
+    missing, unknown = sorted(set(partitions) - set(given)), sorted(set(given) - set(partitions))
     if missing:
         raise ConfigError(
             f"{option} must name every partition that is read (-2 is earliest, -1 latest), and lacks {name(missing[0])}."
         )
-    if strange:
-        raise ConfigError(f"{option} names {name(strange[0])}, which is not there or not read.")
+    if unknown:
+        raise ConfigError(f"{option} names {name(unknown[0])}, which is not there or not read.")
 
 
 def _within(
     ends: Ends, at: dict[TopicPartition, int], position: Position, option: str, loss: Loss
 ) -> dict[TopicPartition, int]:
-    """Offsets that a user wrote must exist."""
+    """Report offsets that a user has given and that do not exist, and move them to the nearest that do."""
     if not isinstance(position, Offsets):
         return at
     for where, offset in at.items():

@@ -1,9 +1,10 @@
-"""The stream source. One ``StreamReader`` lives in a Python process beside the driver for as long as the query runs: it decides
-how far each micro-batch goes, plans its tasks and keeps its connections. The tasks work on copies of it made before all that, so
-they use nothing but what is in their ``Slice``.
+"""The stream source. One ``StreamReader`` runs in a Python process beside the driver for as long as the query runs.
 
-What is a batch is decided in ``latestOffset`` alone: partitions, topic ids and, of the first one, its beginning are in the offset
-that Spark keeps. ``partitions`` plans the same from it after a restart.
+It decides where each micro-batch ends, plans the tasks and keeps the connections. The tasks have copies of it that were made
+before that, so they use nothing but their ``Slice``.
+
+Only ``latestOffset`` decides what a batch contains: partitions, topic ids and, for the first batch, its beginning are in the
+offset that Spark keeps. After a restart ``partitions`` plans the same batch from that offset.
 """
 
 import logging
@@ -31,7 +32,7 @@ from broker.spark.source.batch_source import settings_of
 from broker.spark.source.offsets import StreamOffset
 from broker.spark.source.options import SourceOptions
 from broker.spark.source.partitions import OffsetRange, Slice, cut
-from broker.spark.source.resolve import Found, Loss
+from broker.spark.source.resolve import Discovered, Loss
 from broker.spark.source.sizes import RecordSizes
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._loss = Loss(options.fail_on_data_loss)
         self._opened: Cluster | None = None
         self._sizes = RecordSizes()
-        self._newest: StreamOffset | None = None  # as last seen, without limits
-        self._pinned: StreamOffset | None = None  # where the trigger availableNow ends
+        self._newest: StreamOffset | None = None  # the newest offsets at the last look, without limits
+        self._pinned: StreamOffset | None = None  # the end of the query, with the trigger availableNow
         self._last_batch_s: float | None = None
-        self._committed: dict[str, Any] | None = None  # to the group
+        self._committed: dict[str, Any] | None = None  # the last commit to the group
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": None}
@@ -61,11 +62,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = Cluster(self._options.client)
         return self._opened
 
-    # What Spark asks --------------------------------------------------------------------------------------------------
+    # Spark's calls ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         found = self._discover(required=True)
-        # With the trigger availableNow, what has come since it was prepared does not exist.
+        # With the trigger availableNow, records that have arrived since it was prepared do not count.
         latest = self._pinned.at if self._pinned else None
         partitions = [where for where in found.partitions if latest is None or where in latest]
         ends = resolve.Ends(self._cluster, partitions, latest)
@@ -76,34 +77,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return attrs.evolve(found.offset(first), first=first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Says only whether there are limits: Spark can express one at a time, ``latestOffset`` goes by the options."""
-        wanted = self._options.limits
-        if wanted.max_offsets is not None:
-            return ReadMaxRows(wanted.max_offsets)
-        if wanted.max_bytes is not None:
-            return ReadMaxBytes(wanted.max_bytes)
-        if wanted.min_offsets is not None:
-            return ReadMinRows(wanted.min_offsets)
+        """Only tells whether there are limits: Spark can express one at a time. ``latestOffset`` uses the options."""
+        given = self._options.limits
+        if given.max_offsets is not None:
+            return ReadMaxRows(given.max_offsets)
+        if given.max_bytes is not None:
+            return ReadMaxBytes(given.max_bytes)
+        if given.min_offsets is not None:
+            return ReadMinRows(given.min_offsets)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         found = self._discover(required=False)
-        self._pinned = found.offset(self._newest_of(found))
+        self._pinned = found.offset(self._latest_offsets(found))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        newest = self._newest = self._pinned or self._look()
+        newest = self._newest = self._pinned or self._look_up_newest()
         come_to = StreamOffset.from_json(start)
-        begun = self._there(_going_on(come_to, newest, self._loss.report), newest)
+        begun = self._clamp_to_existing(_resume_offsets(come_to, newest, self._loss.report), newest)
         lags = {where: newest.at[where] - offset for where, offset in begun.items()}
-        # What comes before `start` is done. Spark says so itself with the next batch, so of the last one it never does.
+        # Everything before `start` is done. Spark itself reports that only with the next batch, so never for the last one.
         self.commit(start)
-        # Spark asks for all there is, whatever the options say, where the trigger is to come only once.
+        # For a trigger that fires only once Spark asks for all records, whatever the options say.
         taken = lags if isinstance(limit, ReadAllAvailable) else self._limited(begun, lags)
         if any(taken.values()):
             self._last_batch_s = self._cluster.clock.monotonic()
         at = {where: offset + taken.get(where, 0) for where, offset in begun.items()}
         if at == come_to.at and newest.topic_ids == come_to.topic_ids:
-            return start  # as it is: by that Spark knows that nothing is new
+            return start  # the same object: this tells Spark that nothing is new
         return StreamOffset(at, newest.topic_ids, begun if come_to.is_initial else None).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -115,8 +116,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = StreamOffset.from_json(end)
         begun = until.first
         if begun is None:
-            # What was lost has been reported when `end` was decided on.
-            begun = _going_on(StreamOffset.from_json(start), until, report=lambda _: None)
+            # Lost records were reported when `latestOffset` decided on `end`.
+            begun = _resume_offsets(StreamOffset.from_json(start), until, report=lambda _: None)
         ranges = [
             OffsetRange(*where, begun.get(where, 0), offset, until.topic_ids.get(where[0]))
             for where, offset in until.at.items()
@@ -128,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """To the group, if one is wanted. Spark goes by its own checkpoint, so a failure is no reason to stop."""
+        """Commit to the group, if one is set. Spark uses its own checkpoint, so a failure does not stop the query."""
         group = self._options.commit_group
         if group is None or end == self._committed:
             return
@@ -143,50 +144,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if opened is not None:
             opened.close()
 
-    # How it is found out -----------------------------------------------------------------------------------------------
+    # Asking the cluster -----------------------------------------------------------------------------------------------
 
-    def _discover(self, *, required: bool) -> Found:
+    def _discover(self, *, required: bool) -> Discovered:
         found = resolve.discover(self._cluster, self._options.subscription)
         if required:
             resolve.require_all(found, self._options)
         return found
 
-    def _newest_of(self, found: Found) -> dict[TopicPartition, int]:
+    def _latest_offsets(self, found: Discovered) -> dict[TopicPartition, int]:
         return resolve.known_offsets(self._cluster, dict.fromkeys(found.partitions, LATEST))
 
-    def _look(self) -> StreamOffset:
+    def _look_up_newest(self) -> StreamOffset:
         found = self._discover(required=False)
-        return found.offset(self._newest_of(found))
+        return found.offset(self._latest_offsets(found))
 
-    def _there(self, begun: dict[TopicPartition, int], newest: StreamOffset) -> dict[TopicPartition, int]:
-        """``begun`` without what retention has deleted; reports it."""
+    def _clamp_to_existing(self, begun: dict[TopicPartition, int], newest: StreamOffset) -> dict[TopicPartition, int]:
+        """``begun`` without records that retention has deleted, which are reported."""
         first = resolve.known_offsets(self._cluster, dict.fromkeys(begun, EARLIEST))
         for where, offset in first.items():
             if begun[where] < offset:
-                gone = resolve.records(begun[where], offset)
-                self._loss.report(f"Before they were read, {gone} of {resolve.name(where)} were deleted.")
+                deleted = resolve.records(begun[where], offset)
+                self._loss.report(f"Before they were read, {deleted} of {resolve.name(where)} were deleted.")
         return {where: min(max(offset, first[where]), newest.at[where]) for where, offset in begun.items()}
 
     def _limited(
         self, begun: Mapping[TopicPartition, int], lags: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, int]:
-        """How many records of each partition the batch takes, by the options."""
-        wanted, taken = self._options.limits, lags
-        # The trigger availableNow ends with the first batch that brings nothing, so it is not to wait.
-        if wanted.min_offsets is not None and self._pinned is None and self._last_batch_s is not None:
+        """The number of records that the batch reads of each partition, by the options."""
+        given, taken = self._options.limits, lags
+        # The trigger availableNow ends with the first empty batch, so it must not wait.
+        if given.min_offsets is not None and self._pinned is None and self._last_batch_s is not None:
             waited_ms = (self._cluster.clock.monotonic() - self._last_batch_s) * 1000
-            if limits.must_wait(lags, wanted.min_offsets, waited_ms, wanted.max_delay_ms):
+            if limits.must_wait(lags, given.min_offsets, waited_ms, given.max_delay_ms):
                 return {}
-        if wanted.max_offsets is not None:
-            taken = limits.share_records(taken, wanted.max_offsets)
-        if wanted.max_bytes is not None:
+        if given.max_offsets is not None:
+            taken = limits.share_records(taken, given.max_offsets)
+        if given.max_bytes is not None:
             means = self._sizes.means(self._cluster, {where: begun[where] for where, lag in taken.items() if lag > 0})
-            taken = limits.share_bytes(taken, means, wanted.max_bytes)
+            taken = limits.share_bytes(taken, means, given.max_bytes)
         return taken
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Of options that cannot be: says so to whatever Spark asks first, which depends on the trigger and the checkpoint."""
+    """A reader for invalid options: it raises their error at Spark's first call, which depends on trigger and checkpoint."""
 
     def __init__(self, error: ConfigError) -> None:
         self._error = error
@@ -210,11 +211,14 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
 
-def _going_on(begun: StreamOffset, until: StreamOffset, report: Callable[[str], None]) -> dict[TopicPartition, int]:
-    """Where to go on in each partition of ``until``, coming from ``begun``. Reports what was lost between the two.
+def _resume_offsets(
+    begun: StreamOffset, until: StreamOffset, report: Callable[[str], None]
+) -> dict[TopicPartition, int]:
+    """The offset at which to continue, from ``begun``, in each partition of ``until``. Reports records lost between the two.
 
-    What is not in ``begun`` is new and read from its beginning; so is a partition of a topic that was made again. One that ends
-    before where the query has come to was made again too, or else, if the ids say it is the same, lost its end.
+    A partition that is not in ``begun`` is new and read from its beginning, and so is one of a topic that was created again. A
+    partition that ends before the query's position also was created again or, if the ids say that it is the same, lost its
+    end.
     """
     for where in sorted(begun.at.keys() - until.at.keys()):
         report(

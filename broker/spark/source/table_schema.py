@@ -1,5 +1,6 @@
-"""The columns that a query sees: names and types of Spark's Kafka connector. Spark's types only; the same in Arrow is in
-``broker.client.kafka.columns.columns``.
+"""The columns that a query sees, with the names and types of Spark's Kafka connector.
+
+These are Spark's types; ``broker.client.kafka.columns.columns`` has the same columns in Arrow's.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema that a user gave, who may leave out some; ConfigError if it is another topic's idea of itself."""
+    """The columns of a schema that a user has given, which may lack some. Raises ConfigError for any other column or type."""
     for field in schema.fields:
         if TYPES.get(field.name) != field.dataType or not field.nullable:
             known = ", ".join(f"{name} {type_.simpleString()}" for name, type_ in TYPES.items())

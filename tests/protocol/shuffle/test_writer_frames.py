@@ -155,7 +155,7 @@ CONVERSATION = [
 
 
 def test_the_conversation_in_the_documentation_is_the_one_on_the_wire() -> None:
-    listing = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("A whole conversation")[1].split("```")[1]
+    listing = (ROOT / "docs" / "PROTOCOLS.md").read_text().split("An example of a conversation")[1].split("```")[1]
     told = re.split("[<>]", re.sub(r"#.*|\s", "", listing))[1:]
     assert [frame.hex() for frame in CONVERSATION] == told
 

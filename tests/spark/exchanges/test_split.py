@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.spark.exchanges.reduce_task import gathered
+from broker.spark.exchanges.reduce_task import merge_small
 from broker.spark.exchanges.split import BLOCK_BYTES, Codec, Splitter
 
 VALUES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
@@ -95,7 +95,7 @@ def test_small_batches_are_read_as_megabytes(sizes: list[int]) -> None:
         for number, size in enumerate(sizes):
             yield pa.record_batch({"n": [number], "size": [size]}), size
 
-    out = [batch.to_pydict() for batch in gathered(source())]
+    out = [batch.to_pydict() for batch in merge_small(source())]
     assert sorted(range(len(sizes))) == sorted(number for batch in out for number in batch["n"])
     small = [sum(batch["size"]) for batch in out if max(batch["size"]) < BLOCK_BYTES // 2]
     assert all(BLOCK_BYTES <= size < 2 * BLOCK_BYTES for size in small[:-1])

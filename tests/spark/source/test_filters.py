@@ -52,7 +52,7 @@ def test_what_is_left_and_what_spark_still_filters_are_together_the_filters(filt
     for partition in range(4):
         for offset in range(14):
             left = (
-                narrowing.wants("t", partition)
+                narrowing.keeps("t", partition)
                 and narrowing.start <= offset
                 and (narrowing.end is None or offset < narrowing.end)
                 and all(holds(one, partition, offset) for one in rest)
@@ -85,4 +85,4 @@ def test_each_filter(one: Filter, narrowing: Narrowing, left_to_spark: bool) -> 
 
 def test_filters_that_exclude_each_other_leave_no_partition() -> None:
     narrowing, _ = narrow([EqualTo(("partition",), 0), EqualTo(("partition",), 1)])
-    assert not any(narrowing.wants("t", partition) for partition in range(3))
+    assert not any(narrowing.keeps("t", partition) for partition in range(3))
