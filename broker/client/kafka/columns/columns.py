@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.client.kafka.columns.batch_groups import CREATE_TIME, AbortedTransactions, BatchGroup
 from broker.client.kafka.columns.record_fields import Headers, Slices, read_fields, read_headers
 from broker.client.kafka.columns.record_walk import SMALLEST_RECORD, RecordFinder, Section, pieces
 from broker.client.kafka.columns.varints import I64, Varints
@@ -24,20 +25,16 @@ from broker.client.kafka.errors import CorruptRecordError
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
-    CONTROL,
     HEADER,
     HEADER_SIZE,
-    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
     SMALLEST_BATCH_LENGTH,
-    TRANSACTIONAL,
     BatchHeader,
     check_crc,
     read_header,
 )
 from protocol.kafka.records.compression import decompress
-from protocol.kafka.records.markers import read_marker
 from protocol.kafka.records.records import MAX_RECORDS_SIZE
 from protocol.wire import BytesLike
 
@@ -54,7 +51,6 @@ _TYPES = {
     # "element" is Spark's name for the item.
     "headers": pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
-_CREATE_TIME, _LOG_APPEND_TIME = np.int32(0), np.int32(1)
 
 _LAST_OFFSET = (1 << 63) - 2  # so that the next one is still an offset
 _LARGEST_MS = ((1 << 63) - 1) // 1000
@@ -121,13 +117,13 @@ class Decoder:
         """
         position = self.next_offset
         try:
-            yield from self._batches(memoryview(data), _Aborted(aborted or ()))
+            yield from self._batches(memoryview(data), AbortedTransactions(aborted or ()))
         except ProtocolError as error:
             where = f"{self.topic}-{self.partition}, in what was fetched from offset {position} on"
             raise CorruptRecordError(f"{where}: {error}.") from None
 
-    def _batches(self, view: memoryview, aborted: "_Aborted") -> Iterator[pa.RecordBatch]:
-        group = _Group(view)
+    def _batches(self, view: memoryview, aborted: AbortedTransactions) -> Iterator[pa.RecordBatch]:
+        group = BatchGroup(view)
         first = self.next_offset
         pos, size = 0, len(view)
         while size - pos >= HEADER_SIZE and not self.done:
@@ -147,7 +143,7 @@ class Decoder:
                         length = section.end - section.start
                         if group.size and group.size + length > self._max_batch_bytes:
                             yield from self._columns_of(group, first)
-                            group = _Group(view)
+                            group = BatchGroup(view)
                         group.add(header, section, data)
                 self.next_offset = next_offset if self.end is None or next_offset < self.end else self.end
             pos = after
@@ -183,7 +179,7 @@ class Decoder:
         whole = memoryview(data)
         return [(Section(0, part.end - part.start, part.records), whole[part.start : part.end]) for part in parts]
 
-    def _columns_of(self, group: "_Group", first: int) -> list[pa.RecordBatch]:
+    def _columns_of(self, group: BatchGroup, first: int) -> list[pa.RecordBatch]:
         data, sections = group.joined()
         varints = Varints(data)
         bounds = self._finder.spans(data, varints, sections)
@@ -252,104 +248,6 @@ class Decoder:
         return lists if rows is None else lists.take(pa.array(rows))
 
 
-class _Aborted:
-    """Which batches belong to aborted transactions, found as Kafka's consumer finds them.
-
-    They are a producer's batches from the first offset of its aborted transaction up to its abort marker.
-    """
-
-    def __init__(self, transactions: Sequence[tuple[int, int]]) -> None:
-        self._latest_first = sorted(transactions, key=lambda transaction: -transaction[1])
-        self._producers: set[int] = set()
-
-    def leaves_out(self, header: BatchHeader, view: memoryview, pos: int) -> bool:
-        """Must be called for every batch in turn. Control batches are always left out."""
-        waiting = self._latest_first
-        while waiting and waiting[-1][1] <= header.last_offset:
-            self._producers.add(waiting.pop()[0])
-        if not header.attributes & (TRANSACTIONAL | CONTROL):
-            return False
-        if header.attributes & CONTROL:
-            if header.producer_id in self._producers:
-                marker = read_marker(view[pos : pos + header.size])
-                if marker is not None and not marker.commit:
-                    self._producers.discard(header.producer_id)
-            return True
-        return header.producer_id in self._producers
-
-
-class _Group:
-    """Sections of consecutive batches that become one Arrow record batch."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-        self._headers: list[BatchHeader] = []
-        self._sections: list[Section] = []
-        self._datas: list[BytesLike | None] = []
-        self.size = 0
-
-    def add(self, header: BatchHeader, section: Section, data: BytesLike | None) -> None:
-        """``data`` None: the section lies in the fetched bytes."""
-        self._headers.append(header)
-        self._sections.append(section)
-        self._datas.append(data)
-        self.size += section.end - section.start
-
-    def joined(self) -> tuple[BytesLike, list[Section]]:
-        """All sections in one buffer: the fetched bytes in place, or copies one behind the other."""
-        sections, datas = self._sections, self._datas
-        if all(data is None for data in datas):
-            start = sections[0].start
-            return self._view[start : sections[-1].end], [Section(s - start, e - start, n) for s, e, n in sections]
-        if len(datas) == 1 and datas[0] is not None:
-            return datas[0], sections
-        moved: list[Section] = []
-        parts: list[BytesLike] = []
-        end = 0
-        for section, data in zip(sections, datas, strict=True):
-            start, end = end, end + section.end - section.start
-            moved.append(Section(start, end, section.records))
-            parts.append((self._view if data is None else memoryview(data))[section.start : section.end])
-        return b"".join(parts), moved
-
-    def columns(self) -> "_BatchColumns":
-        by_field: Any = zip(*self._headers, strict=True)
-        return _BatchColumns(BatchHeader(*by_field), [section.records for section in self._sections])
-
-
-class _BatchColumns:
-    """The values from the headers of a group's batches, repeated for every record. ``fields``: each holds that of all batches."""
-
-    def __init__(self, fields: Any, records: list[int]) -> None:
-        self._fields = fields
-        self._records = np.array(records, np.int64)
-        self._has_append_time = any(attributes & LOG_APPEND_TIME for attributes in fields.attributes)
-        self.lowest: int = fields.base_offset[0]
-        self.highest: int = fields.base_offset[-1] + fields.last_offset_delta[-1]
-
-    def offsets(self, deltas: I64) -> I64:
-        if int(deltas.min()) < 0 or (deltas > self._each(self._fields.last_offset_delta)).any():
-            raise ProtocolError("a record whose offset is not within its batch's")
-        return self._each(self._fields.base_offset) + deltas
-
-    def timestamps(self, deltas: I64) -> I64:
-        """The times in ms."""
-        times = self._each(self._fields.base_timestamp) + deltas
-        types = self.timestamp_types()
-        return (
-            times if types is None else np.where(types == _CREATE_TIME, times, self._each(self._fields.max_timestamp))
-        )
-
-    def timestamp_types(self) -> npt.NDArray[np.int32] | None:
-        """None if every record has its time of creation."""
-        if not self._has_append_time:
-            return None
-        return np.where(self._each(self._fields.attributes) & LOG_APPEND_TIME, _LOG_APPEND_TIME, _CREATE_TIME)
-
-    def _each(self, of_batches: Sequence[int]) -> I64:
-        return np.repeat(np.array(of_batches, np.int64), self._records)
-
-
 @attrs.define(eq=False)
 class _Constants:
     """Columns with the same value for every record, created once and sliced."""
@@ -378,7 +276,7 @@ class _Constants:
             self._columns = {
                 "topic": pa.repeat(pa.scalar(self._topic, pa.string()), length),
                 "partition": pa.array(np.full(length, self._partition, np.int32)),
-                "create_time": pa.array(np.full(length, _CREATE_TIME, np.int32)),
+                "create_time": pa.array(np.full(length, CREATE_TIME, np.int32)),
                 "even": pa.array(np.arange(0, 2 * length, 2, dtype=np.int32)),
             }
         return self._columns[name].slice(0, count)
