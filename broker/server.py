@@ -5,7 +5,7 @@ This is the one place that knows all services. A ``BrokerServer`` belongs to the
 
 import base64
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import attrs
@@ -16,7 +16,7 @@ from broker.errors import BrokerError, ConfigError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
-from broker.network.part import ServicePart, Surroundings
+from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
@@ -189,18 +189,18 @@ class BrokerServer:
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
         self._open_services(logs, self._catalogue)
-        self._spawn_threads(logs)
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
 
     def _open_services(self, logs: LogManager, catalogue: Catalogue) -> None:
+        """First the services that are always open, with the storage's threads between theirs; then the others."""
         cluster_id = self._cluster_id(catalogue)
-        listeners = self._all_listeners()
-        addresses = {listener.name: self.sockets.address(listener.name) for listener in listeners}
         sources = self._sources()
         wished_files = sum(source.open_files for source in sources.values())
-        for scheme, source in sources.items():
+        listeners = self._all_listeners()
+
+        def open_service(scheme: str) -> Sequence[PartThread]:
             surroundings = Surroundings(
                 config=self.config,
                 runtime=self.runtime,
@@ -208,16 +208,15 @@ class BrokerServer:
                 catalogue=catalogue,
                 cluster_id=cluster_id,
                 listeners=listeners,
-                addresses=addresses,
-                open_files=self._descriptors.spill_files * source.open_files // max(wished_files, 1),
+                addresses={listener.name: self.sockets.address(listener.name) for listener in listeners},
+                open_files=self._descriptors.spill_files * sources[scheme].open_files // max(wished_files, 1),
             )
-            part: ServicePart = importlib.import_module(source.module).assemble(surroundings, logs)
+            part: ServicePart = importlib.import_module(sources[scheme].module).assemble(surroundings, logs)
             self._parts[scheme] = part
             part.open()
+            return part.threads()
 
-    def _spawn_threads(self, logs: LogManager) -> None:
-        """Those for which others wait come first, so that they are stopped last."""
-        threads = [thread for part in self._parts.values() for thread in part.threads()]
+        threads = [thread for scheme in sources if sources[scheme].always for thread in open_service(scheme)]
         self._spawn("flusher", logs.flusher)
         for thread in threads:
             if thread.waited_for:
@@ -226,6 +225,10 @@ class BrokerServer:
         for thread in threads:
             if not thread.waited_for:
                 self._spawn(thread.name, thread.body)
+        for scheme in sources:
+            if not sources[scheme].always:
+                for thread in open_service(scheme):
+                    self._spawn(thread.name, thread.body)
 
     def _release(self, deadline: float | None = None) -> None:
         """Let go of everything that was taken, in the reverse order; by ``deadline``, a time of the clock, if there is one."""

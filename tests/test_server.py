@@ -149,7 +149,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     assembly = ModuleType("noted_assembly")
     vars(assembly)["assemble"] = assemble
     monkeypatch.setitem(sys.modules, "noted_assembly", assembly)
-    monkeypatch.setitem(module._SERVICES, "http", module._Source("noted_assembly", open_files=10))
+    monkeypatch.setitem(module._SERVICES, "http", module._Source("noted_assembly", always=True, open_files=10))
     return parts
 
 

@@ -44,8 +44,8 @@ class PartThread:
 
     name: str
     body: Body
-    # Other threads wait for what this one does: it starts before the housekeeper and the threads for which nobody waits, and
-    # stops after them.
+    # Other threads wait for what this one does. Of a service that is open in every broker, such a thread starts before the
+    # housekeeper and the threads for which nobody waits, and stops after them.
     waited_for: bool = False
 
 
