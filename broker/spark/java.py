@@ -78,5 +78,5 @@ def _release(home: str) -> str:
 
 def _version(release: str) -> int:
     """17 for 17.0.15. A runtime without a version counts as new enough: only Java 8 and older may have no such file."""
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', release, re.M)
-    return int(found[1]) if found else OLDEST
+    version = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', release, re.M)
+    return int(version[1]) if version else OLDEST

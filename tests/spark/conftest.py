@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """local[2,3]: two tasks at a time, and three tries for each. Nothing of it is left on the disk."""
+    """local[2,3]: two tasks at a time, and three tries for each. It leaves nothing on the disk."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'reactor-broker[spark]'")
     from broker.errors import ConfigError
     from broker.spark import java

@@ -1,4 +1,4 @@
-"""How Spark comes to know the format, and that it costs nobody else anything."""
+"""How Spark finds the format, and that it costs other formats nothing."""
 
 import subprocess
 import sys

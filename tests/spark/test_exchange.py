@@ -1,4 +1,4 @@
-"""An exchange is a repartition: the same rows in the same partitions, and what is written stays until it is released."""
+"""An exchange is a repartition: the same rows in the same partitions, and the data stays until it is released."""
 
 import datetime
 import decimal
@@ -553,7 +553,7 @@ def test_no_room_in_the_quota(spark: "SparkSession") -> None:
 
 
 def test_no_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_map, "_NO_ROOM_S", 1.0)
+    monkeypatch.setattr(exchange_map, "_FULL_BROKER_TIMEOUT_S", 1.0)
     with Broker(shuffle_disk_bytes=0, shuffle_memory_bytes=1024 * 1024) as broker:
         task = MapTask(spec_of(broker.shuffle_address), SCHEMA)
         text = pa.array(["x" * 100_000] * 200)

@@ -1,4 +1,4 @@
-"""On a cluster, where driver, executors and broker share nothing: an executor that is killed takes nothing finished along."""
+"""On a cluster, where driver, executors and broker share nothing: a killed executor does not lose finished work."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """A real streaming query killed with -9 at every step of a batch, and the broker with it: each record is there exactly once.
 
 The suite kills it three times; ``ALL_KILLS=1`` (``make kill-sink``) at every point there is, each once with the broker.
-The same commit, without Spark and far more often: ``test_sink_commit.py``.
+The same commit without Spark, far more often: tests/spark/sink/test_commit.py.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a task does first, in a real Python worker, and that it does it nowhere else."""
+"""The first step of a task, in a real Python worker and nowhere else."""
 
 import gc
 from collections.abc import Iterator

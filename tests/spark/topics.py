@@ -1,4 +1,4 @@
-"""Topics for tests, made and filled by a client that is not ours."""
+"""Topics for tests, created and filled by another client."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ class Topics:
         self._admin = AdminClient(self._settings)
 
     def make(self, partitions: int = 2, name: str | None = None) -> str:
-        """A topic of this name, or of one that no other test has."""
+        """A topic of this name, or of a name that no other test uses."""
         name = name or f"made-{next(_names)}"
         # Records here are of 1970, and the broker looks every five minutes for what is too old.
         self._done(self._admin.create_topics([NewTopic(name, partitions, config={"retention.ms": "-1"})]))

@@ -249,9 +249,9 @@ def release_losers(plan: ExchangePlan) -> None:
     winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
     for address in spec.brokers:
         with suppress(ShuffleError), ShuffleAdmin(address) as admin:
-            for found in admin.partitions(spec.prefix):
-                if found.partition not in winners:
-                    admin.release(found.partition)
+            for info in admin.partitions(spec.prefix):
+                if info.partition not in winners:
+                    admin.release(info.partition)
 
 
 def in_cloned_session(df: "AnyDataFrame", settings: Mapping[str, str]) -> DataFrame:

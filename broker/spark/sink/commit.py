@@ -179,8 +179,8 @@ def abort_leftovers(cluster: Cluster, prefix: str, is_mine: Callable[[str], bool
     """Abort the open transactions whose ids begin with ``prefix`` and satisfy ``is_mine``, except ``members``."""
     current = {(member.transactional_id, member.producer_id) for member in members}
     try:
-        for found in cluster.list_transactions(prefix):
-            if is_mine(found.transactional_id) and (found.transactional_id, found.producer_id) not in current:
-                cluster.abort_transaction(found.transactional_id)
+        for opened in cluster.list_transactions(prefix):
+            if is_mine(opened.transactional_id) and (opened.transactional_id, opened.producer_id) not in current:
+                cluster.abort_transaction(opened.transactional_id)
     except UnsupportedVersionError:
         pass  # before Kafka 3.0: they time out

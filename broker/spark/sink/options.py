@@ -121,8 +121,8 @@ class SinkColumns:
                 )
             where[name] = index
         if "value" not in where:
-            found = ", ".join(schema.fieldNames()) or "none"
-            raise ConfigError(f"There must be a column 'value' to write; the columns are: {found}.")
+            names = ", ".join(schema.fieldNames()) or "none"
+            raise ConfigError(f"There must be a column 'value' to write; the columns are: {names}.")
         if topic is not None:
             where.pop("topic", None)
         elif "topic" not in where:

@@ -58,19 +58,19 @@ class NarrowingReader(BatchReader):
 
 def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list[OffsetRange]:
     """The offsets to read of each partition. Raises ConfigError, DataLossError."""
-    found = resolve.discover(cluster, options.subscription)
-    resolve.require_all(found, options)
-    ends = resolve.Ends(cluster, found.partitions)
+    discovered = resolve.discover(cluster, options.subscription)
+    resolve.require_all(discovered, options)
+    ends = resolve.Ends(cluster, discovered.partitions)
     now_ms = cluster.clock.time_ms()
-    first = resolve.first_offsets(ends, found.partitions, options, now_ms)
-    last = resolve.last_offsets(ends, found.partitions, options, now_ms)
-    for where in found.partitions:
+    first = resolve.first_offsets(ends, discovered.partitions, options, now_ms)
+    last = resolve.last_offsets(ends, discovered.partitions, options, now_ms)
+    for where in discovered.partitions:
         # Times may cross in a partition that has no records between them; crossed offsets are a mistake of the user.
         if first[where] > last[where] and isinstance(options.start, Offsets) and isinstance(options.end, Offsets):
             raise ConfigError(
                 f"startingOffsets ({first[where]}) is after endingOffsets ({last[where]}) for {resolve.name(where)}."
             )
-    kept = [where for where in found.partitions if narrowing.keeps(*where)]
+    kept = [where for where in discovered.partitions if narrowing.keeps(*where)]
     if narrowing.since_ms is not None:
         late = resolve.ask(cluster, dict.fromkeys(kept, narrowing.since_ms))
         for where, offset in late.items():
@@ -80,7 +80,7 @@ def plan(cluster: Cluster, options: SourceOptions, narrowing: Narrowing) -> list
             *where,
             max(first[where], narrowing.start),
             last[where] if narrowing.end is None else min(last[where], narrowing.end),
-            found.topic_id(where[0]),
+            discovered.topic_id(where[0]),
         )
         for where in kept
     ]

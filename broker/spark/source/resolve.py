@@ -75,16 +75,16 @@ def discover(cluster: Cluster, subscription: Subscription) -> Discovered:
     return Discovered(cluster.topics(subscription.topics).values())
 
 
-def require_all(found: Discovered, options: SourceOptions) -> None:
+def require_all(discovered: Discovered, options: SourceOptions) -> None:
     """Raise ConfigError for a topic or partition that the options name and that does not exist."""
     subscription = options.subscription
     servers = ", ".join(f"{host}:{port}" for host, port in options.client.bootstrap)
     for topic in subscription.topics or ():
-        if topic not in found.topics:
+        if topic not in discovered.topics:
             raise ConfigError(f"There is no topic {topic!r} at {servers}.")
     for where in subscription.assigned or ():
-        if where not in found.partitions:
-            what = f"no partition {where[1]} of topic" if where[0] in found.topics else "no topic"
+        if where not in discovered.partitions:
+            what = f"no partition {where[1]} of topic" if where[0] in discovered.topics else "no topic"
             raise ConfigError(f"There is {what} {where[0]!r} at {servers}.")
 
 

@@ -65,16 +65,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Spark's calls ----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        found = self._discover(required=True)
+        discovered = self._discover(required=True)
         # With the trigger availableNow, records that have arrived since it was prepared do not count.
         latest = self._pinned.at if self._pinned else None
-        partitions = [where for where in found.partitions if latest is None or where in latest]
+        partitions = [where for where in discovered.partitions if latest is None or where in latest]
         ends = resolve.Ends(self._cluster, partitions, latest)
         now_ms = self._cluster.clock.time_ms()
         first = resolve.first_offsets(ends, partitions, self._options, now_ms)
         if latest is not None:
             first = {where: min(offset, latest[where]) for where, offset in first.items()}
-        return attrs.evolve(found.offset(first), first=first).to_json()
+        return attrs.evolve(discovered.offset(first), first=first).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Only tells whether there are limits: Spark can express one at a time. ``latestOffset`` uses the options."""
@@ -88,8 +88,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        found = self._discover(required=False)
-        self._pinned = found.offset(self._latest_offsets(found))
+        discovered = self._discover(required=False)
+        self._pinned = discovered.offset(self._latest_offsets(discovered))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         newest = self._newest = self._pinned or self._look_up_newest()
@@ -147,17 +147,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Asking the cluster -----------------------------------------------------------------------------------------------
 
     def _discover(self, *, required: bool) -> Discovered:
-        found = resolve.discover(self._cluster, self._options.subscription)
+        discovered = resolve.discover(self._cluster, self._options.subscription)
         if required:
-            resolve.require_all(found, self._options)
-        return found
+            resolve.require_all(discovered, self._options)
+        return discovered
 
-    def _latest_offsets(self, found: Discovered) -> dict[TopicPartition, int]:
-        return resolve.known_offsets(self._cluster, dict.fromkeys(found.partitions, LATEST))
+    def _latest_offsets(self, discovered: Discovered) -> dict[TopicPartition, int]:
+        return resolve.known_offsets(self._cluster, dict.fromkeys(discovered.partitions, LATEST))
 
     def _look_up_newest(self) -> StreamOffset:
-        found = self._discover(required=False)
-        return found.offset(self._latest_offsets(found))
+        discovered = self._discover(required=False)
+        return discovered.offset(self._latest_offsets(discovered))
 
     def _clamp_to_existing(self, begun: dict[TopicPartition, int], newest: StreamOffset) -> dict[TopicPartition, int]:
         """``begun`` without records that retention has deleted, which are reported."""

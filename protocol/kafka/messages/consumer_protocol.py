@@ -129,8 +129,8 @@ def _write_partitions(out: Writer, partitions: Mapping[str, Sequence[int]]) -> N
 
 
 def _read_partitions(reader: Reader) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    partitions: dict[str, list[int]] = {}
     for _ in range(reader.array(6)):
         topic = reader.string()
-        found.setdefault(topic, []).extend([reader.i32() for _ in range(reader.array(4))])
-    return found
+        partitions.setdefault(topic, []).extend([reader.i32() for _ in range(reader.array(4))])
+    return partitions

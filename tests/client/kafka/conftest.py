@@ -1,4 +1,4 @@
-"""A broker for the tests of a module, and a cluster that is a client of it."""
+"""A broker for the tests of one module, and a cluster that is its client."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ def cluster(running: Broker) -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic(running: Broker) -> str:
-    """A topic of two partitions that no other test has."""
+    """A topic of two partitions that no other test uses."""
     name = f"columns-{next(_names)}"
     running.server.kafka.logs.create_topic(name, 2, {})
     return name
 
 
 def config(running: Broker, **settings: object) -> ClientConfig:
-    """Settings are written with underscores."""
+    """Names of settings are written with underscores in place of dots."""
     properties = {name.replace("_", "."): value for name, value in settings.items()}
     return ClientConfig.from_properties({"bootstrap.servers": running.bootstrap_servers} | properties)

@@ -1,4 +1,4 @@
-"""Records in a broker's log and out of what was fetched, the slow and simple way."""
+"""Appends records to a broker's log and reads them from fetched bytes, slowly and simply."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +20,7 @@ def offsets_and_values(data: memoryview) -> list[tuple[int, bytes | None]]:
 
 
 def values(data: memoryview, aborted: Sequence[tuple[int, int]] | None = None) -> list[bytes | None]:
-    """Of every record that is no marker and, if ``aborted`` tells, not aborted."""
+    """The values of all records except markers and, with ``aborted``, records of aborted transactions."""
     waiting = sorted(aborted or (), key=lambda one: one[1])
     aborting: set[int] = set()
     found: list[bytes | None] = []

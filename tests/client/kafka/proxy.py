@@ -1,4 +1,4 @@
-"""A proxy before a broker that cuts connections where it is told to: after so many bytes, in either direction."""
+"""A proxy in front of a broker that cuts connections after a given number of bytes, in either direction."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ class Cut(NamedTuple):
 
 
 class CuttingProxy:
-    """Each connection gets the next of ``cuts``; when there are none left, connections are left alone."""
+    """Each connection takes the next of ``cuts``; when none is left, connections are not cut."""
 
     def __init__(self) -> None:
         self.cuts: deque[Cut] = deque()
@@ -38,7 +38,7 @@ class CuttingProxy:
         self.cuts = deque(cuts)
 
     def cut_all(self) -> None:
-        """End every connection that there is."""
+        """End all open connections."""
         for one in list(self._sockets):
             _end(one)
 

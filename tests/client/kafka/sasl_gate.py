@@ -1,6 +1,6 @@
-"""Stands before a broker and lets in who can log in: SASL PLAIN and SCRAM, over TLS if asked for. After that it only forwards.
+"""A gate in front of a broker that demands a login, SASL PLAIN or SCRAM, over TLS if configured, and then only forwards.
 
-An honest peer for the client's tests: other clients have to get in by it, too (``test_security.py``).
+A faithful peer for the client's tests: other clients must be able to log in, too (``test_security.py``).
 """
 
 import base64
@@ -178,7 +178,7 @@ class SaslGate:
 
 
 class Steps:
-    """A mechanism's answers, and how many there are."""
+    """The answers of a mechanism, and their number."""
 
     def __init__(self, answers: Iterator[bytes], count: int) -> None:
         self._answers = answers

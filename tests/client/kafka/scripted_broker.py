@@ -34,7 +34,7 @@ DEFAULT_VERSIONS = {
 
 
 class ScriptedBroker:
-    """``script``: what the next fetches are answered with in place of records: fields of the partition, or raw bytes."""
+    """``script``: the answers to the next fetches in place of records, as fields of the partition or raw bytes."""
 
     def __init__(self, versions: Mapping[ApiKey, tuple[int, int]] | None = None, tears: bool = False) -> None:
         self.versions = DEFAULT_VERSIONS | dict(versions or {})
@@ -82,7 +82,7 @@ class ScriptedBroker:
         return base
 
     def hand_over_to(self, other: "ScriptedBroker") -> None:
-        """The other one leads from now on, and has all that there is."""
+        """The other broker leads from now on, with the same records."""
         other.log, other.end, other.next_sequence = self.log, self.end, self.next_sequence
         self.leader = other
 

@@ -59,7 +59,7 @@ def test_a_topic_that_the_broker_does_not_make_is_an_error() -> None:
 
 
 def test_a_topic_that_takes_a_while_to_be_made_is_waited_for() -> None:
-    """Kafka's controller makes it, and meanwhile its brokers say that there is none."""
+    """Kafka's controller creates the topic, and meanwhile its brokers answer that it does not exist."""
 
     class Looking(Routing):
         looks = 0

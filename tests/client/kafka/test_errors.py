@@ -1,4 +1,4 @@
-"""Every error of the client goes through pickle as it is, and names codes as Kafka does."""
+"""Every error of the client is the same after pickle, and names codes as Kafka does."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Connections that break after any number of bytes, in either direction: nothing is lost, nothing comes twice, order is kept."""
+"""Connections that break after any number of bytes, in either direction: no record is lost, repeated or reordered."""
 
 import itertools
 import time

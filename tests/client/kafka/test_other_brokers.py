@@ -1,4 +1,4 @@
-"""What brokers do that ours does not: every version of Fetch and Produce, topic ids, torn batches, throttling, nonsense."""
+"""What other brokers do and this one does not: every version of Fetch and Produce, topic ids, torn batches, throttling."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -98,7 +98,7 @@ def test_a_version_that_nobody_shares_names_both_sides() -> None:
 
 @pytest.mark.parametrize("max_bytes", [70, 100, 1000])
 def test_batches_that_are_torn_come_again(max_bytes: int) -> None:
-    """Also one that is larger than was asked for: then more is asked for."""
+    """Also a batch that is larger than the bytes asked for: then the client asks for more."""
     with filled(ScriptedBroker(tears=True)) as broker, cluster(broker) as client:
         assert VALUES == list(read(client, max_bytes=max_bytes))
 

@@ -1,4 +1,4 @@
-"""Times of calls inside each other, and pauses that end in time."""
+"""The times of nested calls, and pauses that end in time."""
 
 from math import inf
 

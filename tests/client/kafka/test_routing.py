@@ -1,4 +1,4 @@
-"""What a ``Routing`` remembers and asks again, against a real broker."""
+"""What a ``Routing`` remembers and when it asks again, on a real broker."""
 
 import pytest
 

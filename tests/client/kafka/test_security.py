@@ -95,7 +95,7 @@ def test_a_wrong_password_is_one_sentence_without_it(mechanism: str, caplog: pyt
 
 
 class Impostor(SaslGate):
-    """Lets everybody in, without knowing a password."""
+    """Accepts every login without knowing a password."""
 
     def _scram(self, algorithm: str, tokens: list[bytes]) -> Iterator[bytes]:
         nonce = tokens[0].decode().rpartition("r=")[2]

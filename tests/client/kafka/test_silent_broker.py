@@ -1,4 +1,4 @@
-"""A broker that answers nothing and closes nothing: every call ends when its own time is over, whatever waits inside of it.
+"""A broker that sends no answer and closes no connection: every call ends when its time is over, whatever it waits for.
 
 ``request.timeout.ms`` is left at half a minute: a call that hung would wait at least as long.
 """
@@ -92,7 +92,7 @@ def test_a_question_ends(process: BrokerProcess, ask: Callable[[Cluster], object
 
 
 def ask_well(process: BrokerProcess, cluster: Cluster, ask: Callable[[Cluster], object]) -> None:
-    """With as much time as it takes."""
+    """Without a bound on the time."""
     cluster.routing.config, before = config(process, 60_000), cluster.config
     ask(cluster)
     cluster.routing.config = before

@@ -1,4 +1,4 @@
-"""A batch in several: the same records with the same sequence numbers, each batch a valid one."""
+"""A split batch: the same records with the same sequence numbers, in valid batches."""
 
 import pytest
 from hypothesis import given

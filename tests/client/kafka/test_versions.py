@@ -1,4 +1,4 @@
-"""All that is asked of a cluster, once with each version of each API: the real broker, to a client that sees less of it."""
+"""Every request of the client with each version of each API: the real broker, with ranges that the client sees reduced."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""A broker of the codecs alone: it answers a producer just enough to be sent batches, and keeps them.
+"""A broker made of the codecs alone: it answers a producer so that it sends batches, and keeps them.
 
-One connection at a time per thread, blocking: what a client needs to send what it would send to Kafka.
+Blocking, one connection at a time per thread: enough for a client to send what it would send to Kafka.
 """
 
 import socket

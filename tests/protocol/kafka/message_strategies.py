@@ -1,6 +1,6 @@
-"""Messages of every API for the tests: strategies from Kafka's schemas, and what kio itself makes of them.
+"""Messages of every API for the tests: strategies from Kafka's schemas, and kio's own reading and writing of them.
 
-kio's native reader is used here on bytes that are known to be good; it is what ours must agree with.
+kio's native reader is used here on bytes that are known to be valid; this project's readers must agree with it.
 """
 
 import io
@@ -96,7 +96,7 @@ def schema_of(kind: str, key: int, version: int) -> Any:
 
 
 def mappings(cls: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Every field of a message as the nested mapping that our writer takes."""
+    """Every field of a message as the nested mapping for the writer."""
     return st.fixed_dictionaries({spec.name: _values(spec) for spec in field_specs(cls)})
 
 

@@ -1,4 +1,4 @@
-"""What an exchange's tasks are told, and find."""
+"""The values that an exchange's tasks receive, and the partitions that they find with them."""
 
 import numpy as np
 from hypothesis import given

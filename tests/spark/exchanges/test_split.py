@@ -1,4 +1,4 @@
-"""What goes into a splitter comes out, bucket by bucket and in order, whatever the types are."""
+"""A splitter returns all rows, bucket by bucket and in order, for all types."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Rows to topics by real Spark; read back by a client that is not ours."""
+"""Rows written to topics by real Spark and read back by another client."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The commit of micro-batches, killed at every step, by drivers that come back and drivers that were only believed dead.
+"""The commit of micro-batches, killed at every step, with drivers that restart and drivers that were wrongly taken for dead.
 
-Without Spark: the writers and the commit themselves, on a real broker. With Spark: ``test_sink_kill.py``.
+Without Spark: the writers and the commit themselves, on a real broker. With Spark: tests/spark/test_sink_kill.py.
 """
 
 import itertools

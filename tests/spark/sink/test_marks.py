@@ -1,4 +1,4 @@
-"""Numbered writes, txnAppId and txnVersion: what is counted together and what is not. Without Spark, on a real broker."""
+"""Numbered writes (txnAppId, txnVersion): which of them are counted together. Without Spark, on a real broker."""
 
 import itertools
 import logging

@@ -1,4 +1,4 @@
-"""Rows of any kind to a real broker, and every one of them found again where it belongs."""
+"""Rows of all kinds, written to a real broker: each is found again in its partition."""
 
 import itertools
 import re

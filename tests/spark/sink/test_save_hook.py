@@ -1,4 +1,4 @@
-"""What lets ``write.save()`` do without a mode, from the import of this package to that of PySpark. No JVM."""
+"""``write.save()`` without a mode, whether this package or PySpark is imported first. Without a JVM."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a query's filters leave to read."""
+"""The records that a query's filters keep."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""How a micro-batch is shared over partitions."""
+"""How a micro-batch is distributed over partitions."""
 
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The source's options: what goes, what does not, and the sentence that says so."""
+"""The source's options: valid and invalid ones, and the sentences of the errors."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""How ranges of offsets are cut into tasks, and what travels to a task."""
+"""How ranges of offsets are cut into tasks, and what is sent to a task."""
 
 import pickle
 from itertools import pairwise

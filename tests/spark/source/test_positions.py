@@ -1,4 +1,4 @@
-"""What a user may write for the start and the end of a read."""
+"""The texts that a user may give for the start and the end of a read."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""A task's reading, on a real broker: what it yields, again and again, and across a broker that goes away."""
+"""A task's reading from a real broker: its rows, repeated reads, and a broker that stops in between."""
 
 import pickle
 import threading

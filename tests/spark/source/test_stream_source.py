@@ -1,4 +1,4 @@
-"""The stream source: asked on a real broker as Spark asks it, and under real queries with a checkpoint."""
+"""The stream source on a real broker: called as Spark calls it, and in real queries with a checkpoint."""
 
 import json
 import pickle

@@ -67,7 +67,7 @@ def microseconds(time_ms: int) -> int | None:
 
 
 def expected_rows(data: bytes) -> list[Row]:
-    """What ``data`` holds by the codec that reads one record after the other."""
+    """The records of ``data``, read one by one by the other codec."""
     return [
         {
             "key": record.key,
@@ -344,7 +344,7 @@ def test_batches_that_overlap_are_an_error() -> None:
 
 
 def resealed(data: bytearray) -> bytearray:
-    """With a checksum that is right again: nobody notices before the records are read."""
+    """With a valid checksum again, so that only reading the records finds the change."""
     data[17:21] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
     return data
 

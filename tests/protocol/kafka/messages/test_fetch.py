@@ -203,7 +203,7 @@ def test_a_response_is_written_as_the_schema_says(
 @pytest.mark.parametrize("count", [1, 2])
 def test_records_pass_through_untouched(version: int, count: int) -> None:
     class Region:
-        """Like a part of a file: nothing can be read from it here."""
+        """A part like a region of a file: its bytes cannot be read here."""
 
     regions = [Region(), Region()]
     partitions = [PartitionData(i, 0, 9, 9, 0, None, 1000, regions) for i in range(count)]

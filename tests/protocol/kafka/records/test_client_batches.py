@@ -1,4 +1,4 @@
-"""Batches as the clients build them: ours are the same, and each side reads the other's."""
+"""Batches of other clients and of this project are the same, and each side reads the other's."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ``record_scan`` says of a batch is what a reader of its records would find."""
+"""The answers of ``record_scan`` about a batch are those of a reader of its records."""
 
 import pytest
 from hypothesis import given

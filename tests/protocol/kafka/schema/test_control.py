@@ -224,7 +224,7 @@ def test_a_tagged_structure_that_is_not_there_is_an_empty_one() -> None:
 
 
 def test_using_it_imports_no_hypothesis_and_no_asyncio() -> None:
-    """kio would bring both along: 30 MB of a broker that means to be small."""
+    """kio would import both, which take 30 MB of memory."""
     code = (
         "import sys; from protocol.kafka.schema import control; control.encode_response(12, 4, 1, {}); "
         "assert not {'hypothesis', 'asyncio'} & set(sys.modules)"
