@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broker.spark.exchanges import driver as exchange_driver
-from broker.spark.exchanges.batches import uncounted
+from broker.spark.exchanges.batches import bounded_by_rows
 from broker.spark.exchanges.driver import exchange
-from broker.spark.exchanges.reduce_task import one_a_partition
+from broker.spark.exchanges.reduce_task import one_row_per_partition
 from broker.spark.exchanges.split import BLOCK_BYTES
-from broker.spark.worker import settle
+from broker.spark.worker import freeze_imports
 from tests.bench.bench_spark import session
 from tests.bench.process import BrokerProcess
 
@@ -100,28 +100,28 @@ def count_only(df: DataFrame, n: int) -> None:
     """The map side, as the exchange has Spark give it."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         yield pa.record_batch({"rows": pa.array([sum(batch.num_rows for batch in batches)], pa.int64())})
 
     tagged = df.select("*", sf.pmod(sf.hash("key"), sf.lit(n)).alias("bucket"))
-    batches = uncounted(tagged)
+    batches = bounded_by_rows(tagged)
     assert batches is not None
-    with exchange_driver._settings(df.sparkSession, batches.settings):
-        batches.rows.mapInArrow(count, "rows long").collect()
+    rows = exchange_driver.in_cloned_session(batches.rows, batches.settings)
+    rows.mapInArrow(count, "rows long").collect()
 
 
 def give_only(df: DataFrame, rows: int, size: int, n: int) -> None:
     """The reduce side."""
 
     def give(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_imports()
         for _ in numbers:
             count = BLOCK_BYTES // (size + 8)
             batch = pa.record_batch({"key": pa.array(range(count)), "value": pa.array([bytes(size)] * count)})
             for start in range(0, rows // n, count):
                 yield batch.slice(0, min(count, rows // n - start))
 
-    consume(one_a_partition(df.sparkSession, n).mapInArrow(give, df.schema))
+    consume(one_row_per_partition(df.sparkSession, n).mapInArrow(give, df.schema))
 
 
 def compare(
