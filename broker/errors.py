@@ -1,4 +1,4 @@
-"""Errors by whose fault they are; the seam that catches each one is named beside it.
+"""Errors by who is at fault. Each class names the layer that catches it.
 
 ``ProtocolError`` (the peer's fault; the processor closes the connection) lives in ``protocol.errors``.
 """
@@ -13,10 +13,10 @@ class BrokerError(Exception):
 
 
 class Refusal(BrokerError):
-    """The request is at fault: it is answered with an error code, and the connection lives on. Caught by the handler seam.
+    """The request is at fault. It is answered with an error code, and the connection stays open. Caught by the handlers.
 
     Modules that know no protocol raise a subclass for each reason (``storage/refusals.py``, ``config/kafka_setting.py``); each
-    service maps them to its own codes. ``message`` is for people and may be sent.
+    service maps them to its own codes. ``message`` is for people and may be sent to the client.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -34,15 +34,14 @@ class RequestError(Refusal):
 
 
 class StorageError(BrokerError):
-    """The machine is at fault (disk full, I/O error, corrupt file): never acknowledged, the partition goes offline.
-
-    Caught by the handler and flusher seams.
+    """The machine is at fault (disk full, I/O error, corrupt file). The records are not acknowledged, and the partition may go
+    offline. Caught where requests are handled and by the flusher.
     """
 
 
 class UnknownOutcome(StorageError):
-    """A change of the catalogue failed, and the disk does not let the broker find out whether it is on it. It is not in force
-    now; the next start finds it whole or not at all."""
+    """A change of the catalogue failed, and so did reading back whether it reached the disk. The change is not in force now; the
+    next start finds either all of it or nothing."""
 
 
 class ConfigError(BrokerError):

@@ -1,11 +1,10 @@
-"""What the broker says: events with names and values, as a line of text on a terminal and as JSON elsewhere.
+"""The broker's events, with names and values: a line of text each on a terminal, JSON elsewhere.
 
-For rare things only: start and stop, errors, topics made and deleted (an enabled JSON event costs some 8 µs). Requests are
-metrics. Any thread may log; an event is one write to standard error.
+Events are for what is rare: start and stop, errors, topics created and deleted (an enabled JSON event costs some 8 µs). Requests
+are counted in metrics instead. Any thread may log; an event is one write to standard error.
 
-structlog is imported at the first event that is written, because it takes 80 ms and an embedded broker in a test hardly
-ever has something to say. It is used through a logger of our own and never configured globally: the process may be
-somebody else's.
+structlog is imported when the first event is written: the import takes 80 ms, and an embedded broker in a test rarely logs
+anything. It is never configured globally, because the broker may run inside another program.
 """
 
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-# An embedded broker reports what is wrong and nothing else; `broker serve` configures more.
+# An embedded broker reports warnings and errors only; `broker serve` configures more.
 _level = LEVELS["warning"]
 _format = "auto"
 _backend: Any = None
@@ -45,7 +44,7 @@ class Logger:
 
 
 def get_logger(part: str) -> Logger:
-    """``part``: the folder or module that speaks, e.g. ``"storage"``."""
+    """``part``: the folder or module that logs, e.g. ``"storage"``."""
     return Logger(part)
 
 
@@ -58,14 +57,14 @@ def configure(level: str = "info", format: str = "auto") -> None:
 
 
 class _StandardError:
-    """Where structlog writes. Looks ``sys.stderr`` up each time: pytest and others replace it."""
+    """Where structlog writes. Looks up ``sys.stderr`` each time, because pytest and other programs replace it."""
 
     def msg(self, message: str) -> None:
         try:
             sys.stderr.write(message + "\n")
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # closed or gone, and there is nowhere else to say so; the broker goes on
+            pass  # standard error is closed, and there is nowhere else to report that; the broker goes on
 
     debug = info = warning = error = msg
 
@@ -90,12 +89,12 @@ def _make_backend() -> Any:
         plain = structlog.dev.plain_traceback
         ending: list[Any] = [structlog.dev.ConsoleRenderer(colors=terminal, exception_formatter=plain)]
     else:
-        # default=str: an event with an odd value in it is worth more than a second error.
+        # default=str: a value that JSON does not know must not turn an event into an error.
         ending = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     return structlog.wrap_logger(
         _StandardError(),
         processors=shared + ending,
-        # Levels are sorted out above, without a call into structlog.
+        # Logger has compared the level already, without a call into structlog.
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
         context_class=dict,
         cache_logger_on_first_use=True,

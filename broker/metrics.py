@@ -1,10 +1,10 @@
-"""Counters, gauges and histograms, made so that counting costs an attribute and a bytecode: ``cell.value += 1``.
+"""Counters, gauges and histograms. Counting is one statement on an attribute: ``cell.value += 1``.
 
-Each thread counts in cells of its own, which no other thread writes; reading sums the cells of the same labels. So nothing
-here takes a lock, and nothing depends on the GIL: a cell has one writer, and its value is replaced as a whole.
-A cell lives as long as its registry, and what a thread that ended has counted stays counted.
+Each thread counts in cells of its own, which no other thread writes, and a reader sums the cells of the same labels. So no lock
+is needed, with the GIL or without it: a cell has one writer, and its value is replaced as a whole. Cells stay in their registry
+when their thread has ended, so that sums never go down.
 
-Names are Prometheus's: unit last, ``_total`` is added to counters in the exposition.
+Names follow Prometheus: the unit comes last, and ``_total`` is added to counters when they are rendered.
 """
 
 from bisect import bisect_left
@@ -51,7 +51,7 @@ class Counter:
         self._cells: list[tuple[Labels, Cell]] = []
 
     def cell(self, *values: str) -> Cell:
-        """A new cell for the calling thread and these label values. Keep it: there is no look-up."""
+        """A new cell for the calling thread and these label values. Keep it: cells are not looked up by label."""
         assert len(values) == len(self.labels), (self.labels, values)
         cell = Cell()
         self._cells.append((values, cell))
@@ -74,7 +74,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down; asked for when somebody looks, from the looking thread."""
+    """Goes up and down. ``read`` is called when metrics are read, on the thread that reads them."""
 
     def __init__(self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Gauge:
 
 
 class Histogram:
-    """How often a value fell into which range. ``bounds`` are the upper ends, inclusive and rising."""
+    """Counts values by range. ``bounds`` are the upper ends of the ranges: inclusive and ascending."""
 
     def __init__(self, name: str, doc: str, bounds: Sequence[float], labels: Labels = ()) -> None:
         assert list(bounds) == sorted(set(bounds)), bounds
@@ -103,14 +103,14 @@ class Histogram:
         self._cells: list[tuple[Labels, HistogramCell]] = []
 
     def cell(self, *values: str) -> HistogramCell:
-        """A new cell for the calling thread and these label values. Keep it: there is no look-up."""
+        """A new cell for the calling thread and these label values. Keep it: cells are not looked up by label."""
         assert len(values) == len(self.labels), (self.labels, values)
         cell = HistogramCell(self.bounds)
         self._cells.append((values, cell))
         return cell
 
     def read(self) -> dict[Labels, tuple[list[int], float]]:
-        """By label values: how many fell into each range (the last one has no upper end), and the sum of all."""
+        """By label values: how many values each range has (the last range has no upper end), and the sum of all values."""
         totals: dict[Labels, tuple[list[int], float]] = {}
         for values, cell in list(self._cells):
             counts, total = totals.get(values, ([0] * (len(self.bounds) + 1), 0))
@@ -132,7 +132,7 @@ class Histogram:
 
 
 class Registry:
-    """All metrics of one broker. Make metrics when the broker is put together, cells on the threads that use them."""
+    """All metrics of one broker. Create metrics when the broker is put together, and cells on the threads that use them."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
@@ -162,7 +162,7 @@ class Registry:
 
     def render(self) -> bytes:
         """Prometheus's text format."""
-        # Imported when somebody asks: it takes 40 ms that a start need not wait for.
+        # Imported when metrics are first rendered: the import takes 40 ms, which would delay every start.
         from prometheus_client.exposition import generate_latest
 
         return generate_latest(self)

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 log = get_logger("server")
 
 _INT_MAX = 2**31 - 1
-# The share of the time to stop that requests in flight have. The rest is for fsync and for letting go.
+# The share of the time to stop that requests in flight may take. The rest is for fsync and for closing files.
 _DRAIN_SHARE = 0.75
-# How long (s) to wait at most, and at least, for a thread to end its step.
+# How long (s) the stopping thread waits, at most and at least, for another thread to end its step.
 _PATIENCE_S = 5.0
 _LEAST_PATIENCE_S = 0.05
-# What the last fsyncs and the checkpoint files have (s) when the logs' time to become durable is over.
+# How long (s) the last fsyncs and the checkpoint files may take after the logs' time to become durable is over.
 _SETTLE_S = 0.5
 
 
@@ -69,12 +69,12 @@ class BrokerServer:
         runtime: Runtime | None = None,
         open_catalogue: Callable[[str], Catalogue] = SqliteCatalogue,
     ) -> None:
-        """``runtime`` and ``open_catalogue`` (a path to a catalogue): the system's, unless this is a simulation."""
+        """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default."""
         self.config = config
         self.runtime = runtime if runtime is not None else system_runtime()
         self.started_ms = 0
         self.crash: BaseException | None = None
-        self.left_behind = 0  # threads that did not end in time when the broker stopped
+        self.left_behind = 0  # how many threads did not end in time when the broker stopped
         self._open_catalogue = open_catalogue
         self._ended = Event()
         self._threads: list[ThreadHandle] = []
@@ -87,7 +87,7 @@ class BrokerServer:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Bind, recover, serve. Nothing is left behind if it fails."""
+        """Bind, recover, serve. If it fails, everything that was taken is released."""
         try:
             self._start()
         except BaseException:
@@ -95,10 +95,11 @@ class BrokerServer:
             raise
 
     def stop(self, timeout: float | None = None, *, drain: float | None = None) -> bool:
-        """Stop accepting, finish what is in flight, fsync, let go: all of it in ``timeout`` s, by default the setting's.
+        """Stop accepting, finish the requests in flight, fsync, and release everything, within ``timeout`` s (by default
+        ``shutdown_timeout_ms``). Returns True if all requests in flight were finished.
 
-        ``drain``: the part of it for what is in flight, by default three quarters. True if everything in flight was finished.
-        A thread that does not end in time is left behind (``left_behind``), and so is what it uses.
+        ``drain``: how many of these seconds the requests in flight may take, by default three quarters. A thread that does not
+        end in time goes on, is counted in ``left_behind``, and keeps what it uses.
         """
         if timeout is None:
             timeout = self.config.shutdown_timeout_ms / 1000
@@ -124,11 +125,11 @@ class BrokerServer:
         return finished
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the broker has stopped or crashed (True), or ``timeout`` s have passed (False)."""
+        """Wait until the broker has stopped or crashed (returns True), or until ``timeout`` s have passed (returns False)."""
         return self._ended.wait(timeout)
 
     def request_stop(self) -> None:
-        """From a signal handler or any thread: make ``wait`` return."""
+        """Make ``wait`` return. May be called from a signal handler and from any thread."""
         self._ended.set()
 
     # -- looking in ---------------------------------------------------------------------------------------------------
@@ -167,10 +168,11 @@ class BrokerServer:
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
         self._descriptors = self._share_out_descriptors()
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
-        # Before anything in it is touched, the catalogue too.
+        # Locked before anything in it is opened, the catalogue included.
         self._directory = data_directory.take(runtime.disk, storage)
         self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
-        # Bound first: a port that is taken is known before a long recovery, and clients that come early wait in the backlog.
+        # Bound before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
+        # backlog.
         self._sockets.bind(
             [
                 Binding(
@@ -231,11 +233,11 @@ class BrokerServer:
                     self._spawn(thread.name, thread.body)
 
     def _release(self, deadline: float | None = None) -> None:
-        """Let go of everything that was taken, in the reverse order; by ``deadline``, a time of the clock, if there is one."""
+        """Release everything that was taken, in the reverse order, by ``deadline`` (Clock.monotonic() s) if there is one."""
         clock = self.runtime.clock
 
         def patience() -> float:
-            """For the next to end (s): most of what is left is the log's, which makes things durable."""
+            """How long (s) to wait for the next thread: a quarter of the time left, as the logs need most of it to be fsynced."""
             if deadline is None:
                 return _PATIENCE_S
             return min(_PATIENCE_S, max(_LEAST_PATIENCE_S, (deadline - clock.monotonic()) / 4))
@@ -256,7 +258,7 @@ class BrokerServer:
         ended = True
         if logs is not None:
             try:
-                # Who was left behind may be in the middle of an append: then it is no clean stop.
+                # A thread that was left behind may be in the middle of an append: then the stop is not clean.
                 close_by = None if deadline is None else deadline - _SETTLE_S
                 ended = logs.close(close_by, self.runtime.threads, clean=not self.left_behind)
                 self.left_behind += not ended
@@ -273,20 +275,20 @@ class BrokerServer:
         self._threads.append(self.runtime.threads.spawn(name, body, self._crashed))
 
     def _crashed(self, error: BaseException) -> None:
-        """A thread has ended by an exception: a bug of ours. Without it the broker would only half work, so it ends."""
+        """A thread has ended by an exception, which is a bug. The broker cannot work without that thread, so it ends."""
         log.error("thread_crashed", exc_info=error)
         self.crash = error
         self._ended.set()
 
     def _cluster_id(self, catalogue: Catalogue) -> str:
         stored = catalogue.meta("cluster_id")
-        wanted = self.config.cluster_id
+        configured = self.config.cluster_id
         if stored is None:
             # Kafka's form: 16 random bytes in 22 characters.
             drawn = base64.urlsafe_b64encode(self.runtime.entropy.uuid().bytes).decode().rstrip("=")
-            stored = wanted or drawn
+            stored = configured or drawn
             catalogue.set_meta("cluster_id", stored)
-        elif wanted is not None and wanted != stored:
+        elif configured is not None and configured != stored:
             raise ConfigError(
                 f"Set cluster_id to {stored!r} or leave it out: that is the cluster {self.config.data_dir} belongs to."
             )
@@ -314,7 +316,7 @@ class BrokerServer:
         )
 
     def _report_descriptors(self) -> None:
-        """Where it is less than somebody has asked for. The default of max_connections asks for nothing."""
+        """Warn if the files or connections are fewer than configured. The default of max_connections counts as not configured."""
         config, shared = self.config, self._descriptors
         fewer = shared.connections < config.max_connections < _INT_MAX
         if fewer or shared.open_files < config.max_open_files:

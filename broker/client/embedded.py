@@ -21,10 +21,10 @@ class Broker:
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    Without ``data_dir`` it works in a temporary directory that goes when it stops or the program ends, by an exception or not.
-    Where the program was killed, by SIGTERM too if it does not handle that, the next ``Broker()`` of the same user removes the
-    directory. A ``data_dir`` that was given is never removed. ``settings`` are the broker's settings by name (see
-    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for a setting that can't be.
+    Without ``data_dir`` the broker works in a temporary directory, which is removed when it stops or when the program ends, by an
+    exception or not. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the same user
+    removes the directory. A ``data_dir`` that was given is never removed. ``settings`` are the broker's settings by name (see
+    docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for an invalid setting.
     """
 
     def __init__(self, data_dir: str | None = None, **settings: Any) -> None:
@@ -35,7 +35,7 @@ class Broker:
         self._forks = forks.count()
 
     def start(self) -> "Broker":
-        """Start; returns when clients can connect."""
+        """Start the broker. When this returns, clients can connect."""
         assert self._server is None, "already started"
         self._forks = forks.count()
         if self._given_dir is None:
@@ -51,15 +51,15 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop, and remove the temporary directory. Stopping twice is no error; in a process that was forked from the one that
-        has started it, it does nothing."""
+        """Stop, and remove the temporary directory. Does nothing if the broker has been stopped, and nothing in a process that
+        was forked from the one that started it."""
         if forks.count() != self._forks:
             return
         server, self._server = self._server, None
         if server is None:
             return
         try:
-            # Its clients are in the same process and will not finish: nobody waits long for them, unless it was asked for.
+            # The clients are in the same process and will not finish their requests: wait shortly, unless a time was configured.
             server.stop(drain=None if "shutdown_timeout_ms" in self._settings else _DRAIN_S)
         finally:
             self._remove_directory()
@@ -71,22 +71,22 @@ class Broker:
 
     @property
     def server(self) -> BrokerServer:
-        """The running broker's inside."""
+        """The running server, for tests and programs that look into it."""
         assert self._server is not None, "not started"
         return self._server
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client's setting of that name wants: ``host:port``."""
+        """``host:port``, for the client's setting of this name."""
         return self._address("kafka")
 
     @property
     def shuffle_address(self) -> str:
-        """Where ``ShuffleWriter`` and ``InputGate`` find it: ``host:port``."""
+        """``host:port``, for ``ShuffleWriter`` and ``InputGate``."""
         return self._address("shuffle")
 
     def _address(self, scheme: str) -> str:
-        """Of the first listener of this kind."""
+        """The address of the first listener with this scheme."""
         for listener in self.server.config.listeners:
             if listener.scheme == scheme:
                 return self.server.listeners[listener.name]
@@ -94,7 +94,7 @@ class Broker:
 
     @property
     def data_dir(self) -> str:
-        """Where its files are."""
+        """The directory with the broker's files."""
         if self._given_dir is not None:
             return self._given_dir
         assert self._temporary is not None, "not started"

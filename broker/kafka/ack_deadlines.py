@@ -1,7 +1,7 @@
-"""Produce requests that wait for their fsync, and until when: past its time-out a client is told so.
+"""Deadlines of Produce requests that wait for an fsync: when one has passed, the client is told that its request timed out.
 
-Nearly all are answered within milliseconds. So none has a timer of its own, which would cost the usual request more than it is
-worth: all are looked at together, a few times a second, as long as there are any.
+Nearly all requests are answered within milliseconds. A timer for each would cost more than most of them are worth, so all are
+checked together, a few times a second, as long as any request waits.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer
 
-# How late (s) a client may be told.
+# How long (s) after its deadline a client is told, at most.
 TICK_S = 0.25
 
 
@@ -18,7 +18,7 @@ class Waiting(Protocol):
     deadline: float  # Clock.monotonic() s
 
     def expire(self) -> None:
-        """It is over. On the timer's thread; may come at the same time as what was waited for."""
+        """The deadline has passed. Called on the timer's thread, perhaps while another thread answers the request."""
 
 
 class AckDeadlines:
@@ -29,7 +29,7 @@ class AckDeadlines:
         self._timer = timer
         self._waiting: dict[Waiting, None] = {}
         self._ticking = False
-        self._lock = Lock()  # between those that begin to tick
+        self._lock = Lock()  # between threads that start the timer
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,7 +40,7 @@ class AckDeadlines:
             self._tick_on()
 
     def remove(self, waiting: Waiting) -> None:
-        """It was answered. No error if it is not there any more."""
+        """The request was answered. Does nothing if it was removed before."""
         self._waiting.pop(waiting, None)
 
     def _tick_on(self) -> None:
@@ -55,6 +55,6 @@ class AckDeadlines:
             if waiting.deadline <= now:
                 self.remove(waiting)
                 waiting.expire()
-        self._ticking = False  # first: whoever is added after the next line ticks on by itself
+        self._ticking = False  # cleared first: a request that is added after the next line starts the timer itself
         if self._waiting:
             self._tick_on()

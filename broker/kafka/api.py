@@ -1,8 +1,8 @@
 """How an API of Kafka plugs into the service.
 
-Each module of ``broker.kafka.handlers`` exports ``API``. Most are *control* APIs: the body is parsed and the reply encoded by
-``protocol.kafka.schema.control``, and the handler maps a parsed request to the reply's fields. The few on the hot path are *raw*:
-they get the request as it came and send bytes themselves.
+Each module of ``broker.kafka.handlers`` exports ``API``. Most are *control* APIs: ``protocol.kafka.schema.control`` parses the
+body and encodes the reply, and the handler returns the reply's fields for a parsed request. The few on the hot path are *raw*:
+they get the frame and send bytes themselves.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -41,13 +41,13 @@ class KafkaRequest(Request):
         return self.frame[self.body_offset :]
 
     def work(self, context: KafkaContext) -> Work:
-        """The work on this request: for nobody once its client has gone or the broker stops."""
+        """The work on this request, which is abandoned when its connection has closed or the broker stops."""
         connection = self.connection
         return Work(lambda: connection.closed or context.stopping)
 
 
 class Call:
-    """A control request: the parsed body, the work on it, and the one reply it is owed."""
+    """A control request: the parsed body, the work on it, and its one reply."""
 
     __slots__ = ("_context", "_outbox", "_replied", "_request", "body")
 
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def work(self) -> Work:
-        """The work on this request. Most have so little that they never ask."""
+        """The work on this request, for handlers that take long enough to ask whether the answer is still needed."""
         return self._request.work(self._context)
 
     @property
@@ -81,7 +81,7 @@ class Call:
 
     @property
     def connection(self) -> Any:
-        """Identity of the connection, to tell calls of one from those of another."""
+        """The identity of the connection, to distinguish its calls from those of others."""
         return self._request.connection
 
     @property
@@ -90,13 +90,13 @@ class Call:
         return self._request.received_at
 
     def array(self, items: Collection[T], make: Callable[[T], Any]) -> Counted:
-        """An array of the reply whose elements, ``make(item)`` each, are made one by one while the reply is written; the work
-        ends in between when nobody wants it any more. For everything of which a request may name many."""
+        """An array of the reply, for everything of which a request may name many. Its elements are ``make(item)``, created one by
+        one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
 
     def reply(self, fields: Fields) -> None:
-        """Answer. From any thread, once. An answer to a connection that is gone is dropped; one that would be longer than
-        ``RESPONSE_MAX_BYTES`` closes the connection instead."""
+        """Send the reply: once, from any thread. A reply to a closed connection is dropped. One that would be longer than
+        ``RESPONSE_MAX_BYTES`` is not sent, and the connection is closed."""
         assert not self._replied, "a call was answered twice"
         self._replied = True
         request = self._request
@@ -117,11 +117,11 @@ class Call:
 
 @attrs.frozen
 class Api:
-    """One API: which versions, and who answers.
+    """One API: its versions and its handler.
 
     Exactly one of ``handle`` and ``handle_raw`` is given.
 
-    ``handle(broker, call)`` returns the reply's fields, or None if it will call ``call.reply`` later, from any thread.
+    ``handle(context, call)`` returns the reply's fields, or None if it will call ``call.reply`` later, from any thread.
     A RequestError that leaves it becomes the reply ``on_error(call, error)``; without ``on_error``, closes the connection.
     ``inline``: ``handle`` is cheap and never blocks.
 
@@ -130,8 +130,8 @@ class Api:
     ``handle_raw`` gets as ``prepared``. TooManyEntries from it hands the request over through the bulk lane. ``handle_raw`` gets
     None where ``prepare`` was not asked.
 
-    Neither ``inline`` nor ``prepare`` is asked for a body of more than ``inline_max_bytes``. ``lane``: where requests go that are
-    slow whatever their size (see ``broker.network.work``).
+    A request whose body is longer than ``inline_max_bytes`` goes to a handler thread without ``prepare``, whatever ``inline``
+    says. ``lane``: the lane of an API whose requests are slow whatever their size (see ``broker.network.work``).
     """
 
     key: ApiKey
@@ -144,11 +144,11 @@ class Api:
     prepare: Callable[[KafkaContext, KafkaRequest], Any] | None = None
     inline_max_bytes: int = INLINE_BYTES
     lane: str | None = None
-    # The size of a body says how many entries it may have. Not so where it carries records.
+    # A long body has many entries, and its request goes through the bulk lane. False where the body carries records.
     sized_by_bytes: bool = True
-    # Advertised instead of min_version where clients want to see a lower one than anybody uses.
+    # Advertised instead of min_version, for clients that misread a higher one.
     advertised_min: int | None = None
-    # An API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions does not list its key.
+    # Of an API that Kafka does not have: name and level of the feature by which clients find it. ApiVersions omits its key.
     feature: tuple[str, int] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -156,5 +156,5 @@ class Api:
 
     @property
     def advertised(self) -> tuple[int, int]:
-        """The range that ApiVersions tells."""
+        """The range of versions that ApiVersions returns."""
         return (self.min_version if self.advertised_min is None else self.advertised_min, self.max_version)

@@ -1,6 +1,6 @@
-"""What the administrative handlers share: finding partitions, naming errors, and Kafka's limits on one request.
+"""What the administrative handlers share: finding partitions, errors for replies, and Kafka's limits on one request.
 
-Pure helpers without state of their own; they run on whatever thread handles the request.
+Pure functions; they run on the thread that handles the request.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ _MESSAGE_MAX = 1000
 # Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
-# What may be done with a resource, as Kafka tells it where nobody restricts it (AclEntry.supportedOperations): a bit for each,
-# 1 << the code of the AclOperation.
+# The operations that Kafka reports for a resource without ACLs (AclEntry.supportedOperations): a bit for each, 1 << the code of
+# the AclOperation.
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
 
@@ -62,7 +62,7 @@ def online_log(context: KafkaContext, topic: str, partition: int) -> Log:
 
 
 def check_leader_epoch(log: Log, current_leader_epoch: int) -> None:
-    """KIP-320: a client that says which epoch it knows is told when its metadata is old or ahead of ours. -1: it did not say."""
+    """KIP-320: refuse a request whose leader epoch is older or newer than the log's. -1: the client has given none."""
     if current_leader_epoch == -1 or current_leader_epoch == log.leader_epoch:
         return
     if current_leader_epoch < log.leader_epoch:
@@ -82,22 +82,22 @@ def error_fields(error: Refusal | StorageError) -> tuple[int, str]:
 
 
 def deadline_of(call: Call, timeout: timedelta) -> float:
-    """When a request that changes topics has used up its ``timeout`` (Clock.monotonic() s). Clients that send 0 or -1 mean to
-    wait for as long as it takes: then it is infinite."""
+    """The time (Clock.monotonic() s) at which a request that changes topics has used up its ``timeout``. Infinite for
+    clients that send 0 or -1: they wait for as long as it takes."""
     seconds = timeout.total_seconds()
     return call.received_at + seconds if seconds > 0 else inf
 
 
 def check_time(context: KafkaContext, work: Work, deadline: float) -> None:
-    """Before each topic of a request that changes some. RequestError (request_timed_out): it comes too late, and is left
-    alone. Abandoned: nobody waits for the answer any more."""
+    """Called before each topic that a request changes. Raises RequestError (request_timed_out) when the deadline has passed: the
+    topic is not changed. Raises Abandoned when the client has disconnected or the broker stops."""
     work.checkpoint()
     if context.clock.monotonic() >= deadline:
         raise RequestError(ErrorCode.request_timed_out, "The time-out of the request was over before its turn came.")
 
 
 def repeated(items: Iterable[T]) -> set[T]:
-    """Those that occur more than once."""
+    """The items that occur more than once."""
     return {item for item, count in Counter(items).items() if count > 1}
 
 

@@ -22,7 +22,7 @@ from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("kafka")
 
-# Clients try again several times a second what a full disk refuses; in the log it stands once in this time (s).
+# On a full disk clients repeat a refused request several times a second. Each fault is logged once in this time (s).
 _COMPLAIN_EVERY_S = 60.0
 _COMPLAINTS_MAX = 1000
 
@@ -51,15 +51,15 @@ class KafkaContext:
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # The ports that are bound, by the listener's name.
     ports: dict[str, int] = attrs.Factory(dict)
-    # monotonic() s until which appends go to the handler pool, because one was slow.
+    # Clock.monotonic() s until which appends go to the handler pool, because one was slow.
     appends_slow_until: float = 0.0
-    # The broker stops: nothing may begin to wait any more.
+    # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
     metadata_cache: MetadataCache = attrs.Factory(MetadataCache)
     ack_deadlines: AckDeadlines = attrs.field(init=False)
-    # Logs that parked fetches watch.
+    # How many logs parked fetches may watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))
-    # (event, topic, partition) -> monotonic() s before which it is not logged again.
+    # By (event, topic, partition): Clock.monotonic() s before which this is not logged again.
     _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -70,9 +70,9 @@ class KafkaContext:
         return self.config.node_id
 
     def advertised(self, peer: Peer) -> tuple[str, int]:
-        """The address that this client is told to use: the advertised one, or else the very one that it reached us by.
-
-        The latter makes a broker on 0.0.0.0 usable from everywhere without configuration, except behind address translation.
+        """The address that this client is told to connect to: the endpoint of its listener, or, for a listener on all interfaces,
+        the address that the client has connected to. So a broker on 0.0.0.0 can be used from everywhere without configuration,
+        except behind address translation.
         """
         host, port = self.endpoints.get(peer.listener, peer.local)
         if host in _WILDCARDS:
@@ -80,7 +80,7 @@ class KafkaContext:
         return host, port
 
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
-        """Log that the machine failed a request, unless it was logged a short time ago. Any thread."""
+        """Log that the machine failed a request, unless the same was logged a short time ago. Any thread."""
         key = (event, topic, partition)
         now = self.clock.monotonic()
         if now < self._complaints.get(key, 0.0):

@@ -1,13 +1,13 @@
 """Listeners as Kafka writes them: ``PLAINTEXT://host:port``, with the port that is bound.
 
-Kafka's listeners only: what else is served on other ports is no concern of its tools. Pure; any thread.
+Listeners of other services are left out: Kafka's tools cannot use them. Pure; any thread.
 """
 
 from collections.abc import Iterable, Mapping
 
 from broker.config.listener import Listener
 
-# Kafka's name for what is spoken below its protocol, by what our schemes put after "kafka".
+# Kafka's name of the security protocol, by the scheme of the listener.
 _PROTOCOLS = {
     "kafka": "PLAINTEXT",
     "kafka+ssl": "SSL",
@@ -17,10 +17,12 @@ _PROTOCOLS = {
 
 
 def listeners_text(listeners: Iterable[Listener], addresses: Mapping[str, tuple[str, int]]) -> str:
-    """The value of ``listeners`` or ``advertised.listeners``: ``addresses`` are (host, port) by the listeners' names; one that
-    has none is written as it was configured."""
+    """The value of ``listeners`` or ``advertised.listeners``. ``addresses``: (host, port) by the listener's name; a listener
+    without an address is written as it was configured."""
     return ",".join(
-        _text(one, *addresses.get(one.name, (one.host, one.port))) for one in listeners if one.scheme in _PROTOCOLS
+        _text(each, *addresses.get(each.name, (each.host, each.port)))
+        for each in listeners
+        if each.scheme in _PROTOCOLS
     )
 
 

@@ -1,4 +1,4 @@
-"""Answers to Metadata requests, kept until a topic changes: clients of one kind ask the same again and again.
+"""Answers to Metadata requests, kept until a topic changes, because clients of one kind send the same request again and again.
 
 Shared by processors and handlers; each method is one step on a dict and one under a lock, so that a processor may call it.
 """
@@ -9,9 +9,9 @@ from protocol.wire import BytesLike
 # (API version, address that the client is told, the body of the request)
 Key = tuple[int, tuple[str, int], bytes]
 
-# Few kinds of clients ask at a time.
+# Enough for the kinds of clients that are connected at a time.
 ENTRIES_MAX = 64
-# Of all keys and answers. An answer about 10,000 partitions has some 400 kB.
+# The size of all keys and answers. An answer about 10,000 partitions has some 400 kB.
 BYTES_MAX = 16 * 1024 * 1024
 
 

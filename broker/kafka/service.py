@@ -27,7 +27,7 @@ _BULK_HANDOVER = Handover(BULK)
 
 
 class KafkaSession:
-    """One Kafka connection. It has no state of its own: Kafka answers one request after the other."""
+    """One Kafka connection. It has no state: a connection has one request in flight at a time."""
 
     in_flight_max = 1
 
@@ -59,7 +59,7 @@ class KafkaSession:
 
 
 class KafkaService:
-    """Kafka's API."""
+    """The ``Service`` of all Kafka listeners."""
 
     def __init__(self, context: KafkaContext, apis: dict[int, Api]) -> None:
         """``apis``: those that are served, by key."""
@@ -91,7 +91,7 @@ class KafkaService:
             else:
                 self._call(request, outbox)
         except ProtocolError as error:
-            # On a handler thread nobody else closes the connection for this.
+            # The processor closes the connection for this only where it handles the request itself.
             log.info("protocol_error", peer=request.connection.peer.host, api=request.api.key.name, error=str(error))
             outbox.close(request)
         except Abandoned:
@@ -101,9 +101,9 @@ class KafkaService:
         api = request.api
         assert api.handle is not None
         if api.lane is not None:
-            request.work(self._context).checkpoint()  # it may have waited for its turn
+            request.work(self._context).checkpoint()  # it may have waited long in its lane
         body = control.parse_request(api.key, request.api_version, request.body, REQUEST_ENTRIES_MAX)
-        # A call may be parked for minutes, a join for one: all that it needs of its bytes has been copied.
+        # A call may be parked for minutes, as a JoinGroup is. The parsed body is a copy, so the frame is not kept until then.
         request.frame = _NOTHING
         call = Call(self._context, request, outbox, body)
         try:
@@ -116,14 +116,14 @@ class KafkaService:
             call.reply(fields)
 
     def writable(self, connection: Connection) -> None:
-        """Kafka never sends what was not asked for."""
+        """Nothing to do: every byte sent is an answer."""
 
     def stopping(self, connection: Connection) -> None:
         if connection.data is not None:
             connection.data.give_up()
 
     def disconnected(self, connection: Connection) -> None:
-        parked = connection.data
-        if parked is not None:  # a fetch that waits for records
+        parked = connection.data  # a fetch that waits for records, or metadata that waits for topics
+        if parked is not None:
             parked.abandon()
             connection.data = None

@@ -1,10 +1,10 @@
-"""Topics that are made because somebody asked for their metadata (``auto_create_topics_enable``).
+"""Creates the topics that clients ask for by their metadata (``auto_create_topics_enable``).
 
-A topic takes milliseconds of the disk, so that a request of many names would keep a handler for minutes. They are made here
-instead, on a thread of their own, one name of each waiting request after the other: whoever asks for one topic waits behind one
-topic of each of the others, not behind all of theirs. A request whose client has gone is dropped.
+Creating a topic takes milliseconds of the disk, so a request with many names would keep a handler busy for minutes. The topic
+maker's own thread creates them instead, one name of each waiting request in turn: a request for one topic waits for one topic of
+each other request, not for all of theirs. Requests whose clients have disconnected are dropped.
 
-``TopicMaker.make`` may be called from any thread; all else happens on the maker's.
+``TopicMaker.make`` may be called from any thread; everything else runs on the topic maker's thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,18 +20,18 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# Names of one request that are made. The client is told to ask again for the rest, as Kafka tells it for all.
+# How many topics of one request are created. For the rest the client is told to ask again, as Kafka tells it for all.
 NAMES_MAX = 100
-# Requests that may wait.
+# How many requests may wait.
 JOBS_MAX = 100
 
-# Error codes of the names that could not be made.
+# Error codes of the topics that could not be created, by name.
 Failures = dict[str, int]
 
 
 @attrs.define(eq=False)
 class _Job:
-    names: list[str]  # still to be made, the first one last
+    names: list[str]  # still to be created, the next one last
     wanted: Callable[[], bool]
     done: Callable[[Failures], None]
     failures: Failures = attrs.Factory(dict)
@@ -48,14 +48,14 @@ class TopicMaker:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait, the one at hand included."""
+        """How many requests wait, including the one that the thread works on."""
         return self._jobs
 
     def make(self, names: Iterable[str], wanted: Callable[[], bool], done: Callable[[Failures], None]) -> bool:
-        """Make these topics with the default settings, unless they are there. False: too many requests wait already.
+        """Create those of these topics that do not exist, with the default settings. False: too many requests wait already.
 
-        ``wanted`` is asked before each topic, on the maker's thread: after False from it nothing more happens. Else ``done`` is
-        called there at the end.
+        The topic maker's thread calls ``wanted`` before each topic, and drops the request when that returns False. Otherwise it
+        calls ``done`` at the end.
         """
         with self._lock:
             if self._jobs >= JOBS_MAX:
@@ -90,7 +90,7 @@ class TopicMaker:
 
     def _make(self, name: str, failures: Failures) -> None:
         if self._logs.topic(name) is not None:
-            return  # somebody else was faster
+            return  # created meanwhile by another request
         try:
             self._logs.create_topic(name)
         except Refusal as error:
