@@ -1,1 +1,1 @@
-"""Settings as Kafka's admin APIs read and change them: of topics, of groups, of this broker."""
+"""Settings as the Kafka admin APIs read and change them: of topics, of groups, of this broker."""

@@ -1,10 +1,10 @@
-"""Changing settings while running: of a topic, of a group, and of the broker where a setting is a default for topics, or one of
-Kafka's that means nothing here and is only remembered.
+"""Changes of settings while the broker runs: of topics, of groups, and of the broker. Of the broker's own settings only the
+defaults for topics can be changed; other settings of Kafka that have no effect here are only remembered.
 
-AlterConfigs and IncrementalAlterConfigs differ only in what a request says; both come down to changes, name to new value or
-None for "no value of its own". A change is durable and in force when it is answered.
+AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the setting's name,
+or None to remove the value. A change is durable and in force when the request is answered.
 
-Runs on handler threads: it writes the catalogue.
+Runs on handler threads, because it writes to the catalogue.
 
 Tests: tests/kafka/handlers/test_alter_configs.py, tests/kafka/handlers/test_incremental_alter_configs.py.
 """
@@ -37,23 +37,23 @@ from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# Changes of brokers' settings come one after the other: each is checked against the ones before. One lock for all brokers
-# of a process does, they are so rare.
+# Changes of broker settings are made one after the other, each checked against those before. They are so rare that one lock
+# is enough for all brokers of a process.
 _LOCK = Lock()
 
-# Characters of a value that is only remembered, and how many such values there are for all brokers, or for one.
+# The longest value (characters) that is only remembered, and how many such values there may be for all brokers, or for one.
 _REMEMBERED_MAX = 8192
 _REMEMBERED_COUNT_MAX = 1000
 
 Changes = dict[str, str | None]
-# From what a resource sets itself now, and what is in force where it sets nothing, to the changes.
+# Returns the changes from the values that a resource sets now, and a function for the value in force where it sets none.
 Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(
     context: KafkaContext, work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
 ) -> list[dict[str, Any]]:
-    """The results for the resources of a request, each of which fails or succeeds on its own."""
+    """The results for the resources of a request. Each fails or succeeds by itself."""
     twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
     results = []
     for resource in resources:
@@ -111,7 +111,7 @@ def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: 
 
 
 def _topic_value(context: KafkaContext, name: str) -> str:
-    """What a topic has that does not set it itself."""
+    """The value that is in force for a topic without a value of its own."""
     if name not in BY_NAME:
         raise RequestError(ErrorCode.invalid_config, f"There is no topic setting {name!r}.")
     return context.logs.config.defaults.text(name)
@@ -135,7 +135,7 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
         try:
             defaults = _defaults(context, overrides)
         except Refusal as error:
-            # Kafka's answer for a broker's setting; invalid_config is for a topic's (KAFKA-13609).
+            # As in Kafka: invalid_config is for settings of topics (KAFKA-13609).
             raise RequestError(ErrorCode.invalid_request, error.message) from error
         if not validate_only:
             context.catalogue.alter_broker_configs(changes, entity)
@@ -143,7 +143,7 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
 
 
 def _check_remembered(name: str, value: str | None) -> None:
-    """Raises RequestError with invalid_request for what is no setting of Kafka's, or should not be kept."""
+    """Raises RequestError (invalid_request) for what is not a setting of Kafka, and for values that are not to be kept."""
     if not is_without_effect(name):
         near = difflib.get_close_matches(name, [*BROKER_SETTINGS, *WITHOUT_EFFECT], 1, 0.8)
         hint = f" Did you mean {near[0]}?" if near else ""
@@ -159,16 +159,16 @@ def _check_remembered(name: str, value: str | None) -> None:
 
 
 def _broker_value(context: KafkaContext, name: str) -> str:
-    """What is in force of a broker's setting that is a default for topics."""
+    """The value in force of a broker setting that is a default for topics."""
     if name not in TOPIC_DEFAULTS:
         raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
     return context.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
 
 
 def load_defaults(context: KafkaContext) -> None:
-    """At the start, before the first request: put in force what was changed while running, in an earlier run.
+    """Put in force the changes of earlier runs. Called at the start, before the first request.
 
-    Raises ConfigError where that does not go together with the configuration of this run.
+    Raises ConfigError if they contradict the configuration of this run.
     """
     if context.config.ignored_kafka_settings:
         log.warning("settings_ignored", settings=sorted(context.config.ignored_kafka_settings))
@@ -186,7 +186,7 @@ def load_defaults(context: KafkaContext) -> None:
 
 
 def _defaults(context: KafkaContext, overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
-    """The defaults for topics: this broker's own settings win over those for all, those over the configuration."""
+    """The defaults for topics. This broker's own settings override those for all brokers, which override the configuration."""
     merged = {**overrides[""], **overrides[str(context.node_id)]}
     by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items() if name in TOPIC_DEFAULTS}
     return LogConfig.from_overrides(LogConfig.from_broker(context.config), by_topic_name)

@@ -1,7 +1,7 @@
-"""The settings of a consumer group as Kafka 4 has them: names, types, defaults and bounds.
+"""The settings of a consumer group in Kafka 4: names, types, defaults and bounds.
 
-They concern groups of the protocols of KIP-848 and KIP-932, which are not served: administration tools set and show them, and
-they change nothing here. Kept in the catalogue beside the broker's, under the group's name. Runs on handler threads.
+They concern groups of the protocols of KIP-848 and KIP-932, which are not served. Administration tools can set and show them, and
+they have no effect. They are kept in the catalogue beside the broker's, under the group's name. Runs on handler threads.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
 from protocol.kafka.errors import ErrorCode
 
-# From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's own min and max settings. The broker has each of them
-# under the same name with this before it.
+# From Kafka 4.0's GroupConfig; bounds are the defaults of the broker's min and max settings. The broker's setting of the same
+# meaning has the same name after this prefix.
 BROKER_PREFIX = "group."
 
 
@@ -56,31 +56,31 @@ SETTINGS: tuple[KafkaSetting[Any], ...] = (
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
-# Of the broker's own entities one is "" and the other a number.
+# Keeps groups apart from the two entities of the broker's settings, "" and the broker's id.
 _ENTITY_PREFIX = "group:"
 
 
 def require_name(name: str) -> str:
-    """The catalogue's entity for a group. Raises RequestError with invalid_request for "": groups have no common settings."""
+    """The entity of a group in the catalogue. Raises RequestError (invalid_request) for "": groups have no common settings."""
     if not name:
         raise RequestError(ErrorCode.invalid_request, "Name the group; there are no settings for all groups.")
     return _ENTITY_PREFIX + name
 
 
 def own(context: KafkaContext, name: str) -> dict[str, str]:
-    """What was set for a group, which need not exist."""
+    """The settings that were made for a group. The group need not exist."""
     return context.catalogue.broker_configs(require_name(name))
 
 
 def in_force(name: str) -> str:
-    """What a group has that does not set it itself. Raises RequestError with invalid_config."""
+    """The value in force for a group without a value of its own. Raises RequestError (invalid_config) for an unknown name."""
     if name not in BY_NAME:
         raise RequestError(ErrorCode.invalid_config, f"There is no group setting {name!r}.")
     return BY_NAME[name].default_text
 
 
 def check(changes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The changes as they are kept. Raises RequestError with invalid_config."""
+    """The changes in the form in which they are kept. Raises RequestError (invalid_config) for an unknown name or a bad value."""
     checked: dict[str, str | None] = {}
     for name, value in changes.items():
         in_force(name)

@@ -1,11 +1,11 @@
-"""Settings as Kafka's admin APIs see them: entries of topics and of this broker, with where each value comes from.
+"""Settings as the Kafka admin APIs show them: entries of topics, groups and this broker, each with the source of its value.
 
-A topic's own settings are in the log manager; a broker's setting that was changed while running is in the catalogue, under
-"" (all brokers) or under this broker's id. What can be changed so are the defaults that topics have for their own settings
-(``log.retention.ms`` for ``retention.ms``): all other settings that mean something are read once, at the start. Settings of
-Kafka's that mean nothing here are remembered and shown, secrets excepted.
+The log manager has the settings of topics. The catalogue has the broker settings that were changed while the broker was running,
+under "" (all brokers) or under this broker's id. Only those can be changed that are defaults for topics (``log.retention.ms`` for
+``retention.ms``): the others are read once, at the start. Settings of Kafka that have no effect here are remembered and shown,
+except secrets.
 
-No state of its own. Runs on handler threads: it reads the catalogue.
+Runs on handler threads, because it reads the catalogue.
 
 Tests: tests/kafka/handlers/test_describe_configs.py.
 """
@@ -52,16 +52,16 @@ class Source(IntEnum):
 
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7}
-# Kafka's "long" and its "int" are both Python's int; ours without an upper bound in these units are Kafka's longs.
+# Python has one int for Kafka's "long" and "int". Settings in these units that have no upper bound are Kafka's longs.
 _LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 
-# The broker's settings by the name that clients see, and of those the ones that are the default of a topic's setting.
+# The broker's settings by the name that clients see, and those of them that are the default of a topic's setting.
 BROKER_SETTINGS: dict[str, SettingInfo] = {
     info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
 }
 TOPIC_DEFAULTS: dict[str, KafkaSetting[Any]] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
 _DEFAULTS = BrokerConfig()
-# Settings that have no default in Kafka, because one in another unit has: that is what it names as the default.
+# Settings without a default in Kafka, and the setting in another unit whose default Kafka shows instead.
 _COARSER = {
     "log.retention.ms": ("log.retention.hours", "168"),
     "log.roll.ms": ("log.roll.hours", "168"),
@@ -95,8 +95,8 @@ def is_this_broker(context: KafkaContext, name: str) -> bool:
 
 
 def stored_overrides(context: KafkaContext) -> dict[str, dict[str, str]]:
-    """What was changed while running: for all brokers under "", for this one under its id. What another version of this
-    program may have stored besides is left out."""
+    """The settings changed while running: for all brokers under "", for this broker under its id. Settings that this version
+    does not know, because another version has stored them, are left out."""
     return {
         entity: {
             name: value
@@ -108,7 +108,7 @@ def stored_overrides(context: KafkaContext) -> dict[str, dict[str, str]]:
 
 
 class Settings:
-    """The broker's settings as they are at the moment: read once from the catalogue, used for one request."""
+    """The broker's settings at one moment: read from the catalogue once, and used for one request."""
 
     def __init__(self, context: KafkaContext) -> None:
         overrides = stored_overrides(context)
@@ -127,7 +127,7 @@ class Settings:
         return [self._topic_entry(setting, own.get(setting.name)) for setting in SETTINGS]
 
     def broker_entries(self) -> list[Entry]:
-        """Every setting of this broker, and what is set of those that Kafka has besides."""
+        """Every setting of this broker, and those without effect that have a value."""
         others = {*self._of_this, *self._of_all, *self._config.ignored_kafka_settings} - BROKER_SETTINGS.keys()
         return [self._broker_entry(name, self._synonyms(name)) for name in [*BROKER_SETTINGS, *sorted(others)]]
 
@@ -136,7 +136,7 @@ class Settings:
         return [_group_entry(setting, own.get(setting.name)) for setting in group_configs.SETTINGS]
 
     def cluster_entries(self) -> list[Entry]:
-        """What was set while running for all brokers."""
+        """The settings that were made for all brokers while running."""
         return [
             self._broker_entry(name, [_synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)])
             for name, value in self._of_all.items()
@@ -194,7 +194,7 @@ class Settings:
         return found
 
     def _default(self, name: str) -> str | None:
-        """What the broker's setting is where nobody has set it."""
+        """The default of a broker setting."""
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if name in self._texts:

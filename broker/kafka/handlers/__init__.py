@@ -1,4 +1,4 @@
-"""One module an API. ``load`` finds them: a new file is a new API.
+"""One module for each API. ``load`` finds them, so that a new file is all that a new API takes.
 
 Tests: tests/kafka/test_service.py.
 """

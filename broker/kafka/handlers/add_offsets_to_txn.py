@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): a producer is about to commit offsets of a group with its transaction, which begins if there is none.
+"""AddOffsetsToTxn (25): a producer adds the offsets of a group to its transaction, and begins one if none is open.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

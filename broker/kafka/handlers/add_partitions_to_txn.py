@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn (24): a producer is about to write to these partitions in its transaction, which begins if there is none.
+"""AddPartitionsToTxn (24): a producer adds partitions to its transaction, and begins one if none is open.
 
-Answered when that is durable: whatever comes, the coordinator then knows where markers have to go.
+Answered when that is durable: after any crash the coordinator then knows which partitions need markers.
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

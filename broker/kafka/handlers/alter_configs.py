@@ -1,4 +1,4 @@
-"""AlterConfigs (33), the older way: what a resource is to set itself, all of it. What is not named is taken back."""
+"""AlterConfigs (33), the older form: all values that a resource sets. Values that are not named are removed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): with one node a partition can only stay where it is, and nothing is there to be cancelled."""
+"""AlterPartitionReassignments (45): with one node a partition can only stay, and there is nothing to cancel."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (34): there is one directory, in which every replica is already."""
+"""AlterReplicaLogDirs (34): there is one directory, and every replica is in it already."""
 
 from collections.abc import Mapping
 from typing import Any

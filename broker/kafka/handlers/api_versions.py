@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker serves. The first request of every client, before anything else is agreed on."""
+"""ApiVersions: the APIs and versions that this broker serves. The first request of every client."""
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
@@ -13,7 +13,7 @@ _MAX_VERSION = 4
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     version = request.api_version
     if not 0 <= version <= _MAX_VERSION:
-        # A newer client than we are: answer in the form that every client knows, so that it can try a lower version.
+        # The client is newer than this broker. Version 0 is a form that every client knows, and tells it a version to try.
         own = {int(ApiKey.API_VERSIONS): context.api_ranges[ApiKey.API_VERSIONS]}
         reply = api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)
     else:

@@ -1,4 +1,4 @@
-"""DeleteRecords (21): everything before an offset is gone at once; the files follow when a whole segment is below it."""
+"""DeleteRecords (21): records before an offset cannot be read any more. Files are removed when a whole segment lies before it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """A partition that is named twice is answered once, as by Kafka: for the offset that was given last."""
+    """A partition that is named twice is answered once, as in Kafka: for the last offset given."""
     wanted: dict[str, dict[int, Any]] = {}
     for topic in call.body.topics:
         wanted.setdefault(topic.name, {}).update({one.partition_index: one for one in topic.partitions})
@@ -32,7 +32,7 @@ def _delete(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     try:
         log = online_log(context, topic, partition)
         if log.config.compact and not log.config.delete:
-            # Kafka's rule: in a log that is only compacted, a key's last value is there to stay.
+            # Kafka's rule: a log that is only compacted keeps the last value of every key.
             raise RequestError(ErrorCode.policy_violation, f"cleanup.policy of {topic!r} does not include delete.")
         # -1 is the high watermark, here as in the request.
         low = log.delete_records(wanted.offset)

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): nobody has a quota. What Kafka refuses to look for is refused all the same."""
+"""DescribeClientQuotas (48): there are no quotas, so the answer is empty. What Kafka refuses is refused here as well."""
 
 from collections.abc import Mapping
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of topics, groups and this broker, what they are worth now and where that was set."""
+"""DescribeConfigs (32): the settings of topics, groups and this broker, with their values and where each was set."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""DescribeGroups (15): state, members and assignments. A group that is not there is described as dead, without an error."""
+"""DescribeGroups (15): state, members and assignments. A group that does not exist is described as dead, without an error."""
 
 from collections.abc import Mapping
 from typing import Any

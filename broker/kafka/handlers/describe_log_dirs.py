@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): how much room the partitions take, and how much the volume they are on has left."""
+"""DescribeLogDirs (35): the size of the partitions, and the free space of their volume."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def _wanted(context: KafkaContext, request: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _size(context: KafkaContext, topic: str, partition: int) -> dict[str, Any] | None:
-    """None for a partition that is not there or is offline: Kafka leaves those out."""
+    """None for a partition that does not exist or is offline: Kafka leaves those out."""
     log = context.logs.get(topic, partition)
     if log is None or log.offline is not None:
         return None

@@ -1,4 +1,4 @@
-"""ElectLeaders (43): this node leads every partition already, so that Kafka's answer is "not needed" for each that exists."""
+"""ElectLeaders (43): this node leads every partition already, so the answer for each is "not needed", as from Kafka."""
 
 from collections.abc import Mapping
 from typing import Any

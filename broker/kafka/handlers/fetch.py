@@ -1,9 +1,9 @@
-"""Fetch: read record batches, waiting for enough of them if there are not.
+"""Fetch: read record batches, and wait for enough of them.
 
-Inline while the records are in the page cache and the partitions few; a cold read goes to the handler pool, which pulls it in
-from the disk first, so that no processor waits for one. A fetch that must wait is *parked*: it watches its logs, and whoever
-appends has the fetch's own processor look at that log again. When there is enough, a fetch of many partitions is answered by a
-handler. Records leave by sendfile; nothing here looks at them.
+A request of few partitions is handled inline while its records are in the page cache. A cold read goes to the handler pool,
+which reads the records from the disk first, so that no processor waits for the disk. A fetch that must wait is *parked*: it
+watches its logs, and a thread that appends to one of them has the fetch's own processor look at that log again. When there are
+enough bytes, a handler answers a fetch of many partitions. Records are sent by sendfile; nothing here reads them.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 
 READ_COMMITTED = 1
-# A cold range is pulled into the page cache in pieces of this size (bytes).
+# A cold range is read into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
-_new = tuple.__new__  # skips the generated __new__
+_new = tuple.__new__  # faster than a named tuple's own __new__
 
 
 class _Seen(NamedTuple):
-    """What a reading saw of one log: its end, and how many bytes there were to send."""
+    """What a reading has found in one log: its end, and how many bytes there were to send."""
 
     log: Log
     wanted: fetch.FetchPartition
@@ -38,12 +38,12 @@ class _Seen(NamedTuple):
 
 
 class _Reading:
-    """One pass over the partitions of a request: what there is to send now."""
+    """One pass over the partitions of a request, and what there is to send at that moment."""
 
     __slots__ = ("committed", "failed", "limit", "logs", "resident", "results", "size")
 
     def __init__(self, context: KafkaContext, request: fetch.FetchRequest, work: Work | None = None) -> None:
-        """``work``: where there are so many partitions that somebody should ask whether the answer is still wanted."""
+        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer."""
         self.results: list[tuple[str, list[fetch.PartitionData]]] = []
         self.logs: list[_Seen] = []
         self.size = 0
@@ -105,11 +105,11 @@ class _Reading:
         )
 
     def enough(self, request: fetch.FetchRequest) -> bool:
-        """Nothing is gained by waiting."""
+        """The response can be sent: it has ``min_bytes`` or an error, or the client does not wait."""
         return self.failed or self.size >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions
 
     def warm(self) -> None:
-        """Read what is to be sent, so that sendfile finds it in memory. Blocks: for handler threads."""
+        """Read what is to be sent, so that sendfile finds it in the page cache. It blocks: for handler threads only."""
         for _, partitions in self.results:
             for data in partitions:
                 for region in data.records_parts:
@@ -124,7 +124,7 @@ def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset
 def _parse(request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
     parsed = fetch.parse_request(request.frame, request.api_version, request.body_offset, max_entries)
     if len(parsed.partitions) > 1:
-        # Named twice, a partition is answered once, as in Kafka: for what was said last.
+        # A partition that is named twice is answered once, as in Kafka: for the last of its entries.
         distinct = {(wanted.topic, wanted.partition): wanted for wanted in parsed.partitions}
         if len(distinct) < len(parsed.partitions):
             return parsed._replace(partitions=list(distinct.values()))
@@ -147,24 +147,24 @@ def _handle(
     if isinstance(prepared, _Parked):
         prepared.answer()
         return
-    if prepared is None:  # of many partitions
+    if prepared is None:  # the request is long
         parsed = _parse(request, REQUEST_ENTRIES_MAX)
         reading = _Reading(context, parsed, request.work(context))
     else:
         parsed, reading = prepared
     if parsed.session_id != 0:
-        # Fetch sessions are not kept: every full fetch is answered with session 0, which clients take as "none".
+        # Fetch sessions are not served: every full fetch is answered with session 0, which means "none" to clients.
         _send(request, outbox, (), ErrorCode.fetch_session_id_not_found)
         return
     if parsed.session_epoch > 0:
         _send(request, outbox, (), ErrorCode.invalid_fetch_session_epoch)
         return
     if not reading.resident:
-        reading.warm()  # here only on a handler thread
+        reading.warm()  # inline, all records are resident: this is a handler thread
     if reading.enough(parsed):
         _send(request, outbox, reading.results)
     else:
-        # On the connection's processor, wherever we are: on a connection that has gone meanwhile, nobody would end the wait.
+        # Parked on the connection's processor, also from a handler: if the connection has closed, the call is dropped.
         outbox.call(request.connection, _Parked(context, request, outbox, parsed, reading).park)
 
 
@@ -176,8 +176,8 @@ def _send(
 
 
 class _Parked:
-    """A fetch that waits for bytes or for its time. From ``park`` on, everything but ``answer`` happens on the connection's
-    processor, and only the logs that were appended to are looked at.
+    """A fetch that waits for bytes or for its deadline. From ``park`` on, everything but ``answer`` runs on the connection's
+    processor, and only logs that were appended to are read again.
     """
 
     def __init__(
@@ -195,12 +195,12 @@ class _Parked:
         self._logs = reading.logs
         self._limit = reading.limit
         self._committed = reading.committed
-        self._size = reading.size  # bytes that there are to send, by log as in `_logs` and altogether
-        self._watches: list[tuple[Log, int]] = []  # with the token of each; empty: none is watched
-        # Numbers of logs that were appended to since they were looked at. A dict: a set whose every operation is one step.
+        self._size = reading.size  # bytes to send, the sum of the sizes in `_logs`
+        self._watches: list[tuple[Log, int]] = []  # each with its token; empty if there was no room for watches
+        # Indexes of logs that were appended to since they were read. A dict instead of a set: its operations are atomic.
         self._changed: dict[int, None] = {}
         self._timer: TimerHandle | None = None
-        self._looking = False  # a look has been asked for and has not happened yet
+        self._looking = False  # `_look` was submitted to the processor and has not run yet
         self._done = False
 
     def park(self) -> None:
@@ -212,29 +212,29 @@ class _Parked:
                 (seen.log, seen.log.watch(partial(self._appended, number))) for number, seen in enumerate(self._logs)
             ]
         self._timer = self._context.timer.at(deadline, self._expired)
-        # What was appended between the reading and the watching has rung no bell.
+        # Appends between the reading and the watching have called nobody.
         for number, seen in enumerate(self._logs):
             if seen.log.high_watermark != seen.end:
                 self._appended(number)
-        # Whoever waited before that has been told already.
+        # When the broker began to stop, or the peer finished, those that were parked were told. This one was not.
         if self._context.stopping or self._request.connection.finished:
             self._expired()
 
     def _appended(self, number: int) -> None:
-        """From the thread that appended (or deleted the topic)."""
+        """Called by the thread that appended, or that deleted the topic."""
         if self._done:
-            return  # and on its way to a handler
+            return  # answered, or handed over to a handler
         self._changed[number] = None
         if not self._looking:
             self._looking = True
             self._outbox.call(self._request.connection, self._look)
 
     def _expired(self) -> None:
-        """From the timer's thread."""
+        """Called on the timer's thread."""
         self._outbox.call(self._request.connection, self.give_up)
 
     def _look(self) -> None:
-        self._looking = False  # before the changes are taken: who comes after that has this called again
+        self._looking = False  # cleared before the changes are taken: an append after that submits another look
         if self._done:
             return
         changed, failed = self._changed, False
@@ -250,10 +250,10 @@ class _Parked:
                 self._finish(reading)
 
     def _account(self, number: int) -> bool:
-        """See what there is in one log now. False: it cannot be read, which is reason enough to answer.
+        """Count what one log has to send now. False: it cannot be read, so the fetch is answered.
 
-        What a log has may be counted in full here although the response has no room for it all, or not as its first batch:
-        then the answer comes sooner than it might, or (of few partitions) turns out not to be due yet.
+        The count may be higher than what the response has room for. Then a fetch of many partitions is answered sooner than
+        necessary, and one of few partitions is read again and goes on waiting.
         """
         log, wanted, _, before = self._logs[number]
         try:
@@ -274,7 +274,7 @@ class _Parked:
         return len(self._parsed.partitions) > INLINE_ENTRIES
 
     def give_up(self) -> None:
-        """Answer with what there is."""
+        """Answer with what there is to send."""
         if self._done:
             return
         if self._is_long:
@@ -288,12 +288,12 @@ class _Parked:
         _send(self._request, self._outbox, reading.results)
 
     def _hand_over(self) -> None:
-        # The handler lets go of the logs: that of 10,000 takes milliseconds.
+        # The handler ends the watches: for 10,000 logs that takes milliseconds.
         self._done = True
         self._outbox.hand_over(self._request, Handover(BULK, self))
 
     def answer(self) -> None:
-        """On a handler thread."""
+        """Called on a handler thread."""
         self.abandon()
         self._request.connection.data = None
         reading = _Reading(self._context, self._parsed, self._request.work(self._context))
@@ -302,8 +302,8 @@ class _Parked:
         _send(self._request, self._outbox, reading.results)
 
     def abandon(self) -> None:
-        """Stop waiting without an answer (the connection is gone). On the processor, and for a fetch that was handed over on a
-        handler, maybe at the same time: each watch is taken out by one of them."""
+        """Stop waiting without an answer. Called on the processor when the connection has closed, and on a handler for a fetch
+        that was handed over, perhaps at the same time: each watch is popped, and ended, by one of the two."""
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -313,7 +313,7 @@ class _Parked:
                 log, token = self._watches.pop()
                 log.unwatch(token)
                 ended += 1
-        except IndexError:  # none is left
+        except IndexError:  # all watches are ended
             pass
         if ended:
             self._context.watches.give_back(ended)

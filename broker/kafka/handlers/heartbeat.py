@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member is alive, and learns whether it has to join again."""
+"""Heartbeat (12): a member says that it is alive, and learns whether it has to join again."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""JoinGroup (11): become a member, or stay one in the next generation. Answered when the others have joined as well."""
+"""JoinGroup (11): become a member of a group, or stay one in its next generation. Answered when the other members have joined."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave, or an operator removes them. One of them before version 3, any number since."""
+"""LeaveGroup (13): members leave, or an operator removes them. Before version 3 a request names one member only."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "error_code": error,
         "members": [
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
-            # Without a word on each member where the whole request is refused.
+            # If the whole request is refused, there are no results for members.
             for (member_id, instance_id), code in zip(leaving, errors, strict=False)
         ],
     }

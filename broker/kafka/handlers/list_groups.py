@@ -8,7 +8,7 @@ from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 
-# All groups here are of the one type that Kafka calls so. It compares types in any case.
+# The type of all groups here. Kafka ignores case when it compares types.
 TYPE = "classic"
 
 

@@ -21,7 +21,7 @@ READ_COMMITTED = 1
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    """For who reads only what is committed (from version 2 on), a partition ends at the last stable offset."""
+    """For a client that reads committed records only (from version 2 on), a partition ends at the last stable offset."""
     topics = call.body.topics
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
     twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)

@@ -1,8 +1,8 @@
-"""Metadata: which topics and partitions there are, and where. Has topics made that are asked for, if the settings allow.
+"""Metadata: which topics and partitions exist, and on which broker. Creates topics that a client asks for, if it may.
 
-Every client asks at its start and every few minutes, and a thousand topics take milliseconds to encode: so answers are kept
-until the next change of any topic (``LogManager.generation``). Creating topics waits for the disk and is left to the topic
-maker; the request is parked meanwhile, for a bounded time.
+Every client asks when it starts and every few minutes, and a thousand topics take milliseconds to encode. So answers are kept
+until any topic changes (``LogManager.generation``). Creating a topic waits for the disk, so the topic maker does it; the request
+is parked meanwhile, for a bounded time.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -29,14 +29,14 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import metadata
 from protocol.wire import BytesLike
 
-# An answer about more topics or partitions than this is encoded by a handler: it would take a processor more than 1 ms.
+# An answer about more topics or partitions than this is encoded by a handler: it takes more than 1 ms.
 _INLINE_TOPICS_MAX = 20
 _INLINE_PARTITIONS_MAX = 500
-# One about more partitions than this takes a handler 20 ms and more: it goes through the bulk lane, however short the question.
+# An answer about more partitions than this takes a handler 20 ms or more: it goes through the bulk lane.
 _USUAL_PARTITIONS_MAX = 5_000
-# How long a request waits for its topics to be made (s), before the client is told to ask again. They are made all the same.
+# How long (s) a request waits for its topics to be created before the client is told to ask again. They are created all the same.
 _WAIT_S = 2.0
-# A longer frame is not copied, neither to be kept nor for its correlation id.
+# Longer frames are not copied, neither for the cache nor to set a correlation id.
 _COPY_MAX_BYTES = 16 * 1024
 
 
@@ -79,12 +79,12 @@ def _handle(
         return
     short = len(request.body) <= INLINE_BYTES
     if prepared is None:
-        # After a change many clients ask the same at once: those that waited for a handler find what the first one was answered.
+        # After a change many clients ask the same at once: those that waited for a handler find the answer to the first.
         prepared = _cached(context, request) if short else None
     if prepared is not None and not isinstance(prepared, metadata.MetadataRequest):
         outbox.send(request, _parts(prepared, request))
         return
-    # Read before the topics: a change in between makes the answer count as old at once.
+    # Read before the topics: if a topic changes in between, the answer is not kept.
     generation = context.logs.generation
     parsed = prepared or metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
     names = None if parsed.topics is None else once(parsed.topics)
@@ -101,7 +101,7 @@ def _handle(
 
 
 def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
-    """The frame with the request's correlation id. What many connections are sent at once is in memory once."""
+    """The frame with the request's correlation id. A long frame is shared by all connections to which it is sent."""
     if type(frame) is bytes:
         return [with_correlation_id(frame, request.correlation_id)]
     view = memoryview(frame)
@@ -109,10 +109,10 @@ def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
 
 
 def _refusal(context: KafkaContext, name: str) -> int | None:
-    """Why no topic of that name can be made, which is not there."""
+    """The error code that forbids creating a topic of this name. None: it can be created."""
     try:
         context.logs.check_name(name)
-    except TopicExists:  # made just now
+    except TopicExists:  # created just now
         return None
     except Refusal as error:
         return code_of(error)
@@ -120,7 +120,7 @@ def _refusal(context: KafkaContext, name: str) -> int | None:
 
 
 class _Waiting:
-    """A request whose topics are being made. ``give_up`` and ``abandon`` run on the connection's processor."""
+    """A request whose topics are being created. ``give_up`` and ``abandon`` run on the connection's processor."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Waiting:
         self._done = False
 
     def park(self, missing: list[str]) -> None:
-        """On a handler thread; nothing else happens on the connection until this request is answered."""
+        """Called on a handler thread; the connection takes no other request until this one is answered."""
         context, connection = self._context, self._request.connection
         connection.data = self
         self._timer = context.timer.at(context.clock.monotonic() + _WAIT_S, self._ready)
@@ -154,7 +154,7 @@ class _Waiting:
             self._ready()
 
     def _made(self, failures: Failures) -> None:
-        """From the maker's thread."""
+        """Called on the topic maker's thread."""
         self._failures = failures
         self._ready()
 
@@ -162,7 +162,7 @@ class _Waiting:
         self._outbox.call(self._request.connection, self.give_up)
 
     def give_up(self) -> None:
-        """Answer with what there is."""
+        """Have a handler answer with the topics that exist."""
         if self._done:
             return
         self.abandon()
@@ -176,7 +176,7 @@ class _Waiting:
             self._timer.cancel()
 
     def answer(self) -> None:
-        """On a handler thread. What is not there yet is on its way, or its turn comes when the client asks again."""
+        """Called on a handler thread. Topics that do not exist yet will be created, at the latest when the client asks again."""
         frame, _ = _answer(self._context, self._request, self._parsed, self._names, True, self._failures)
         self._outbox.send(self._request, _parts(frame, self._request))
 
@@ -189,10 +189,10 @@ def _answer(
     create: bool,
     failures: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[BytesLike, bool]:
-    """The frame (its correlation id to be set), and whether the same question may get the same answer.
+    """The frame, whose correlation id is still to be set, and whether it may be kept for the same request.
 
-    ``create``: topics that are not there are being made, but for those that ``failures`` gives an error code or that cannot have
-    their name. Raises ProtocolError where the answer would be too long.
+    ``create``: topics that do not exist are being created, except those with an error code in ``failures`` or an invalid name.
+    Raises ProtocolError where the answer would be too long.
     """
     work = request.work(context)
     topics = []
@@ -236,10 +236,10 @@ def _topic(context: KafkaContext, info: TopicInfo, work: Work) -> metadata.Topic
 
 @attrs.frozen
 class _Partitions(Collection[metadata.PartitionMetadata]):
-    """The partitions of a topic, made one by one while the response is written: there may be 100,000.
+    """The partitions of a topic, created one by one while the response is written: there may be 100,000.
 
-    A partition that is offline is shown with its leader all the same: produce and fetch then tell the client what is wrong
-    with it, where "no leader" would make it ask for metadata until it gives up.
+    A partition that is offline has its leader in the answer all the same: produce and fetch then tell the client the error,
+    whereas "no leader" would make it ask for metadata until it gives up.
     """
 
     count: int
@@ -250,7 +250,7 @@ class _Partitions(Collection[metadata.PartitionMetadata]):
         return self.count
 
     def __contains__(self, partition: object) -> bool:
-        return any(partition == one for one in self)
+        return any(partition == each for each in self)
 
     def __iter__(self) -> Iterator[metadata.PartitionMetadata]:
         nodes = (self.node_id,)

@@ -1,4 +1,4 @@
-"""OffsetFetch (9): how far groups have read. One group before version 8, any number since."""
+"""OffsetFetch (9): how far groups have read. Before version 8 a request names one group, from then on any number."""
 
 from collections.abc import Mapping, Set
 from typing import Any
@@ -11,7 +11,7 @@ from broker.kafka.groups.offsets import CommittedOffset, Partition
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
-# What Kafka answers for a partition of which nothing is committed; it is no error.
+# What Kafka answers for a partition without a committed offset. It is not an error.
 NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_ms=-1)
 
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended, so that a consumer notices when its log was cut under it (KIP-320)."""
+"""OffsetForLeaderEpoch (23): where a leader epoch ended, which shows a consumer that its log was truncated (KIP-320)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
 """Produce: append record batches to partitions.
 
-Runs on the connection's processor as long as appends go to the page cache quickly; ``acks=all`` then waits for the flusher
-without holding a thread. Batches are not opened: see ``broker.storage.log.log``.
+Requests are handled on the connection's processor as long as appends to the page cache are fast. With ``acks=all`` a request then
+waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,11 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import produce
 from protocol.kafka.records.batch import TRANSACTIONAL, read_header
 
-# After a slow append the next ones go to the handler pool for this long (s): the disk is busy writing back.
+# How long (s) appends go to the handler pool after a slow one: the disk is busy writing back.
 _SLOW_FOR_S = 1.0
-# Bytes of a request that a processor may write by itself: about 1 ms. Enough for the batch of 1 MiB that is the largest by
-# default.
+# The longest request (bytes) that a processor handles: about 1 ms of writing. Enough for a batch of 1 MiB, the default maximum.
 _INLINE_MAX_BYTES = 2 * 1024 * 1024
-# Where in a batch the byte is that says whether it belongs to a transaction.
+# The position in a batch of the byte whose TRANSACTIONAL bit says that the batch belongs to a transaction.
 _ATTRIBUTES = 22
 _HANDOVER = Handover()
 
@@ -51,7 +50,7 @@ def _handle(
     if parsed is None:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
-    if acks == 1 and len(parsed.topics) == 1:  # the usual request, without the loop's book-keeping
+    if acks == 1 and len(parsed.topics) == 1:  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
         result = _append(context, topic, partition, records, acks, parsed.transactional_id)[0]
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
@@ -67,7 +66,7 @@ def _append(
     acks: int,
     transactional_id: str | None,
 ) -> tuple[produce.PartitionResult, Log | None]:
-    """One partition's append; its result and, when it succeeded, the log to be flushed."""
+    """Append to one partition. Returns the result and, if the append succeeded, the log, which may have to be flushed."""
     target = context.logs.partitions.get((topic, partition))
     if target is None:
         return produce.PartitionResult(topic, partition, ErrorCode.unknown_topic_or_partition), None
@@ -109,7 +108,7 @@ def _append(
 
 
 def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
-    """Which records of the batch were at fault (KIP-467), with Kafka's sentence for it."""
+    """The numbers of the records of the batch that were at fault (KIP-467), each with Kafka's message."""
     if not isinstance(error, KeylessRecords):
         return ()
     where = f"{target.topic}-{target.partition}"
@@ -118,16 +117,16 @@ def _record_errors(target: Log, error: Refusal) -> Sequence[tuple[int, str]]:
 
 
 def _refuse(context: KafkaContext, records: memoryview, transactional_id: str | None) -> ErrorCode:
-    """Of a transaction's batch: does its producer have the transactional id of the request?"""
+    """The error of a transaction's batch whose producer does not have the transactional id of the request."""
     try:
         header = read_header(records)
     except ProtocolError:
-        return ErrorCode.none  # the log will say what is wrong with it
+        return ErrorCode.none  # the append refuses the batch and says why
     return context.transactions.may_write(transactional_id, header.producer_id)
 
 
 class _Produce:
-    """A request of several partitions, or one that waits for its fsync, or one that wants no answer."""
+    """A request of several partitions, a request that waits for an fsync, or one with ``acks=0``, which gets no answer."""
 
     def __init__(
         self, context: KafkaContext, request: KafkaRequest, outbox: Outbox, parsed: produce.ProduceRequest
@@ -138,7 +137,7 @@ class _Produce:
         self._parsed = parsed
         self._results: list[produce.PartitionResult] = []
         self._lock = Lock()
-        self._unflushed: set[int] = set()  # indexes into the results
+        self._unflushed: set[int] = set()  # indexes into the results of those that wait for an fsync
         self._answered = False
         self.deadline = 0.0
 
@@ -151,7 +150,7 @@ class _Produce:
                 written.append((len(self._results), target))
             self._results.append(result)
         if acks == 0:
-            # The client hears nothing of errors but the end of its connection: it then asks for metadata again.
+            # With acks=0 an error can only be shown by closing the connection: the client then asks for metadata again.
             if any(result.error for result in self._results):
                 self._outbox.close(self._request)
             else:
@@ -184,7 +183,7 @@ class _Produce:
         self._send()
 
     def expire(self) -> None:
-        """The time-out of the request is over. As from Kafka, the client learns that its records may yet turn out durable."""
+        """The request has timed out. As in Kafka, the records may become durable all the same."""
         with self._lock:
             if self._answered:
                 return

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader hands in the assignment, every member gets its part of it."""
+"""SyncGroup (14): the leader sends the assignment, and every member gets its part of it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -42,7 +42,7 @@ def _partitions(marker: Any) -> frozenset[Partition]:
 
 
 class _Answer:
-    """The one reply, when each marker has its result; they come on any thread."""
+    """Sends the one reply when each marker has its result. Results come on any thread."""
 
     def __init__(self, call: Call, left: int) -> None:
         self._call = call
