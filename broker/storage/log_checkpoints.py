@@ -47,13 +47,13 @@ class LogCheckpoints:
         """Raises StorageError."""
         self._save(RECOVERY_POINTS, lambda log: log.recovery_point)
         for key, log in list(self._partitions.items()):
-            log.saved_point_is(self._saved[RECOVERY_POINTS].get(key, 0))
+            log.note_saved_point(self._saved[RECOVERY_POINTS].get(key, 0))
 
     def save_log_starts(self) -> None:
         """No segment may be removed before this has said so: the next start would miss it. Raises StorageError."""
         self._save(LOG_STARTS, lambda log: log.log_start_offset)
         for key, log in list(self._partitions.items()):
-            log.saved_start_is(self._saved[LOG_STARTS].get(key, 0))
+            log.note_saved_start(self._saved[LOG_STARTS].get(key, 0))
 
     def save_cleaner_offsets(self) -> None:
         """A line, even one that says 0, says that the log may have gaps below its recovery point. Raises StorageError."""

@@ -130,7 +130,7 @@ def test_a_damaged_partition_is_offline_and_the_others_are_served(broker: Broker
         consumer.close()
         said = [error["event"] for error in broker.errors]
         # Once each, however often clients try again.
-        assert ["partition offline", "append_failed", "read_failed"] == said
+        assert ["partition_taken_offline", "append_failed", "read_failed"] == said
         assert {("topic", 0)} == {(error["topic"], error["partition"]) for error in broker.errors}
         assert 0 == broker.stop()
 

@@ -1,7 +1,8 @@
 """EndTxn (26): commit or abort.
 
-Answered when every marker is durable and the group offsets are committed, so that a client that is told of a commit can read it, and
-the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafka answers once the decision is durable.)
+Answered when every marker is durable and the group offsets are committed, so that a client that is told of a commit can read
+it, and the producer's next transaction does not run into CONCURRENT_TRANSACTIONS. (Kafka answers once the decision is
+durable.)
 
 Tests: tests/kafka/handlers/test_transactions.py.
 """

@@ -1,12 +1,12 @@
 """``txnindex-checkpoint`` in a partition's directory: how many durable entries each ``.txnindex`` has, and their checksum.
 
-Most segments end no transaction by an ABORT and have no such index, so one that is missing says nothing by itself; and without
-it, or with one that is damaged, the records that it names would be read as committed. So the checkpoint says what must be there.
-At the start what is not is made again from the log. If the checkpoint itself is missing (no transaction was aborted yet, or the
-files are Kafka's), the indexes are taken as they are.
+Most segments have no such index, because no ABORT marker is in them, so a missing file says nothing by itself. But if an index is
+lost or damaged, the records that it names would be read as committed. So the checkpoint says which entries there must be, and the
+start rebuilds from the log an index that does not have them. If the checkpoint itself is missing (no transaction was aborted yet,
+or the files are Kafka's), the indexes are taken as they are.
 
-A segment that the checkpoint does not name, or that it names and that is gone, is none of its business: compaction and retention
-change the row of segments first.
+The checkpoint may lack a segment, or name one that no longer exists, because compaction and retention change the row of segments
+before it is written.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,12 @@ Sums = dict[int, tuple[int, int]]
 
 
 def read(disk: Disk, directory: str) -> Sums:
+    """What the checkpoint says; nothing if it is missing or damaged. Raises OSError."""
     path = f"{directory}/{NAME}"
     try:
         return {int(base): (int(count), int(crc)) for base, count, crc in lines_of(disk, path)}
     except (CorruptCheckpoint, ValueError) as error:
-        logger.warning("checkpoint ignored", path=path, error=str(error))
+        logger.warning("checkpoint_ignored", path=path, error=str(error))
         return {}
 
 
@@ -39,14 +40,14 @@ def write(disk: Disk, directory: str, sums: Sums) -> None:
 
 
 def counts(segments: Sequence[Segment]) -> dict[Segment, int]:
-    """How many entries there are now."""
+    """The number of entries that each segment has now, for those that have any."""
     return {segment: len(segment.aborted) for segment in segments if len(segment.aborted)}
 
 
 def agrees(segment: Segment, sums: Sums) -> bool:
-    """Are the entries there, and as they were? Reads them from the file. Raises OSError."""
-    said = sums.get(segment.base_offset)
-    if said is None:
+    """Does the file have the entries that the checkpoint names? Reads them. Raises OSError."""
+    expected = sums.get(segment.base_offset)
+    if expected is None:
         return True
-    count, crc = said
+    count, crc = expected
     return segment.aborted.read_checksum(count) == crc

@@ -1,6 +1,8 @@
-"""Appending record batches: checked, stamped with offsets, written to the page cache, published to readers.
+"""Appending record batches: they are checked, stamped with offsets, written to the page cache and published to readers.
 
-Any thread. The batch is checked before ``lock`` is taken, and watchers are called after it is given back.
+Any thread. The batches are checked before ``lock`` is taken, and the watchers are called after it is released.
+
+Tests: tests/storage/log/test_log.py, tests/storage/log/test_log_model.py.
 """
 
 import struct
@@ -22,7 +24,7 @@ from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
 from protocol.kafka.records.records import SMALLEST_RECORD
 
-# A write to the page cache takes microseconds; one that took this long was throttled, and the next ones will be.
+# A write to the page cache takes microseconds. One that took this long was throttled, and the next ones will be, too.
 SLOW_WRITE_S = 0.005
 SLOW_FOR_S = 0.5
 
@@ -69,7 +71,7 @@ class Appender:
         flush_to: Callable[[int], None],
         large: Lock,
     ) -> None:
-        """``large`` is held while a batch is open that is large inside (``inspection.py``)."""
+        """``large`` is held while a batch is decompressed that is large inside (``inspection.py``)."""
         self._state = state
         self._rolling = rolling
         self._transactions = transactions
@@ -79,7 +81,7 @@ class Appender:
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
-        """What every append needs of the topic's settings, in the shape it needs it."""
+        """Keep what every append needs of the topic's settings, in the form in which it needs it."""
         self._config = config
         self._opaque = not (config.compact or config.log_append_time or config.compression_codec is not None)
         self._max_batch = config.max_message_bytes
@@ -90,11 +92,11 @@ class Appender:
         self._flush_messages = config.flush_messages
 
     def append(self, records: memoryview, *, now_ms: int) -> AppendInfo:
-        """Store the record batches in ``records`` (writable: offsets are written into it); they are then in the page cache.
+        """Store the record batches in ``records`` (writable: offsets are written into it). They are in the page cache then.
 
-        Raises a Refusal that says what is wrong with them, StorageError where they could not be written: then
-        nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: ``duplicate``
-        is set and the offsets are the ones it has.
+        Raises a Refusal that says what is wrong with them, StorageError if they could not be written. In both
+        cases nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: the result has
+        ``duplicate`` set and the offsets that the batch has in the log.
         """
         size = len(records)
         try:
@@ -102,9 +104,9 @@ class Appender:
         except struct.error:
             header = _NO_HEADER
         _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
-        found: list[tuple[int, Header]] = [(0, header)]
+        batches: list[tuple[int, Header]] = [(0, header)]
         appended_ms = -1
-        if not (  # one batch, with nothing to be said about it
+        if not (  # the usual case: one batch, which is stored as it is
             self._opaque
             and length + LOG_OVERHEAD == size <= self._max_batch
             and magic == MAGIC
@@ -112,18 +114,18 @@ class Appender:
             and last_delta == count - 1
             and count > 0
             and attributes & 7 <= LARGEST_CODEC
-            # As many as would fit without a codec. A batch that claims more than that is looked at more closely.
+            # As many records as fit without compression. A batch that claims more is examined.
             and count * SMALLEST_RECORD <= size - HEADER_SIZE
             and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
             and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
             and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
             and crc32c(records[21:]) == crc
         ):
-            records, found = append_rules.examine(records, self._config, now_ms, self._large)
+            records, batches = append_rules.examine(records, self._config, now_ms, self._large)
             size = len(records)
-            last_delta = sum(header[LAST_DELTA] + 1 for _, header in found) - 1
-            max_ts = max(header[MAX_TIMESTAMP] for _, header in found)
-            _, header = found[0]  # only a lone batch may have a producer id
+            last_delta = sum(header[LAST_DELTA] + 1 for _, header in batches) - 1
+            max_ts = max(header[MAX_TIMESTAMP] for _, header in batches)
+            _, header = batches[0]  # only a batch that is alone in its request may have a producer id
             attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
             if self._config.log_append_time:
                 appended_ms = now_ms
@@ -153,7 +155,7 @@ class Appender:
                 segment = self._begin_segment(size, last_delta, now_ms)
                 position = segment.size
             offset = base_offset
-            for at, header in found:
+            for at, header in batches:
                 _STAMP.pack_into(records, at, offset, header[LENGTH], state.leader_epoch)
                 offset += header[LAST_DELTA] + 1
             file = segment.log.file or self._reopen(segment)
@@ -170,7 +172,7 @@ class Appender:
                 segment.first_timestamp = max_ts
                 self._rolling.set_roll_time(segment)
             offset = base_offset
-            for at, header in found:
+            for at, header in batches:
                 offset += header[LAST_DELTA] + 1
                 segment.appended(
                     position + at,
@@ -193,7 +195,7 @@ class Appender:
         return _new_info(AppendInfo, (base_offset, last_offset, appended_ms, state.log_start_offset, False))
 
     def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
-        """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal where no segment can hold them."""
+        """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal if no segment can hold them, StorageError."""
         if size > self._segment_bytes or last_delta > MAX_RELATIVE:
             raise BatchesTooLarge(
                 f"{size} bytes of records do not fit a segment of {self._segment_bytes}.",

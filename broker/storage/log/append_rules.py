@@ -1,9 +1,11 @@
 """What a batch must be like to be appended, and the few cases in which the broker changes it first.
 
 Pure functions on the bytes of a request. The rules and their error codes are those of Kafka's LogValidator, except that the
-records of a batch are not looked at one by one: the producer's checksum stands for them, and their number is only held against
-what the batch's bytes could hold (docs/decisions/0007-what-is-validated.md). They are looked at only where the topic asks for
-another codec than the batch has, or is compacted, so that every record needs a key.
+records of a batch are not looked at one by one: the producer's checksum stands for them, and their number is only compared with
+what the bytes of the batch could hold (docs/decisions/0007-what-is-validated.md). They are looked at only if the topic has
+another codec than the batch, or is compacted, because then every record needs a key.
+
+Tests: tests/storage/log/test_log.py.
 """
 
 from broker.runtime.threads import Lock
@@ -45,21 +47,21 @@ from protocol.kafka.records.record_scan import check_records
 from protocol.kafka.records.records import SMALLEST_RECORD
 
 LARGEST_CODEC = 4
-# Attributes that a batch with nothing special about it does not have.
+# Attributes that an ordinary batch does not have.
 SPECIAL = LOG_APPEND_TIME | CONTROL | DELETE_HORIZON
-# Of the records without a key, so many are named in the answer: each takes 100 bytes of it.
+# At most so many records without a key are named in the response: each takes 100 bytes of it.
 MOST_NAMED = 1000
 
 
 def examine(
     view: memoryview, config: LogConfig, now_ms: int, large: Lock
 ) -> tuple[memoryview, list[tuple[int, Header]]]:
-    """The batches of a request as they are to be kept, with position and header of each. ``large`` is held while a batch
-    is open that is large inside. Raises Refusal."""
-    found = split(view)
-    for _, header in found:
+    """The batches of a request as they are stored, with position and header of each. ``large`` is held while a batch is
+    decompressed that is large inside. Raises Refusal."""
+    batches = split(view)
+    for _, header in batches:
         check(header, config, now_ms)
-    return prepare(view, found, config, now_ms, large)
+    return prepare(view, batches, config, now_ms, large)
 
 
 def split(view: memoryview) -> list[tuple[int, Header]]:
@@ -67,7 +69,7 @@ def split(view: memoryview) -> list[tuple[int, Header]]:
 
     Raises CorruptBatch, InvalidBatch.
     """
-    found: list[tuple[int, Header]] = []
+    batches: list[tuple[int, Header]] = []
     position = 0
     try:
         while position < len(view):
@@ -75,18 +77,18 @@ def split(view: memoryview) -> list[tuple[int, Header]]:
             end = position + LOG_OVERHEAD + header[LENGTH]
             if crc32c(view[position + CRC_START : end]) != header[CRC]:
                 raise CorruptBatch("A record batch does not match its checksum.")
-            found.append((position, header))
+            batches.append((position, header))
             position = end
     except UnsupportedMagic as error:
         raise InvalidBatch(str(error)) from error
     except ProtocolError as error:
         raise CorruptBatch(str(error)) from error
-    if not found:
+    if not batches:
         raise InvalidBatch("There is no record batch.")
-    if len(found) > 1 and any(header[PRODUCER_ID] >= 0 for _, header in found):
-        # Kafka allows one batch a partition and request; with sequence numbers more could be half a duplicate.
+    if len(batches) > 1 and any(header[PRODUCER_ID] >= 0 for _, header in batches):
+        # Kafka allows one batch for each partition of a request; of several, only some might be duplicates.
         raise InvalidBatch("An idempotent producer must send one record batch at a time.")
-    return found
+    return batches
 
 
 def check(header: Header, config: LogConfig, now_ms: int) -> None:
@@ -127,7 +129,7 @@ def check(header: Header, config: LogConfig, now_ms: int) -> None:
 
 
 def most_records(codec: int, size: int) -> int:
-    """How many records ``size`` bytes can hold, by what the codec can yield at most; 0 for a codec that does not exist."""
+    """How many records ``size`` bytes can hold, given the best ratio of the codec; 0 for a codec that does not exist."""
     if codec > LARGEST_CODEC:
         return 0
     plain = size // SMALLEST_RECORD
@@ -135,29 +137,29 @@ def most_records(codec: int, size: int) -> int:
 
 
 def prepare(
-    view: memoryview, found: list[tuple[int, Header]], config: LogConfig, now_ms: int, large: Lock
+    view: memoryview, batches: list[tuple[int, Header]], config: LogConfig, now_ms: int, large: Lock
 ) -> tuple[memoryview, list[tuple[int, Header]]]:
-    """The batches as this topic keeps them: another codec, LogAppendTime. Offsets are not in them yet.
+    """The batches as this topic stores them: with its codec and LogAppendTime. Their offsets are written later.
 
     Raises InvalidBatch for a record without a key in a compacted topic, and for records that cannot be read.
     """
     codec = config.compression_codec
-    recode = codec is not None and any(header[ATTRIBUTES] & COMPRESSION_MASK != codec for _, header in found)
+    recode = codec is not None and any(header[ATTRIBUTES] & COMPRESSION_MASK != codec for _, header in batches)
     if config.compact or recode:
         out = bytearray()
-        for position, header in found:
+        for position, header in batches:
             batch = view[position : position + LOG_OVERHEAD + header[LENGTH]]
             out += _look_inside(batch, config, codec if recode else None, large)
         view = memoryview(out)
-        found = split(view)
-        for _, header in found:
+        batches = split(view)
+        for _, header in batches:
             if LOG_OVERHEAD + header[LENGTH] > config.max_message_bytes:
                 raise BatchTooLarge("A record batch is larger than max.message.bytes as it is kept.")
     if config.log_append_time:
-        for position, _ in found:
+        for position, _ in batches:
             set_log_append_time(view, position, read_header(view, position), now_ms)
-        found = [(position, read_header(view, position)) for position, _ in found]
-    return view, found
+        batches = [(position, read_header(view, position)) for position, _ in batches]
+    return view, batches
 
 
 def _look_inside(batch: memoryview, config: LogConfig, codec: int | None, large: Lock) -> memoryview | bytearray:

@@ -1,7 +1,8 @@
-"""What makes a log durable: fsync, and the checkpoint from which the next start goes on. Methods of ``Log``.
+"""Making a log durable: fsync, and the checkpoint from which the next start goes on.
 
-Blocks on the disk, so it runs on the flusher, the background thread, or a handler that may wait. ``lock`` is held only to look;
-``sync_lock`` sees to it that one fsync of a log runs at a time, so that those who waited for it find their work done.
+It waits for the disk, so it runs on the flusher, the background thread, or a handler that may wait. ``sync_lock`` lets one thread
+at a time fsync the data of a log; a thread that waited for it usually finds that its records are durable by now. ``lock`` is held
+to note what is to be synced, and in a checkpoint to write the newest index entries, but never during an fsync.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,9 @@ from broker.storage.segments.segment import Segment
 
 
 class Durability:
-    """``snapshots`` are the offsets of the snapshot files that there are: added to by the background thread, taken from under
-    ``lock``. ``sync_lock`` is held while the log's data are fsynced; ``last_flush_ms`` says when that was."""
+    """``sync_lock`` is held while the data are fsynced; ``last_flush_ms`` says when that was last done. ``snapshots`` has the
+    offsets of the snapshot files. Checkpoints are made by one thread at a time: the background thread, or after it has ended the
+    threads that close the logs."""
 
     __slots__ = ("_aborted_saved", "_state", "aborted_sums", "last_flush_ms", "snapshots", "sync_lock")
 
@@ -27,12 +29,12 @@ class Durability:
         self.sync_lock = Lock()
         self.last_flush_ms = 0
         self.snapshots: set[int] = set()
-        # Background thread: which entries of the indexes of aborted transactions are durable, and what the checkpoint says.
+        # Which entries of the indexes of aborted transactions are durable, and what the checkpoint file says of them.
         self.aborted_sums: Sums = {}
         self._aborted_saved: Sums = {}
 
     def start(self, loaded: LoadedLog, recovery_point: int) -> None:
-        """What is known durable when the log is opened: no more than the checkpoints said."""
+        """Only what the checkpoints say is known to be durable when a log is opened. ``lock`` is held."""
         state = self._state
         state.durable_offset = state.recovery_point = state.saved_point = min(recovery_point, loaded.log_end_offset)
         self.snapshots = set(loaded.snapshots)
@@ -40,10 +42,11 @@ class Durability:
         self.last_flush_ms = state.clock.time_ms()
 
     def flush_to(self, offset: int) -> None:
-        """fsync, so that everything before ``offset`` (at most the log end offset) is durable.
+        """fsync, so that everything before ``offset`` (at most the log end offset) is durable: first the segments, then the
+        directory.
 
-        Raises StorageError; the partition is then offline, because after a failed fsync nobody knows what is on disk. For want of
-        a descriptor it stays online.
+        Raises StorageError. The partition is offline then, because after a failed fsync it is not known what is on disk. If only
+        a descriptor was missing, it stays online.
         """
         state = self._state
         if state.durable_offset >= offset:
@@ -56,7 +59,7 @@ class Durability:
                     raise StorageError(str(state.offline))
                 end = state.log_end_offset
                 unsynced = state.segments_from(state.durable_offset)
-                cut, state.cut = state.cut, False
+                cut, state.cut_unsynced = state.cut_unsynced, False
                 dir_dirty, state.dir_dirty = state.dir_dirty, False
             try:
                 for segment in unsynced:
@@ -64,17 +67,16 @@ class Durability:
                         segment.log.get().sync()
                     except FileNotFoundError:
                         if segment in state.view.segments:
-                            raise  # else it was deleted meanwhile, or compacted, which is durable
+                            raise  # otherwise it was deleted meanwhile, or compacted, which is durable
                 if dir_dirty:
                     state.disk.sync_dir(state.dir)
             except OSError as error:
                 if state.deleted:
                     raise StorageError(f"{state.topic}-{state.partition} was deleted") from error
-                if (
-                    error.errno in NO_DESCRIPTORS
-                ):  # of an open, not of a sync: nothing is lost, and the next call does it all
+                if error.errno in NO_DESCRIPTORS:
+                    # A file could not be opened. No fsync has failed, so nothing is lost, and the next call does all of it.
                     with state.lock:
-                        state.cut = state.cut or cut
+                        state.cut_unsynced = state.cut_unsynced or cut
                         state.dir_dirty = state.dir_dirty or dir_dirty
                     raise StorageError(f"{state.topic}-{state.partition} could not be made durable: {error}") from error
                 raise state.go_offline(f"fsync failed: {error}") from error
@@ -93,8 +95,8 @@ class Durability:
             return False
         with state.lock:
             end = state.log_end_offset
-            known = end in self.snapshots
-            if state.recovery_point == end and (not closing or known or not len(state.producers)):
+            has_snapshot = end in self.snapshots
+            if state.recovery_point == end and (not closing or has_snapshot or not len(state.producers)):
                 return False
             assert state.active is not None
             segments = state.segments_from(state.recovery_point)
@@ -122,7 +124,7 @@ class Durability:
         return True
 
     def _write_snapshot(self, offset: int, data: bytes) -> None:
-        """Durably. Raises OSError."""
+        """Make ``data`` the durable content of the snapshot file of ``offset``. Raises OSError."""
         file = self._state.disk.open(f"{self._state.dir}/{file_name(offset, SNAPSHOT)}", create=True)
         try:
             file.truncate(0)
@@ -133,8 +135,8 @@ class Durability:
         self.snapshots.add(offset)
 
     def save_aborted(self, durable: Mapping[Segment, int]) -> None:
-        """Write down that so many entries of each segment's index of aborted transactions are durable. Background thread. Raises
-        OSError."""
+        """Write the checkpoint of the indexes of aborted transactions: so many entries of each segment are durable. Background
+        thread. Raises OSError."""
         sums = {segment.base_offset: (count, segment.aborted.checksum(count)) for segment, count in durable.items()}
         self.aborted_sums = sums
         if sums != self._aborted_saved:
@@ -142,7 +144,7 @@ class Durability:
             self._aborted_saved = sums
 
     def _remove_snapshots(self, newest: int) -> None:
-        """Those before ``newest`` but the one before it, in case that one gets damaged."""
+        """Remove the snapshots before ``newest``, except the last of them, in case ``newest`` gets damaged. Raises OSError."""
         with self._state.lock:
             old = sorted(offset for offset in self.snapshots if offset < newest)[:-1]
             self.snapshots.difference_update(old)

@@ -1,7 +1,9 @@
-"""Making an index again that does not fit its segment.
+"""Rebuilding an index that does not fit its segment.
 
-On the thread whose look-up found it, for as long as reading all headers of the segment takes. ``files_lock`` keeps compaction and
-retention from the files meanwhile.
+It runs on the thread whose look-up noticed it, for as long as reading all headers of the segment takes. Meanwhile ``files_lock``
+keeps compaction and retention from the files.
+
+Tests: tests/storage/log/test_reading.py.
 """
 
 from broker.log import get_logger
@@ -19,14 +21,14 @@ class IndexRepair:
         self._state = state
 
     def repair(self, error: CorruptIndex) -> None:
-        """Make both indexes of the segment to which the file in ``error`` belongs again from its log. Raises StorageError."""
+        """Rebuild both indexes of the segment to which the file in ``error`` belongs. Raises StorageError."""
         state = self._state
         interval_bytes = state.config.index_interval_bytes
         with state.files_lock:
             for segment in state.view.segments:
                 if error.path not in (segment.offsets.cached.path, segment.times.cached.path):
                     continue
-                logger.warning("index made again", reason=str(error))
+                logger.warning("index_rebuilt", reason=str(error))
                 try:
                     if segment is state.active:
                         with state.lock:
@@ -36,4 +38,4 @@ class IndexRepair:
                 except CorruptSegment as corrupt:
                     raise state.go_offline(str(corrupt)) from corrupt
                 except OSError as second:
-                    raise state.failed("an index could not be made again", second) from second
+                    raise state.failed("an index could not be rebuilt", second) from second

@@ -58,7 +58,7 @@ class Surroundings:
     save_cleaner_offset: Callable[["Log"], None]
     # Remove these files (already renamed) after so many ms.
     delete_later: Callable[[list[str], int], None]
-    # Held while a batch is open that is large inside (``inspection.py``).
+    # Held while a batch is decompressed that is large inside (``inspection.py``).
     large: Lock = attrs.field(factory=Lock)
 
 
@@ -67,8 +67,8 @@ class Log:
     is the end of what consumers see; without replicas it is the log end offset. Everything below ``durable_offset`` is
     fsynced, and below ``recovery_point`` so durably that recovery need not look at it.
 
-    ``append``, ``read``, ``watch`` and ``unwatch`` are the components' own methods, and ``state`` is there to be read: a produce
-    or a fetch that uses these pays for no layer between.
+    ``append``, ``read``, ``watch`` and ``unwatch`` are the components' own methods, and handlers may read ``state``, so that a
+    produce or a fetch pays for no layer in between. Other threads change the state only through methods.
     """
 
     __slots__ = (
@@ -113,9 +113,8 @@ class Log:
             config=config,
             wake_soon=partial(around.wake_soon, self),
         )
-        self._leader_epochs: Sequence[tuple[int, int]] = [
-            (0, 0)
-        ]  # (epoch, start offset), the last one is the present one
+        # (epoch, start offset) of each leader epoch; the last one is the current one.
+        self._leader_epochs: Sequence[tuple[int, int]] = [(0, 0)]
         self._watchers = Watchers()
         self._reader = LogReader(state, IndexRepair(state))
         self._times = TimeLookup(state, self._reader, around.large)
@@ -139,7 +138,7 @@ class Log:
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def start(self, loaded: LoadedLog, recovery_point: int, first_dirty_offset: int = 0, dense_from: int = 0) -> None:
-        """Begin to serve what recovery has found. ``recovery_point`` is what the checkpoint said: no more is known durable."""
+        """Begin to serve what recovery has loaded. Only what is before the checkpoint's ``recovery_point`` is known durable."""
         state = self.state
         with state.lock:
             state.first_dirty_offset = min(first_dirty_offset, loaded.log_end_offset)
@@ -155,15 +154,15 @@ class Log:
                 first = state.active.header(0, state.active.size)
                 state.active.first_timestamp = first[MAX_TIMESTAMP] if first else -1
                 self._rolling.set_roll_time(state.active)
-            state.dir_dirty = True  # nobody knows what an earlier process left unsynced
+            state.dir_dirty = True  # an earlier process may have left names that are not durable
             state.offline = None
 
-    def open_failed(self, error: StorageError) -> None:
-        """Every use of the log raises this error: it could not be opened."""
+    def mark_unreadable(self, error: StorageError) -> None:
+        """The log could not be opened: every use raises this error."""
         self.state.offline = error
 
     def set_leader_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """(epoch, start offset) of each leader epoch, the last one the present one. Before the log is served."""
+        """(epoch, start offset) of each leader epoch, the last one the current one. Before the log is served."""
         self._leader_epochs = epochs
         self.leader_epoch = self.state.leader_epoch = epochs[-1][0]
 
@@ -217,12 +216,12 @@ class Log:
 
     @property
     def first_dirty_offset(self) -> int:
-        """Compaction has seen what is before."""
+        """Compaction has seen the records before this offset."""
         return self.state.first_dirty_offset
 
     @property
     def dense_from(self) -> int:
-        """No gap between offsets reaches beyond here."""
+        """No gap between offsets reaches beyond this offset."""
         return self.state.dense_from
 
     @property
@@ -352,12 +351,12 @@ class Log:
         thread."""
         self.state.recovery_point = min(self.state.recovery_point, offset)
 
-    def saved_point_is(self, offset: int) -> None:
+    def note_saved_point(self, offset: int) -> None:
         """The checkpoint file now has this recovery point."""
         self.state.saved_point = offset
 
-    def saved_start_is(self, offset: int) -> None:
-        """The checkpoint file now has this log start offset: what is before it may go."""
+    def note_saved_start(self, offset: int) -> None:
+        """The checkpoint file now has this log start offset: segments before it may be deleted."""
         self.state.saved_start = offset
 
     # -- getting shorter, and replacing files --------------------------------------------------------------------------
@@ -381,8 +380,8 @@ class Log:
         """Compaction is about to make gaps between offsets, all before this one. Background thread."""
         self.state.dense_from = max(self.state.dense_from, offset)
 
-    def cleaned_to(self, offset: int) -> None:
-        """Compaction has seen what is before this offset. Background thread."""
+    def mark_cleaned(self, offset: int) -> None:
+        """Compaction has seen the records before this offset. Background thread."""
         self.state.first_dirty_offset = offset
 
     # -- failures and the end ------------------------------------------------------------------------------------------

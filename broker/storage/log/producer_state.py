@@ -1,18 +1,17 @@
-"""What a log knows of its producers: epochs, the last five batches of each, and the transactions that are open.
+"""What a log knows of its producers: their epochs, the last five batches of each, and the open transactions.
 
-The rules are Kafka's (ProducerAppendInfo, ProducerStateEntry): a batch must continue its producer's sequence, one of the last
-five may come again and is then a duplicate, an old epoch is fenced, and a producer that is not known may begin anywhere.
+The rules are Kafka's (ProducerAppendInfo, ProducerStateEntry): a batch must continue its producer's sequence; one of the last
+five may be sent again and is a duplicate then; an old epoch is fenced; and an unknown producer may begin with any number.
 
-A transaction is open from its first batch to its marker. Nothing from the first offset of the oldest open one on is stable:
-readers that want only committed records stop there.
+A transaction is open from its first batch to its marker. No record from the first offset of the oldest open transaction on is
+stable: readers of committed records stop there.
 
-A plain value under the lock of its log, but for writing it down: ``freeze`` under the lock takes a moment whatever the number of
-producers, and what it returns is turned into bytes without. A producer that was frozen is replaced at its next change.
+The state is guarded by the lock of its log. To write it down, ``freeze`` copies two dicts under the lock, and the copy is turned
+into bytes without it. A producer that was frozen is replaced at its next change.
 
-Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That format has room for one batch of each
-producer, so a Kafka broker that restarts refuses the retry of any but the last one. Here the other four follow behind the part
-that Kafka reads (it takes a checksum over the whole file and then ignores what it does not know), so the window is whole after a
-restart.
+Snapshots are Kafka's ``<offset>.snapshot`` files: the state before that offset. That format has one batch of each producer, so a
+Kafka broker that restarts refuses the retry of any batch but the last. Here the other four follow the part that Kafka reads (it
+verifies a checksum over the whole file and ignores what it does not know), so the window is complete after a restart.
 """
 
 from collections import deque
@@ -26,14 +25,14 @@ from protocol.checksum import crc32c
 
 WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer
 
-# Producers of one partition that are remembered; about 30 MB. Kafka has no bound but producer.id.expiration.ms (a day), in which
-# anybody may ask for any number of ids. Beyond it those go first that were not seen again for the longest time: what they lose is
-# that a resend of theirs is known.
+# Producers of one partition that are remembered; about 30 MB. Kafka's only bound is producer.id.expiration.ms (a day), in which a
+# client may ask for any number of ids. Beyond this number, those that have been silent the longest are forgotten first; a batch
+# that such a producer sends again is no longer known as a duplicate.
 MOST_PRODUCERS = 50_000
-# So many are looked at, at most, to find one that was not seen again.
+# At most so many are looked at to find one that has been silent.
 _LOOKS = 8
 
-_SEQUENCES = 2**31  # sequence numbers go on with 0 after 2^31 - 1
+_SEQUENCES = 2**31  # 0 follows 2^31 - 1
 
 _FILE = Struct(">hIi")  # version, checksum of all that follows it, number of producers
 _PRODUCER = Struct(
@@ -48,7 +47,7 @@ _CRC_END = 6  # where the checksum ends and what it covers begins
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot file that cannot be read. Never fatal: an older one, or the log itself, has the same knowledge."""
+    """A snapshot file that cannot be read. It is never fatal: the state can be made from an older one, or from the log."""
 
 
 class SeenBatch(NamedTuple):
@@ -65,8 +64,8 @@ class SeenBatch(NamedTuple):
 
 
 class Producer:
-    """``next_sequence`` continues the last batch; 0 where there is none. ``age`` is that of the state when it was made: an older
-    one is frozen."""
+    """``next_sequence`` continues the last batch, 0 if there is none. ``age`` is the state's when the producer was made; one with
+    an older age is frozen."""
 
     __slots__ = ("age", "batches", "coordinator_epoch", "epoch", "known_ms", "next_sequence", "seen_ms")
 
@@ -78,26 +77,26 @@ class Producer:
         self.coordinator_epoch = coordinator_epoch  # of the last marker
         self.batches = batches
         self.seen_ms = seen_ms
-        self.known_ms = seen_ms  # `seen_ms` when it was last looked at whether it may be forgotten
+        self.known_ms = seen_ms  # `seen_ms` when it was last considered for being forgotten
         self.next_sequence = (batches[-1].last_sequence + 1) % _SEQUENCES if batches else 0
 
 
 class Frozen(NamedTuple):
-    """A state at one moment. Nothing in it changes any more."""
+    """The state at one moment; it never changes."""
 
     producers: Mapping[int, Producer]
     open: Mapping[int, int]
 
     def last_offsets(self) -> dict[int, int]:
-        """Producer id -> last offset. Compaction keeps the batch it is in, or at least its header: it is the sequence."""
+        """Producer id -> last offset. Compaction keeps the header of that batch, because it has the sequence number."""
         return {key: producer.batches[-1].last_offset for key, producer in self.producers.items() if producer.batches}
 
     def epochs_of_markers(self) -> dict[int, int]:
-        """Producer id -> epoch, of those that are known by a marker alone. Compaction keeps that marker."""
+        """Producer id -> epoch, for producers that are known only by a marker. Compaction keeps that marker."""
         return {key: producer.epoch for key, producer in self.producers.items() if not producer.batches}
 
     def to_snapshot(self) -> bytes:
-        """Takes about 2 us a producer, and no lock."""
+        """The bytes of a snapshot file. Takes about 2 us for each producer, and no lock."""
         entries = bytearray()
         windows = bytearray(_WINDOW_MARK)
         for key, producer in self.producers.items():
@@ -120,7 +119,7 @@ class Frozen(NamedTuple):
 
 
 class ProducerState:
-    """``most``: how many producers are remembered. Those with an open transaction are never forgotten."""
+    """At most ``most`` producers are remembered. Those with an open transaction are never forgotten."""
 
     __slots__ = ("_age", "_most", "_order", "_producers", "open")
 
@@ -139,7 +138,7 @@ class ProducerState:
         return iter(self._producers.items())
 
     def check(self, producer_id: int, epoch: int, sequence: int, offset_delta: int) -> SeenBatch | None:
-        """May this batch be appended? None: yes. A SeenBatch: it was, and this is where.
+        """None if the batch may be appended; the SeenBatch if it has been appended before.
 
         Raises OldProducerEpoch, OutOfOrderSequence.
         """
@@ -192,7 +191,7 @@ class ProducerState:
         producer.seen_ms = seen_ms
 
     def _put(self, producer_id: int, producer: Producer) -> None:
-        """A producer that is new, or has a new epoch."""
+        """Add a producer that is new or has a new epoch."""
         if producer_id not in self._producers:
             if len(self._producers) >= self._most:
                 self._forget_one()
@@ -200,8 +199,8 @@ class ProducerState:
         self._producers[producer_id] = producer
 
     def _forget_one(self) -> None:
-        """The first that was not seen since it was last looked at. If the first few were, or their transactions are open, the
-        last of these whose is not."""
+        """Forget the first producer that was silent since it was last considered; if there is none among the first few, the last
+        of these without an open transaction."""
         producers, order = self._producers, self._order
         victim: int | None = None
         kept = []
@@ -216,13 +215,13 @@ class ProducerState:
             producer = producers[key]
             if producer.seen_ms <= producer.known_ms:
                 break
-            producer.known_ms = producer.seen_ms  # also of a frozen one: it is not part of a snapshot
+            producer.known_ms = producer.seen_ms  # also of a frozen producer: snapshots do not have it
         order.extend(kept)
         if victim is not None:
             del producers[victim]
 
     def _thawed(self, producer_id: int, producer: Producer) -> Producer:
-        """The producer as one that may be changed."""
+        """Replace a frozen producer by one that may be changed."""
         batches = list(producer.batches)
         thawed = Producer(producer.epoch, batches, producer.seen_ms, producer.coordinator_epoch, self._age)
         thawed.known_ms = producer.known_ms
@@ -230,7 +229,7 @@ class ProducerState:
         return thawed
 
     def freeze(self) -> Frozen:
-        """The state as it is now, to be written down without the lock."""
+        """A copy of the state, to be written down without the lock."""
         self._age += 1
         return Frozen(self._producers.copy(), self.open.copy())
 
@@ -244,7 +243,7 @@ class ProducerState:
     def ended(self, producer_id: int, epoch: int, coordinator_epoch: int, seen_ms: int) -> int | None:
         """A marker is in the log. Returns the transaction's first offset, None where none was open.
 
-        A marker may carry a higher epoch than the transaction's batches: from then on, the old one is fenced here.
+        A marker may have a higher epoch than the batches of the transaction: from then on the old epoch is fenced here.
         """
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch < epoch:
@@ -257,11 +256,11 @@ class ProducerState:
         return self.open.pop(producer_id, None)
 
     def first_unstable(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """The first offset of the oldest open transaction; None if none is open."""
         return next(iter(self.open.values()), None)
 
     def expire(self, now_ms: int, max_age_ms: int) -> int:
-        """Forget producers that were silent for so long and have no open transaction; how many were."""
+        """Forget the producers that were silent for ``max_age_ms`` and have no open transaction. Returns their number."""
         old = [
             key
             for key, producer in self._producers.items()

@@ -1,7 +1,7 @@
-"""Reading a log: where the batches of a fetch are, and what the look-ups by time (``times.py``) share with it.
+"""Reading a log: where the batches of a fetch are, and how a look-up is repeated when segments change under it.
 
-Any thread, without a lock: see ``state.py``. Nothing here reads the data that a consumer gets: it leaves the disk when the
-response is sent.
+Any thread, without a lock: ``state.py`` says why that is safe. The data that a consumer gets are not read here; they leave the
+disk when the response is sent.
 """
 
 from bisect import bisect_right
@@ -18,17 +18,17 @@ from broker.storage.segments.segment import CorruptSegment, Segment
 
 T = TypeVar("T")
 
-# So much of the end of a segment that this process wrote is taken to be in the page cache without asking the kernel.
+# The last bytes of a segment that this process wrote are taken to be in the page cache, up to so many, without asking the kernel.
 HOT_BYTES = 16 * 1024 * 1024
-# Positions that are kept for readers that go on where they stopped. One each is enough, so this is for as many readers.
+# Positions that are kept for readers that go on where they stopped. One reader needs one, so this is the number of readers.
 READ_ENDS = 256
-# How often a look-up begins again because segments were deleted under it.
+# How often a look-up begins again because segments were deleted meanwhile.
 ATTEMPTS = 20
 
 
 class ReadResult(NamedTuple):
     """Whole batches. The first may begin before the offset that was asked for. ``size`` is that of all regions, in bytes.
-    ``resident``: none of it has to come from the disk first."""
+    ``resident`` means that all of it is in the page cache."""
 
     regions: list[FileRegion]
     size: int
@@ -41,8 +41,8 @@ _new_result = tuple.__new__
 
 
 class LogReader:
-    """``read_ends``: offset -> segment and position, for readers that go on where they stopped. Any thread may add to it, without
-    a lock, as each entry stands for itself; it is cleared where files are replaced."""
+    """``read_ends`` maps an offset to its segment and position, for readers that go on where they stopped. Any thread adds to it
+    without a lock, because each entry is checked by itself when it is used. It is cleared when files are replaced."""
 
     __slots__ = ("_indexes", "_state", "read_ends")
 
@@ -54,8 +54,8 @@ class LogReader:
     def read(self, offset: int, max_bytes: int, *, at_least_one: bool = True, up_to: int | None = None) -> ReadResult:
         """The batches from ``offset`` on, as many as fit ``max_bytes``; with ``at_least_one`` the first one even if it does not.
 
-        Never beyond the high watermark, or ``up_to`` if that is less. At the high watermark there is nothing: an empty result.
-        Raises OffsetOutOfRange, StorageError.
+        The result ends at the high watermark, or at ``up_to`` if that is less. At the high watermark it is empty. Raises
+        OffsetOutOfRange, StorageError.
         """
         state = self._state
         if state.offline is not None:
@@ -67,7 +67,7 @@ class LogReader:
                 return _new_result(ReadResult, ([], 0, high_watermark, start, True))
             raise self._out_of_range(offset)
         if up_to is None or up_to >= high_watermark:
-            # The usual reader goes on where it stopped, and takes what is there.
+            # The usual reader goes on where it stopped, and takes all there is.
             known = self.read_ends.get(offset)
             if known is not None:
                 segment, position = known
@@ -90,7 +90,7 @@ class LogReader:
         self.read_ends.clear()
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """``offset`` is, or will be, at ``position``."""
+        """``offset`` is at ``position``, or will be once it is appended."""
         ends = self.read_ends
         if len(ends) >= READ_ENDS and offset not in ends:
             ends.clear()
@@ -100,7 +100,7 @@ class LogReader:
         state = self._state
         high_watermark, active, active_end = state.tail
         assert active is not None
-        view = state.view  # looked at once: the numbers of segments change when old ones go
+        view = state.view  # read once: the numbers of segments change when old ones are deleted
         segments = view.segments
         number, position = self._locate(view, offset)
         regions: list[FileRegion] = []
@@ -108,7 +108,7 @@ class LogReader:
         resident = True
         while number < len(segments):
             segment = segments[number]
-            if segment.base_offset > active.base_offset:  # made since
+            if segment.base_offset > active.base_offset:  # begun since `tail` was read
                 break
             end = active_end if segment is active else segment.size
             last = segment is active
@@ -137,24 +137,27 @@ class LogReader:
                 break
             number += 1
             position = 0
-        # As of now: where a compacted segment took the active one's place meanwhile, it may go further than `tail` did.
+        # Read again: a compacted segment that has taken the place of the active one may go further than `tail` did.
         return ReadResult(regions, size, state.high_watermark, state.log_start_offset, resident)
 
     def _locate(self, view: View, offset: int) -> tuple[int, int]:
-        """Number of the segment, and position in it, of the batch that has ``offset`` or is the first one behind it."""
+        """The number of the segment, and the position in it, of the batch that has ``offset`` or is the first one after it."""
         bases, segments = view
         number = bisect_right(bases, offset) - 1
-        if number < 0:  # deleted just now
+        if number < 0:  # it was deleted just now
             raise self._out_of_range(offset)
         known = self.read_ends.get(offset)
         if known is not None and known[0] is segments[number]:
             return number, known[1]
         segment = segments[number]
-        # The size of a segment that grows is never less than what was published before.
+        # The size of a segment that grows is at least what was published.
         return number, segment.locate(offset, segment.size)
 
     def search(self, attempt: Callable[[], T]) -> T:
-        """Run a look-up; again where segments were deleted under it, or an index had to be made again first."""
+        """Run a look-up, and again if segments were deleted meanwhile or an index had to be rebuilt first.
+
+        Raises what ``attempt`` raises, and StorageError.
+        """
         state = self._state
         last: Exception | None = None
         for _ in range(ATTEMPTS):

@@ -1,6 +1,8 @@
 """When a log begins a new segment, and how. Kafka's rules (LogSegment.shouldRoll).
 
 The caller holds the log's ``lock``; ``configure`` takes it itself.
+
+Tests: tests/storage/log/test_log.py, tests/storage/log/test_failed_rolls.py.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,7 @@ class Rolling:
     __slots__ = ("_entropy", "_files", "_flush_soon", "_jitter_ms", "_state")
 
     def __init__(self, state: LogState, files: OpenFiles, entropy: Entropy, flush_soon: Callable[[], None]) -> None:
-        """``flush_soon`` has the log fsynced by another thread."""
+        """``flush_soon`` lets another thread fsync the log."""
         self._state = state
         self._files = files
         self._entropy = entropy
@@ -24,7 +26,7 @@ class Rolling:
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
-        """The topic's settings have changed, and the state has the new ones."""
+        """Follow a change of the topic's settings. The state has the new ones; ``lock`` is not held."""
         self._jitter_ms = 0  # taken off segment.ms, so that not all logs roll at once
         if config.segment_jitter_ms:
             random = int.from_bytes(self._entropy.bytes(8), "big")
@@ -35,7 +37,10 @@ class Rolling:
                 self.set_roll_time(state.active)
 
     def set_roll_time(self, segment: Segment) -> None:
-        """Kafka's rule: by the time of the segment's first batch, or by the clock where it has none. ``lock`` is held."""
+        """Set when ``segment`` is full by age: counted from the time of its first batch, or from its creation if that has none.
+
+        ``lock`` is held.
+        """
         config = self._state.config
         after = config.segment_ms - self._jitter_ms
         if config.compact:  # only closed segments are compacted
@@ -50,7 +55,7 @@ class Rolling:
             segment.roll_at_ms = -1
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment, unless the present one is empty. ``lock`` is held. Returns the active one. Raises StorageError."""
+        """Begin a new segment, unless the active one is empty. Returns the active one. ``lock`` is held. Raises StorageError."""
         state = self._state
         old = state.active
         assert old is not None
@@ -58,9 +63,9 @@ class Rolling:
             return old
         offset = state.log_end_offset
         try:
-            if state.cut:  # recovery looks for a torn write only at the end of the last segment
+            if state.cut_unsynced:  # recovery looks for a torn write only at the end of the last segment
                 old.log.get().sync()
-                state.cut = False
+                state.cut_unsynced = False
             old.finish_indexes()
             segment = new_segment(self._files, state.dir, offset, now_ms)
         except OSError as error:
@@ -70,6 +75,6 @@ class Rolling:
         state.active = segment
         state.set_segments((*state.view.segments, segment))
         state.tail = (offset, segment, 0)
-        # In the background, so that recovery never has much to scan and the next wait_durable little to write.
+        # On another thread, so that recovery never has much to scan and the next wait_durable has little to write.
         self._flush_soon()
         return segment

@@ -9,7 +9,7 @@ Locks, in the order in which one thread may take them:
    read takes it. Or ``Durability.sync_lock``, so that one thread at a time fsyncs the data of this log. No thread takes both.
 2. ``lock``, for everything that changes the end of the log or the row of its segments. Its holder may write to the page
    cache, make files and flush indexes. It does not fsync, with one exception: a new segment begun after a failed write was
-   taken back (``cut``).
+   taken back (``cut_unsynced``).
 3. The locks of indexes and open files.
 
 What is read without a lock, and why that is safe, with or without the GIL:
@@ -18,7 +18,7 @@ What is read without a lock, and why that is safe, with or without the GIL:
   takes what belongs together from one attribute: ``tail`` and ``view`` are tuples that are replaced, never changed.
 - ``tail`` is stored last, after the bytes, the index entries and the offsets. The bytes below the size in it never change, and
   an index entry never disagrees with them.
-- Each offset alone only rises, so that one that was read a moment ago is at worst too low: a reader sees less than there is. The
+- Each offset only rises, so one that was read a moment ago is at worst too low, and a reader sees less than there is. The
   exception is ``recovery_point``, which the scrub puts back.
 - ``first_unstable`` is set before the ``tail`` that shows a transaction's first batch, and moves on before the ``tail`` that
   shows its marker; for an ABORT the index of aborted transactions has its entry by then.
@@ -90,7 +90,7 @@ class LogState:
         "active",
         "clock",
         "config",
-        "cut",
+        "cut_unsynced",
         "deleted",
         "dense_from",
         "dir",
@@ -149,7 +149,7 @@ class LogState:
         # -- Set by the thread that opens the log, before others know of it.
         self.leader_epoch = 0
 
-        # -- Changed under ``lock``; all but ``producers`` and ``cut`` are also read without it.
+        # -- Changed under ``lock``; all but ``producers`` and ``cut_unsynced`` are also read without it.
         # The StorageError that every use raises since the machine failed. Set without the lock where a read fails.
         self.offline: StorageError | None = StorageError(f"{topic}-{partition} is not open yet")
         self.deleted = False
@@ -157,14 +157,14 @@ class LogState:
         self.log_end_offset = 0  # the next to be given
         self.high_watermark = 0  # the end of what consumers see; without replicas it is the log end offset
         self.view = View((), ())
-        # What a reader needs of the end, published as one: high watermark, active segment, its size.
+        # What a reader needs to know of the end, published as one: high watermark, active segment, its size.
         self.tail: tuple[int, Segment | None, int] = (0, None, 0)
         self.active: Segment | None = None
         self.producers = ProducerState()
         self.first_unstable: int | None = None  # where the oldest open transaction begins
         # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
         self.slow_until = 0.0
-        self.cut = False  # a failed write was taken back from the active segment, and that is not durable yet
+        self.cut_unsynced = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
 
         # -- Changed under ``Durability.sync_lock``: everything before it is fsynced.
@@ -205,7 +205,7 @@ class LogState:
         is held. Returns the error to raise."""
         try:
             segment.log.get().truncate(position)
-            self.cut = True
+            self.cut_unsynced = True
         except OSError as second:
             return self.go_offline(f"a failed write ({error}) could not be undone: {second}")
         return self.failed("records could not be written", error)
@@ -223,7 +223,7 @@ class LogState:
         if self.offline is None:
             # Never raised itself: it would gather the frames of all who raise it, with their files and buffers.
             self.offline = StorageError(message)
-            logger.error("partition offline", topic=self.topic, partition=self.partition, reason=why)
+            logger.error("partition_taken_offline", topic=self.topic, partition=self.partition, reason=why)
             self.wake_soon()  # not here: ``lock`` may be held
         return StorageError(message)
 

@@ -1,12 +1,11 @@
-"""Looking up offsets by time: the first record that is not older, and the one with the largest timestamp. Methods of ``Log``.
+"""Looking up offsets by time: the first record that is not older, and the one with the largest timestamp.
 
-On a thread that may wait: batches are read from the disk and decompressed. As in ``reading.py`` no lock is taken, except for a
-moment to look at the end of the active segment.
+On a thread that may wait: batches are read from the disk and decompressed. As in ``reading.py`` no lock is taken, except to read
+the end of the active segment.
 
-What is inside a batch is its producer's word, and nobody may have looked at it before. A batch that matches its checksum and
-cannot be read, or is too large to be opened, or does not have the record that its header promises, is answered for as a whole:
-with its first offset, from which a consumer misses nothing, and the timestamp of its header. That is also what bounds the work
-of one look-up.
+The broker may never have looked into a batch before. A batch that matches its checksum but cannot be read, or is too large to be
+decompressed, or does not have the record that its header promises, is answered as a whole: with its first offset, from which a
+consumer misses nothing, and the timestamp of its header. So are batches for which one look-up has no work left to spend.
 """
 
 from typing import NamedTuple
@@ -29,13 +28,13 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import LOG_OVERHEAD, check_crc, read_header
 from protocol.kafka.records.record_scan import first_record, latest_record
 
-# One look-up opens at most so many batches. Two are enough where headers say what is so.
+# One look-up decompresses at most so many batches. Two are enough if the headers are true.
 MOST_OPENED = 16
 
 
 class Latest(NamedTuple):
-    """The batch with the largest timestamp among those of a segment from offset ``start`` to position ``end``; the first of them.
-    ``position`` -1: no batch has a timestamp."""
+    """The first batch with the largest timestamp of a segment, from offset ``start`` to position ``end``. ``position`` is -1 if
+    no batch has a timestamp."""
 
     segment: Segment
     start: int
@@ -44,21 +43,22 @@ class Latest(NamedTuple):
     position: int
 
 
-class _Work:
-    """What one look-up may still spend."""
+class _Budget:
+    """What one look-up may still decompress."""
 
     def __init__(self) -> None:
         self.batches = MOST_OPENED
         self.records = inspection.MOST_RECORDS
 
-    def take(self, header: Header) -> bool:
+    def spend(self, header: Header) -> bool:
+        """False if there is not enough left for this batch."""
         self.batches -= 1
         self.records -= header[RECORD_COUNT]
         return self.batches >= 0 and self.records >= 0
 
 
 class TimeLookup:
-    """``large`` is held while a batch is open that is large inside."""
+    """``large`` is held while a batch is decompressed that is large inside (``inspection.py``)."""
 
     __slots__ = ("_large", "_latest", "_reader", "_state")
 
@@ -66,7 +66,7 @@ class TimeLookup:
         self._state = state
         self._reader = reader
         self._large = large
-        # By the segment's base offset. Replaced as a whole: two look-ups at once may each forget what the other found.
+        # By the base offset of the segment. Replaced as a whole: of two look-ups at once one may drop what the other found.
         self._latest: dict[int, Latest] = {}
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
@@ -82,7 +82,7 @@ class TimeLookup:
         state = self._state
         _, active, active_end = state.tail
         start = state.log_start_offset
-        work = _Work()
+        budget = _Budget()
         for segment in state.view.segments:
             if segment.largest()[0] < timestamp:
                 continue
@@ -99,12 +99,12 @@ class TimeLookup:
                     or not header[RECORD_COUNT]
                 ):
                     continue
-                if not work.take(header):
-                    return _whole(header, start)
+                if not budget.spend(header):
+                    return _answer_as_a_whole(header, start)
                 try:
                     found = self._first_record(segment, at, header, timestamp, start)
                 except ProtocolError:
-                    return _whole(header, start)
+                    return _answer_as_a_whole(header, start)
                 if found is not None:
                     return found
             if segment is active:
@@ -114,7 +114,7 @@ class TimeLookup:
     def _first_record(
         self, segment: Segment, position: int, header: Header, timestamp: int, start: int
     ) -> tuple[int, int] | None:
-        """Raises ProtocolError for a batch whose producer has made it so, CorruptSegment for one that the disk has damaged."""
+        """Raises ProtocolError if the producer wrote a batch that cannot be read, CorruptSegment if the disk has damaged it."""
         batch = _read(segment, position, header)
         parsed = read_header(batch)
 
@@ -148,14 +148,14 @@ class TimeLookup:
             found_record = self._first_record(best.segment, best.position, header, best.timestamp, start)
         except ProtocolError:
             found_record = None
-        return found_record or _whole(header, start)
+        return found_record or _answer_as_a_whole(header, start)
 
     def _latest_of(self, segment: Segment, start: int) -> Latest:
-        """Usually the time index knows. Where its batch is one of which records were deleted, or of which compaction has left
-        nothing, the headers are read; what they said is kept for the next time."""
+        """Usually the time index has the answer. If some records of its batch were deleted, or compaction has left none of them,
+        the headers are read, and the result is kept for the next time."""
         state = self._state
         if segment is state.active:
-            with state.lock:  # the three belong together
+            with state.lock:  # the three values belong together
                 (timestamp, offset), end = segment.largest(), segment.size
         else:
             (timestamp, offset), end = segment.largest(), segment.size
@@ -176,7 +176,7 @@ class TimeLookup:
         return found
 
     def _walk(self, known: Latest, start: int, end: int) -> Latest:
-        """``known``, continued to ``end``."""
+        """``known``, extended to ``end``."""
         segment, _, begin, timestamp, position = known
         for at, header in segment.walk(begin, end):
             latest = header[MAX_TIMESTAMP]
@@ -204,7 +204,7 @@ class TimeLookup:
         return -1 if found is None else found[1]
 
 
-def _whole(header: Header, start: int) -> tuple[int, int]:
+def _answer_as_a_whole(header: Header, start: int) -> tuple[int, int]:
     return max(header[BASE_OFFSET], start), header[MAX_TIMESTAMP]
 
 
@@ -218,7 +218,7 @@ def _read(segment: Segment, position: int, header: Header) -> bytes:
 
 
 def _still_true(known: Latest, segment: Segment, start: int, end: int) -> bool:
-    """Also if the log start offset has moved, as long as it has not come to the batch that was found."""
+    """Is ``known`` right for this start and end? Yes as long as the log start offset has not moved past its batch."""
     if known.segment is not segment or known.end > end or known.start > start:
         return False
     if known.start == start:

@@ -1,8 +1,8 @@
-"""What a log does for transactions: who may write to one, its markers, and which were aborted. Methods of ``Log``.
+"""What a log does for transactions: which producers may write to one, its markers, and which transactions were aborted.
 
-A producer may append to a transaction here once the coordinator has said so (``allow``), and no more from the moment the
-marker is in the log: both are under ``lock``, so nothing slips in between. The marker is one more batch. An ABORT goes into the
-segment's index of aborted transactions first and counts afterwards, so that who may read past it can also look it up.
+A producer may append to a transaction from the moment the coordinator says so (``allow``) until the marker is in the log. Both
+happen under ``lock``, so no batch gets in between. The marker is one more batch. An ABORT is written to the segment's index of
+aborted transactions before the marker is published, so that a reader that may read past the marker can also look it up.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ from protocol.kafka.records.markers import build_marker
 
 
 class ProducerDescription(NamedTuple):
-    """What DescribeProducers tells; -1 where there is nothing to tell."""
+    """What DescribeProducers returns; -1 for what is not known or does not apply."""
 
     producer_id: int
     epoch: int
@@ -32,8 +32,8 @@ class ProducerDescription(NamedTuple):
 
 
 class Transactions:
-    """``writers`` is guarded by the log's ``lock``: producer id -> epoch, of those that may append to a transaction here. The
-    coordinator says so; it is not durable."""
+    """``writers``, guarded by the log's ``lock``, maps the id of each producer that may append to a transaction here to its
+    epoch. The coordinator decides that; it is not durable."""
 
     __slots__ = ("_rolling", "_state", "_watchers", "writers")
 
@@ -44,7 +44,7 @@ class Transactions:
         self.writers: dict[int, int] = {}
 
     def allow(self, producer_id: int, epoch: int) -> None:
-        """From now on this producer may append to its transaction, until the marker. Raises StorageError, Refusal."""
+        """Let this producer append to its transaction, until the marker. Raises StorageError, Refusal."""
         state = self._state
         with state.lock:
             if state.offline is not None:
@@ -52,7 +52,7 @@ class Transactions:
             self.writers[producer_id] = epoch
 
     def check(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """``lock`` is held. Raises InvalidTransactionState."""
+        """May this batch be appended? ``lock`` is held. Raises InvalidTransactionState if not."""
         state = self._state
         if transactional:
             if self.writers.get(producer_id) != epoch:
@@ -73,10 +73,10 @@ class Transactions:
         now_ms: int,
         if_open: bool = False,
     ) -> int:
-        """End a producer's transaction in this partition. Returns the offset up to which the log must be durable for it to be so.
+        """End a producer's transaction in this partition. The marker is durable when the log is, up to the offset returned.
 
-        ``if_open``: only where the log has an open transaction of that producer; who does not know whether the marker was written
-        before a crash asks so. Raises StorageError, and Refusal where the topic was deleted.
+        With ``if_open`` nothing is written unless the producer has an open transaction here: for a caller that does not know
+        whether the marker was written before a crash. Raises StorageError, and Refusal if the topic was deleted.
         """
         batch = build_marker(
             producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp_ms=now_ms
@@ -129,9 +129,9 @@ class Transactions:
         return offset + 1
 
     def aborted(self, offset: int, read: ReadResult, stable: int) -> list[AbortedTransaction]:
-        """The aborted transactions that have records in what was read from ``offset`` on, below ``stable``; oldest marker first.
+        """The aborted transactions with records in what was read from ``offset`` on, below ``stable``; oldest marker first.
 
-        There may be some more of them that begin behind it. Raises StorageError.
+        There may also be some that begin after what was read. Raises StorageError.
         """
         found: list[AbortedTransaction] = []
         if not read.size:
@@ -149,14 +149,14 @@ class Transactions:
                     break
         except FileNotFoundError:
             if segments == state.view.segments:
-                raise state.go_offline("its index of aborted transactions is gone") from None
-            return self.aborted(offset, read, stable)  # deleted under us
+                raise state.go_offline("its index of aborted transactions is missing") from None
+            return self.aborted(offset, read, stable)  # the segments were deleted meanwhile
         except OSError as error:
             raise state.failed("the index of aborted transactions could not be read", error) from error
         return found
 
     def _end_of(self, read: ReadResult, most: int) -> int:
-        """An offset behind all that was read and, as far as the offset index tells, not far behind; at most ``most``."""
+        """An offset after all that was read, as close to its end as the offset index tells, and at most ``most``."""
         region = read.regions[-1]
         for segment in reversed(self._state.view.segments):
             if segment.log.path == region.file.path:

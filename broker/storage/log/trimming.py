@@ -1,7 +1,7 @@
-"""How a log gets shorter at its begin, and how its closed files are replaced. Methods of ``Log``.
+"""Removing the oldest records of a log, and replacing its closed segments.
 
-First the log start offset moves, which readers see at once; then it is made durable; then the files go. ``files_lock`` is held
-while files of closed segments change their names; it may wait for the disk, so no append and no read ever takes it.
+First the log start offset moves, which readers see at once; then it is made durable; then the files are renamed, and removed
+later. Any thread that may wait for the disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ class Trimming:
         save_log_start: Callable[[], None],
         delete_later: Callable[[list[str], int], None],
     ) -> None:
-        """``save_log_start`` makes the log start offset durable before it returns; ``delete_later`` removes files after so many
-        ms."""
+        """``save_log_start`` makes the log start offset durable before it returns. ``delete_later(paths, ms)`` removes files
+        after so many ms, on another thread."""
         self._state = state
         self._reader = reader
         self._durability = durability
@@ -34,7 +34,7 @@ class Trimming:
         self._delete_later = delete_later
 
     def delete_records(self, before: int) -> int:
-        """Serve nothing before ``before`` any more (-1: before the high watermark). Returns the new log start offset, durable.
+        """Delete the records before ``before`` (-1: before the high watermark). Returns the new, durable log start offset.
 
         Raises OffsetOutOfRange, StorageError.
         """
@@ -43,7 +43,7 @@ class Trimming:
             before = state.high_watermark
         if not 0 <= before <= state.high_watermark:
             raise OffsetOutOfRange(f"{before} is not in the log, which ends at {state.high_watermark}.")
-        # A log must not begin behind its durable end.
+        # A log must not begin after its durable end.
         self._durability.flush_to(before)
         self.advance_start(before)
         self._save_log_start()  # even if it did not move: an earlier attempt may have failed here
@@ -81,7 +81,7 @@ class Trimming:
                 # more: it does not wait here, and must not take the directory for durable before it is.
                 if state.dir_dirty:
                     state.disk.sync_dir(state.dir)
-                # Snapshots go with the checkpoints: the newest may well have the offset of one of these segments.
+                # Checkpoints remove the snapshots: the newest may have the offset of one of these segments.
                 paths = [path for segment in segments[:count] for path in segment.paths()]
                 self.discard([path for path in paths if not path.endswith(SNAPSHOT)])
             except OSError as error:
@@ -89,7 +89,7 @@ class Trimming:
             return count
 
     def discard(self, paths: list[str]) -> None:
-        """Rename files so that they no longer belong to the log, durably, and remove them later. Raises OSError."""
+        """Rename files durably, so that they no longer belong to the log, and remove them later. Raises OSError."""
         disk = self._state.disk
         renamed = []
         for path in paths:
@@ -100,8 +100,8 @@ class Trimming:
         self._delete_later(renamed, self._state.config.file_delete_delay_ms)
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
-        """Let readers find ``new``, which compaction has made of ``old`` (segments in a row), in their place. ``files_lock`` is
-        held, and the files have the names that a recovery would finish."""
+        """Put ``new``, which compaction has made of the segments ``old``, in their place. ``files_lock`` is held, and the files
+        already have the names with which recovery would finish the replacement."""
         state = self._state
         with state.lock:
             segments = state.view.segments

@@ -1,4 +1,4 @@
-"""Who is told when a log grows: long-polling fetches that wait for records.
+"""The callbacks that run when a log grows: those of fetches that wait for records.
 
 Any thread. The lock guards the table and is not held during a callback.
 """
@@ -19,15 +19,15 @@ class Watchers:
         self.callbacks: dict[int, Callable[[], None]] = {}
 
     def watch(self, callback: Callable[[], None]) -> int:
-        """``callback()`` runs after each append, on the appending thread with no lock held; and once when the log goes offline
-        or is deleted. It must be quick and must not raise. Returns a token for ``unwatch``."""
+        """Run ``callback()`` after each append, on the appending thread with no lock held, and once when the log goes offline or
+        is deleted. It must be quick and must not raise. Returns a token for ``unwatch``."""
         with self._lock:
             self._next_token += 1
             self.callbacks[self._next_token] = callback
             return self._next_token
 
     def unwatch(self, token: int) -> None:
-        """The callback may still be running on another thread, but is not called again. Unknown tokens do nothing."""
+        """Do not call the callback again; it may still be running on another thread. An unknown token does nothing."""
         with self._lock:
             self.callbacks.pop(token, None)
 

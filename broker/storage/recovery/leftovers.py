@@ -1,6 +1,8 @@
-"""Finishing what deletion and compaction had begun when the broker died: files on their way in and out of a directory.
+"""Finishing what deletion and compaction had begun when the broker died.
 
-At the start, on the thread that opens the broker, by the names of the files alone (but for ``finish_swap``, which reads headers).
+At the start, on the thread that opens the broker. The names of the files tell what to do; only ``finish_swap`` reads headers.
+
+Tests: tests/storage/recovery/test_recovery.py.
 """
 
 from collections.abc import Iterable
@@ -22,11 +24,11 @@ from broker.storage.segments.file_names import (
 from broker.storage.segments.segment import BASE_OFFSET, LAST_DELTA, Segment
 
 _INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
-_PASSING = (DELETED, CLEANED, SWAP, ".tmp")  # the ends of names that files do not keep
+_PASSING = (DELETED, CLEANED, SWAP, ".tmp")  # ends of temporary names
 
 
 def tidy(source: LogOnDisk) -> list[str]:
-    """Finish what deletion and compaction had begun. Returns the names of the files that are left."""
+    """Finish deletions and compactions. Returns the names of the files that are left. Raises OSError."""
     disk, directory = source.files.disk, source.directory
     changed = False
     names = source.names
@@ -56,7 +58,7 @@ def tidy(source: LogOnDisk) -> list[str]:
 
 
 def _stray_indexes(names: list[str]) -> list[str]:
-    """Those that have no log file."""
+    """The index files that have no log file."""
     logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
     return [name for name in names if name.endswith(_INDEXES) and name.rpartition(".")[0] not in logs]
 
@@ -66,11 +68,11 @@ def _own(names: Iterable[str]) -> list[str]:
 
 
 def finish_swap(files: OpenFiles, directory: str, name: str) -> None:
-    """A compacted segment was complete and about to replace the ones it was made from: their files go, its file gets its name.
+    """Finish the replacement of segments by a complete compacted one: remove their files and give its file its final name.
 
-    In two durable steps: were the new name to survive a crash and the removals not, old and new segments would overlap.
-    The index of aborted transactions gets its name before the log does: as long as there is a ``.swap`` log, this runs again.
-    The index that has the name is the new one then, or an old one that is to be replaced, or one of which no record is left.
+    In two durable steps, because if the new name survived a crash and the removals did not, old and new segments would overlap.
+    The index of aborted transactions is renamed before the log: as long as there is a ``.swap`` log, this runs again. The index
+    that has the final name is then the new one, or an old one to be replaced, or one without any record left.
     """
     disk = files.disk
     base = offset_of(name, LOG + SWAP)

@@ -1,4 +1,7 @@
-"""What recovery is given to open, how it takes segments out of it, and how it says that records are missing."""
+"""What recovery is given to open, how it drops segments, and how it reports that records are missing.
+
+Tests: tests/storage/recovery/test_missing_segments.py, tests/storage/recovery/test_recovery.py.
+"""
 
 import attrs
 
@@ -19,14 +22,14 @@ class LogOnDisk:
     clean: bool  # the broker was stopped in order
     recovery_point: int
     start_offset: int
-    start_known: bool  # the checkpoint is to be believed: the log begins there and not later
+    start_known: bool  # the checkpoint is reliable: the log begins there and not later
     dense_from: int  # compaction has made no gaps from here on
     newest_epoch: int
     index_interval_bytes: int
     now_ms: int
 
     def missing(self, first: int, following: int) -> StorageError:
-        """A segment is missing: there is nothing from offset ``first`` to ``following``, where the next one begins."""
+        """The error for a missing segment: there are no records from ``first`` to ``following``, where the next one begins."""
         directory, _, name = self.directory.rpartition("/")
         topic, _, partition = name.rpartition("-")
         if first == self.start_offset:
@@ -42,7 +45,7 @@ class LogOnDisk:
         )
 
     def lost(self, end_offset: int) -> StorageError:
-        """The log ends here, before its recovery point."""
+        """The error for a log that ends here, before its recovery point."""
         return StorageError(
             f"{self.directory} ends at offset {end_offset}, but was durable up to {self.recovery_point}: records are lost. "
             "Bring the missing files back, or accept the loss by taking the partition's line out of "
@@ -51,7 +54,7 @@ class LogOnDisk:
 
 
 def drop(source: LogOnDisk, loaded: LoadedLog, first: int, end: int | None = None) -> None:
-    """Take segments out of the log. Their files wait, renamed, for the next start."""
+    """Drop segments from the log. Their files are renamed, and removed at the next start. Raises OSError."""
     disk = source.files.disk
     for segment in loaded.segments[first:end]:
         segment.drop_files()

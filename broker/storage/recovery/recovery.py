@@ -1,14 +1,14 @@
-"""Opening a log: what is on disk becomes segments, offsets and producer state; what a crash left behind is put right.
+"""Opening a log: making segments, offsets and producer state of the files on disk, and repairing what a crash has left.
 
-Runs at the start, on the thread that opens the broker, before anybody else knows the log.
+Runs at the start, on the thread that opens the broker, before other threads know the log.
 
-Everything before the recovery point was fsynced and is taken as it is (the scrub looks at it later). From the recovery point
-on, at most the last minute before a crash and next to nothing after a clean stop, every batch is verified:
+Everything before the recovery point was fsynced and is taken as it is (the scrub verifies it later). From the recovery point on,
+every batch is verified: at most the last minute before a crash, and next to nothing after a clean stop.
 
 | found                                                        | then                                            |
 |--------------------------------------------------------------|-------------------------------------------------|
-| a bad batch, no good one behind it, in the last segment      | a torn tail: the log is cut there               |
-| pages that were never written; a segment that ends too early | power went before they were: the log is cut     |
+| a bad batch, no good one after it, in the last segment       | a torn tail: the log is cut there               |
+| pages that were never written; a segment that ends too early | a power failure came before: the log is cut     |
 |                                                              | there, and with it all that follows (no fsync   |
 |                                                              | can have covered what follows and not these)    |
 | any other bad batch: a good one or a segment follows it      | damage: the partition goes offline (StorageError) |
@@ -16,12 +16,12 @@ on, at most the last minute before a crash and next to nothing after a clean sto
 | a segment before the recovery point is missing               | damage: the partition goes offline (StorageError) |
 | an empty segment with offsets that the one before has        | a new segment was begun and given up: dropped   |
 
-That a segment is missing shows where the next one does not begin at the offset at which the one before ends, unless compaction
-may have been there, and where the first one does not begin at or before the log start offset.
+A segment is missing if the next one does not begin at the offset at which the one before ends, unless compaction may have been
+there, or if the first one begins after the log start offset.
 
-Indexes are made again from there on, and wherever one does not fit its segment, or is not what its checkpoint says
-(``aborted_checkpoint.py``). Producer state, with the transactions that are open, is read from the newest snapshot that is good
-and not newer than the recovery point, and continued from the batches.
+Indexes are rebuilt from the recovery point on, and wherever one does not fit its segment or its checkpoint
+(``aborted_checkpoint.py``). Producer state, with the open transactions, is read from the newest valid snapshot that is not newer
+than the recovery point, and continued from the batches.
 """
 
 import itertools
@@ -49,12 +49,12 @@ from broker.storage.segments.segment import (
 
 logger = get_logger("storage")
 
-# An index without an entry for so much log, with batches in it, has lost some; no sensible interval is as long.
+# An index without an entry for so many bytes of log with batches has lost some: no sensible interval is as long.
 LARGEST_INDEX_GAP = 2 * 1024 * 1024
 
 
 def load(source: LogOnDisk) -> LoadedLog:
-    """Raises StorageError where the partition must not be served, OSError where the disk does not answer."""
+    """Open the log. Raises StorageError if the partition must not be served, OSError if the disk fails."""
     disk, directory = source.files.disk, source.directory
     names = tidy(source)
     bases = sorted(offset for name in names if (offset := offset_of(name, LOG)) is not None)
@@ -72,7 +72,7 @@ def load(source: LogOnDisk) -> LoadedLog:
     loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
     _drop_left_over(source, loaded)
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
-        drop(source, loaded, 0, 1)  # deleted, and only their files were still there
+        drop(source, loaded, 0, 1)  # it was deleted, only its files were left
     if source.start_known and segments[0].base_offset > source.start_offset:
         raise source.missing(source.start_offset, segments[0].base_offset)
     _check_closed(source, segments, names)
@@ -80,7 +80,7 @@ def load(source: LogOnDisk) -> LoadedLog:
     verify(source, loaded)
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
     if loaded.log_end_offset < loaded.log_start_offset:
-        # Its records were deleted, and the log lost more than them: it goes on where it must.
+        # The log has lost more than its deleted records: it continues at its start offset.
         drop(source, loaded, 0)
         segment = new_segment(source.files, directory, loaded.log_start_offset, source.now_ms)
         loaded.segments = [segment]
@@ -93,8 +93,8 @@ def _snapshots(names: Iterable[str]) -> list[int]:
 
 
 def _drop_left_over(source: LogOnDisk, loaded: LoadedLog) -> None:
-    """Drop empty segments whose offsets the segment before has: a new segment was begun and not finished, its file could not be
-    removed or came back after a power loss, and the records went on where they had been."""
+    """Drop empty segments whose offsets the segment before has: beginning a new segment had failed, its file could not be
+    removed or came back after a power failure, and the records went to the segment before."""
     segments = loaded.segments
     number = 1
     while number < len(segments):
@@ -103,16 +103,16 @@ def _drop_left_over(source: LogOnDisk, loaded: LoadedLog) -> None:
             end, whole = _known_end(segments[number - 1], empty.base_offset)
             if end > empty.base_offset or (not whole and empty.base_offset > source.dense_from):
                 logger.warning(
-                    "empty segment dropped", path=empty.log.path, reason="the segment before has its offsets"
+                    "empty_segment_dropped", path=empty.log.path, reason="the segment before has its offsets"
                 )
                 drop(source, loaded, number, number + 1)
-                continue  # there may be several: the next one is compared with the segment that has records
+                continue  # there may be several: compare the next one with the same segment
         number += 1
 
 
 def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:
-    """The offset behind the last batch that looks like one, found from the index entry before ``offset`` on; is that the end of
-    the file?"""
+    """The offset after the last batch that looks like one, found from the index entry before ``offset`` on; and whether the file
+    ends there."""
     position, _ = start_of_scan(segment, offset)
     end = segment.base_offset
     try:
@@ -124,28 +124,30 @@ def _known_end(segment: Segment, offset: int) -> tuple[int, bool]:
 
 
 def _check_closed(source: LogOnDisk, segments: list[Segment], names: list[str]) -> None:
-    """Of the segments before the recovery point: do they follow on each other, and do the indexes fit? Those that do not are made
-    again. Raises StorageError where a segment is missing."""
+    """Check that the segments before the recovery point follow each other, and rebuild the indexes that do not fit. Raises
+    StorageError if a segment is missing."""
     there = set(names)
     for segment, following in itertools.pairwise(segments):
         if following.base_offset > source.recovery_point:
-            return  # verified, and indexed, below
+            return  # verified and indexed later
         missing = [
             suffix for suffix in (OFFSET_INDEX, TIME_INDEX) if file_name(segment.base_offset, suffix) not in there
         ]
         end = None if missing else indexed_end(segment, following.base_offset)
         if end is None:
-            logger.warning("index made again", path=segment.log.path, missing=missing)
+            logger.warning("index_rebuilt", path=segment.log.path, missing=missing)
             segment.rebuild_indexes(source.index_interval_bytes)
             end, _ = _known_end(segment, following.base_offset)
         if end > following.base_offset:
-            logger.warning("segments overlap", path=segment.log.path, ends_at=end, next_begins_at=following.base_offset)
+            logger.warning(
+                "segments_overlapped", path=segment.log.path, ends_at=end, next_begins_at=following.base_offset
+            )
         elif end < following.base_offset and following.base_offset > source.dense_from:
             raise source.missing(end, following.base_offset)
 
 
 def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> None:
-    """Make those indexes of aborted transactions again that are not, before the recovery point, what they were."""
+    """Rebuild the indexes of aborted transactions that differ from their checkpoint before the recovery point."""
     there = set(names)
     wrong = []
     sums = aborted_checkpoint.read(source.files.disk, source.directory) if aborted_checkpoint.NAME in there else {}
@@ -158,20 +160,18 @@ def _check_aborted(source: LogOnDisk, loaded: LoadedLog, names: list[str]) -> No
         found = aborted_transactions(loaded.segments[: loaded.segments.index(wrong[-1]) + 1], source.recovery_point)
         for segment in wrong:
             entries = found.get(segment, [])
-            logger.warning(
-                "index of aborted transactions made again", path=segment.aborted.cached.path, entries=len(entries)
-            )
+            logger.warning("txnindex_rebuilt", path=segment.aborted.cached.path, entries=len(entries))
             segment.aborted.replace(entries)
             sums[segment.base_offset] = len(entries), segment.aborted.checksum(len(entries))
         source.files.disk.sync_dir(source.directory)
         aborted_checkpoint.write(source.files.disk, source.directory, sums)
-    # What is said of the rest may be about a log that was cut since.
+    # The checkpoint may describe later segments as they were before the log was cut.
     known = [segment.base_offset for segment in loaded.segments if segment.base_offset < source.recovery_point]
     loaded.aborted_sums = {base: sums[base] for base in known if base in sums}
 
 
 def indexed_end(segment: Segment, next_base: int) -> int | None:
-    """The offset behind the last batch of a closed segment; None if its indexes do not agree with it, as their ends tell."""
+    """The offset after the last batch of a closed segment; None if the ends of its indexes do not agree with it."""
     try:
         position, end = 0, segment.base_offset
         entry = segment.offsets.last()

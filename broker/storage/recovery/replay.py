@@ -1,4 +1,7 @@
-"""What the batches of a log say about producers and transactions, read again at the start: for recovery."""
+"""Rebuilding producer state and aborted transactions from the batches of a log, for recovery.
+
+Tests: tests/storage/recovery/test_recovery.py, tests/storage/log/test_aborted_checkpoint.py.
+"""
 
 from collections.abc import Sequence
 
@@ -26,9 +29,9 @@ from protocol.kafka.records.markers import read_marker
 def replay_batch(
     producers: ProducerState, segment: Segment, position: int, header: Header, now_ms: int
 ) -> AbortedTransaction | None:
-    """Take a batch into the producer state. Returns the transaction that it aborts, if it does.
+    """Apply a batch to the producer state. Returns the transaction that it aborts, if any.
 
-    When the producer was really last seen is not in the log (its records' timestamps may be anything): ``now_ms`` gives it a
+    The log does not tell when the producer was last seen (the timestamps of its records may be anything). ``now_ms`` gives it a
     full period before it expires.
     """
     producer_id = header[PRODUCER_ID]
@@ -50,7 +53,9 @@ def replay_batch(
     try:
         marker = read_marker(segment.log.get().pread(header[LENGTH] + LOG_OVERHEAD, position))
     except ProtocolError as error:
-        raise StorageError(f"{segment.log.path} has a control batch at {position} that is none: {error}") from error
+        raise StorageError(
+            f"{segment.log.path} has a control batch at {position} that cannot be read: {error}"
+        ) from error
     if marker is None:
         return None
     first = producers.ended(producer_id, header[PRODUCER_EPOCH], marker.coordinator_epoch, now_ms)
@@ -62,7 +67,8 @@ def replay_batch(
 
 
 def aborted_transactions(segments: Sequence[Segment], before: int) -> dict[Segment, list[AbortedTransaction]]:
-    """By the segment of the ABORT marker; of batches before this offset. ``segments`` begin with the log's first.
+    """The aborted transactions by the segment of their ABORT marker, from the batches before this offset. ``segments`` begin with
+    the first one of the log.
 
     Reads all headers and markers. Raises StorageError.
     """

@@ -1,7 +1,6 @@
-"""Verifying a segment: from one position on, every batch's header, order and checksum; and what is behind a bad one.
+"""Verifying a segment from a position on: the header, order and checksum of every batch, and what follows a bad one.
 
-Used by recovery at the start, by the making of an index, and by the scrub; on whatever thread those run. Reads the log file
-and changes nothing.
+Used by recovery at the start and by the scrub, on their threads. It reads the log file and changes nothing.
 """
 
 import re
@@ -16,14 +15,14 @@ from protocol.kafka.records.batch import CRC_START, HEADER, HEADER_SIZE, LOG_OVE
 CHUNK_BYTES = 1024 * 1024
 PAGE_BYTES = 4096
 
-# What looking at one batch costs, in bytes that could be verified in that time.
+# The cost of looking at one batch, in bytes that could be verified in the same time.
 BATCH_COST_BYTES = 2048
 
 OnBatch = Callable[[int, Header], None]
 
 
 class Scanned(NamedTuple):
-    """``position`` is where it ended and ``offset`` what follows there; ``bad`` if that is because of a bad batch."""
+    """The scan ended at ``position``, where ``offset`` follows; ``bad`` if a bad batch ended it."""
 
     position: int
     offset: int
@@ -49,9 +48,9 @@ def scan(
     """Verify the batches from ``position`` to ``end`` of the file of the segment that begins with ``base_offset``. The first one
     has ``offset`` or a later one.
 
-    There is no gap between offsets that reaches beyond ``dense_from``: compaction was not there yet. The base offset and the
-    leader epoch are outside a batch's checksum, so that such rules are all that protects them. ``on_batch`` sees every good
-    batch. Ends at ``end``, at the first bad batch, or when as much work is done as for about ``stop_after`` bytes.
+    No gap between offsets reaches beyond ``dense_from``, because compaction has not been there yet. The checksum of a batch does
+    not cover its base offset and leader epoch; only such rules protect them. ``on_batch`` is called for every good batch. The
+    scan ends at ``end``, at the first bad batch, or after the work of about ``stop_after`` bytes.
     """
     unpack = HEADER.unpack_from
     left = NEVER if stop_after is None else stop_after
@@ -92,10 +91,10 @@ def scan(
 
 
 def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
-    """Where the next good batch with ``offset`` or a later one begins, at ``position`` or behind; None if there is none.
+    """The position of the next good batch with ``offset`` or a later one, at ``position`` or after it; None if there is none.
 
-    Behind a bad batch nothing says where the next one begins, so every position is tried that looks like a header: the upper
-    half of a fitting offset, and the format's number where it must be.
+    After a bad batch nothing tells where the next one begins, so every position is tried that looks like a header: the upper
+    half of a possible offset, and the format's number in its place.
     """
     # A batch behind here has an offset that the bytes up to there could have reached.
     upper_halves = {(offset + ahead) >> 32 for ahead in (0, end - position)}
@@ -126,8 +125,8 @@ def find_batch(file: File, position: int, end: int, offset: int) -> int | None:
 
 
 def never_written(file: File, position: int, end: int) -> bool:
-    """True if the bytes from ``position`` to ``end`` show that a write did not reach the disk before the power went: they
-    are all zero, or a whole page of them is. What was written and is damaged does not look like that."""
+    """True if the bytes from ``position`` to ``end`` show that a write did not reach the disk before a power failure: they are
+    all zero, or a whole page of them is. Damaged bytes that were written do not look like that."""
     clean = True
     while position < end:
         data = file.pread(min(CHUNK_BYTES, end - position), position)

@@ -182,7 +182,7 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
         )
         log.start(loaded, recovery_point, first_dirty, dense_from)
     except (OSError, StorageError) as error:
-        log.open_failed(
+        log.mark_unreadable(
             StorageError(str(error) if isinstance(error, StorageError) else f"{log.dir} cannot be read: {error}")
         )
         logger.error("partition_taken_offline", topic=info.name, partition=number, reason=str(error))

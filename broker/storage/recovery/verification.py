@@ -1,6 +1,8 @@
-"""Verifying a log from its recovery point on: every batch, with the indexes and the producer state made from them.
+"""Verifying every batch of a log from its recovery point on, and rebuilding indexes and producer state from them.
 
-At the start, on the thread that opens the broker. What is found and what is done then is the table in ``recovery.py``.
+At the start, on the thread that opens the broker. The table in ``recovery.py`` lists what may be found and what is done then.
+
+Tests: tests/storage/recovery/test_recovery.py.
 """
 
 from broker.errors import StorageError
@@ -19,7 +21,7 @@ logger = get_logger("storage")
 
 
 def verify(source: LogOnDisk, loaded: LoadedLog) -> None:
-    """From the recovery point on: verify, cut, index, and continue the producer state."""
+    """Verify from the recovery point on: cut a torn tail, index the batches, continue the producer state. Raises StorageError."""
     segments = loaded.segments
     point = source.recovery_point
     first = max((i for i, segment in enumerate(segments) if segment.base_offset <= point), default=0)
@@ -42,7 +44,8 @@ def verify(source: LogOnDisk, loaded: LoadedLog) -> None:
 
 
 def start_of_scan(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """The indexed batch before the recovery point, and its base offset; the segment's begin if the index does not help."""
+    """The position of the indexed batch before the recovery point, and its base offset; the start of the segment if the index
+    has none."""
     indexed = segment.offsets.batch_before(recovery_point)
     if indexed is not None:
         header = segment.header(indexed[1], segment.size)
@@ -109,18 +112,18 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
 def _cut(source: LogOnDisk, loaded: LoadedLog, number: int, position: int, end: int) -> None:
     segment = loaded.segments[number]
     dropped = sum(s.size for s in loaded.segments[number + 1 :])
-    logger.warning("torn tail cut", path=segment.log.path, position=position, bytes=end - position + dropped)
+    logger.warning("torn_tail_cut", path=segment.log.path, position=position, bytes=end - position + dropped)
     loaded.cut_bytes += end - position + dropped
     file = segment.log.get()
     file.truncate(position)
-    file.sync()  # once another segment follows, nobody would cut here again
+    file.sync()  # once another segment follows, recovery would not cut here again
     drop(source, loaded, number + 1)
 
 
 def _load_producers(source: LogOnDisk, loaded: LoadedLog, point: int) -> int:
-    """Read the newest good snapshot that is not newer than ``point``; returns its offset: batches from there on are not in it."""
+    """Read the newest valid snapshot that is not newer than ``point``. Returns its offset: it has the batches before that."""
     if source.clean and point not in loaded.snapshots:
-        return point  # a stop in order writes one unless there is nothing to write
+        return point  # a clean stop writes a snapshot unless there is nothing to write
     for offset in sorted(loaded.snapshots, reverse=True):
         if offset > point:
             continue
@@ -130,7 +133,7 @@ def _load_producers(source: LogOnDisk, loaded: LoadedLog, point: int) -> int:
             loaded.producers = ProducerState.from_snapshot(file.pread(file.size(), 0))
             return offset
         except CorruptSnapshot as error:
-            logger.warning("snapshot ignored", path=path, error=str(error))
+            logger.warning("snapshot_ignored", path=path, error=str(error))
             loaded.snapshots.remove(offset)
             source.files.disk.remove(path)
         finally:

@@ -161,7 +161,7 @@ class Cleaning:
             if log.deleted:
                 return
             raise log.failed("compaction could not read or write", error) from error
-        log.cleaned_to(kept.end_offset)
+        log.mark_cleaned(kept.end_offset)
 
     def _read_keys(self) -> Iterator[None]:
         """Learn the keys of the part that was not cleaned yet, as many as the memory allows."""

@@ -103,7 +103,7 @@ def test_a_write_that_failed_is_cut_off(place: Place) -> None:
     segment.log.get().pwrite([b"whole", b"half"], 0)
     error = place.state.undo_write(segment, 5, OSError(errno.ENOSPC, "full"))
     assert isinstance(error, StorageError)
-    assert (5, True, None) == (segment.log.size(), place.state.cut, place.state.offline)
+    assert (5, True, None) == (segment.log.size(), place.state.cut_unsynced, place.state.offline)
 
 
 def test_a_write_that_failed_and_cannot_be_cut_off_takes_the_partition_offline(place: Place) -> None:
@@ -111,4 +111,4 @@ def test_a_write_that_failed_and_cannot_be_cut_off_takes_the_partition_offline(p
     place.disk.fail["truncate", ".log"] = errno.EIO
     place.state.undo_write(segment, 0, OSError(errno.ENOSPC, "full"))
     assert "could not be undone" in str(place.state.offline)
-    assert not place.state.cut
+    assert not place.state.cut_unsynced
