@@ -149,7 +149,7 @@ def client_config(given: Mapping[str, str]) -> ClientConfig:
     if not given:
         raise ConfigError(
             "No option has come here: Spark does not pass on what CREATE TABLE says in OPTIONS, so use CREATE TEMPORARY VIEW, "
-            "or give them in each query: SELECT * FROM t WITH (`kafka.bootstrap.servers` = 'localhost:9092', subscribe = 't')."
+            "or say it in each query: SELECT * FROM t WITH (`kafka.bootstrap.servers` = 'localhost:9092', subscribe = 't')."
         )
     if not (properties.get("bootstrap.servers") or "").strip():
         raise ConfigError("Set the option kafka.bootstrap.servers to the address of a broker, such as localhost:9092.")
