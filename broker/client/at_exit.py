@@ -1,4 +1,7 @@
-"""What a process does at its end, and a forked child of it does not."""
+"""What a process does at its end, and a forked child of it does not.
+
+Tests: tests/client/shuffle/test_fork.py.
+"""
 
 import atexit
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Questions to a broker about its partitions: which there are, and to forget one."""
+"""Questions to a broker about its partitions: which there are, and to forget one.
+
+Tests: tests/client/shuffle/test_silent_broker.py, tests/client/shuffle/test_blocks.py.
+"""
 
 from functools import partial
 from types import TracebackType

@@ -1,6 +1,8 @@
 """What can go wrong for who writes or reads result partitions. All are ``ShuffleError``.
 
 Where Flink has an exception for it, the error carries its name: what a job sees here is what it would see there.
+
+Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """
 
 from broker.errors import BrokerError

@@ -1,4 +1,7 @@
-"""The requests, answers, effects and snapshots of groups. Plain values: nothing here decides anything."""
+"""The requests, answers, effects and snapshots of groups. Plain values: nothing here decides anything.
+
+Tests: tests/kafka/groups/test_group_machine.py.
+"""
 
 from collections.abc import Callable
 

@@ -2,6 +2,8 @@
 
 What the messages mean is left to its handler. Output is collected during a step of the loop and leaves in one system
 call at its end.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py, tests/client/shuffle/test_silent_broker.py.
 """
 
 from collections import deque

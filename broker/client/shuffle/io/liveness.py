@@ -1,14 +1,14 @@
-"""Whether the other side of a connection still answers. Pure; its user has a clock and looks at it now and then.
+"""Whether the peer of a connection still answers. Pure: its user calls ``look`` regularly with the time.
 
-A peer that is stopped, or has lost its power, closes nothing: TCP goes on for minutes or for ever. So silence counts, but only
-while something is expected: a peer that has nothing to say is no dead one.
+A peer that is stopped or has lost its power does not close its connections, and TCP may keep them open forever. So a peer
+counts as dead after a time of silence, but only while an answer is expected:
 
-    silent for, while something is expected     verdict
+    silent for, while an answer is expected     verdict
     less than a third of ``silence_max_s``      FINE
-    longer                                      ASK, once: any live peer answers at once, whatever else it is waiting for
+    longer                                      ASK, once: a working peer answers at once, whatever it is waiting for
     ``silence_max_s``                           DEAD
 
-A look that comes late says that this process stood still, and nothing of the other one: that time does not count.
+If a look comes late, this process stood still, so that time does not count.
 """
 
 from enum import Enum, auto
@@ -28,16 +28,16 @@ class Liveness:
     def __init__(self, silence_max_s: float, now: float) -> None:
         self.silence_max_s = silence_max_s
         self._looked = now
-        self._since = now  # when it was heard last, or when something began to be expected of it
+        self._since = now  # the peer's last message, or the time from which an answer is expected
         self._asked = False
 
     def heard(self, now: float) -> None:
-        """Something has come, whatever it was."""
+        """The peer has sent something."""
         self._since = now
         self._asked = False
 
     def look(self, now: float, expecting: bool) -> Verdict:
-        """At least four times in ``silence_max_s``."""
+        """Call this at least four times in ``silence_max_s``."""
         late = now - self._looked
         self._looked = now
         if late > self.silence_max_s / 2:

@@ -3,6 +3,8 @@ address share it, told apart by their receiver ids.
 
 Belongs to the I/O loop's thread; ``tell_credit`` and ``post`` may come from any. What a message means for a channel is the
 channel's business; what is said here is who gets it, and what becomes of messages for nobody.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from collections import deque

@@ -1,4 +1,7 @@
-"""What a gate gives to its user: a buffer of records, or an event."""
+"""What a gate gives to its user: a buffer of records, or an event.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
+"""
 
 from typing import Protocol
 

@@ -2,6 +2,8 @@
 
 What to do with a barrier is decided by ``alignment.py``; here it is done. The reader sees one barrier for all channels
 when it has come on all of them (``channel`` -1), takes its snapshot, and with its next ``poll`` the channels go on.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from collections import deque

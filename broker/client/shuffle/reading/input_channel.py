@@ -1,5 +1,7 @@
 """What all channels of a gate have in common: where one stands in its gate, what the gate asks of it, and what it asks of
 the gate.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from typing import Protocol

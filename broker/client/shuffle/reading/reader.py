@@ -1,5 +1,7 @@
 """The ways to read from a gate: one by one, as an iterator, by record, by Arrow batch. The same for a gate, a union, and a
 gate with aligned checkpoints.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from collections.abc import Callable, Iterator

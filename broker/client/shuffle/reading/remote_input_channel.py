@@ -12,6 +12,8 @@ What comes in comes on the I/O loop's thread, what is taken is taken on the read
     any         release                                      released, request cancelled
 
 What had come before a failure is still given out; then the failure is.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
 
 from functools import partial

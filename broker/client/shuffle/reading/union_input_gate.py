@@ -1,4 +1,7 @@
-"""Several gates read as one (Flink's UnionInputGate): a task with several inputs."""
+"""Several gates read as one (Flink's UnionInputGate): a task with several inputs.
+
+Tests: tests/client/shuffle/reading/test_input_gate.py.
+"""
 
 from collections.abc import Sequence
 

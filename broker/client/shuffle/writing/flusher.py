@@ -3,6 +3,8 @@
 It runs while any RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is passed
 over until its next turn. One whose flush fails is told and not called again; the others go on. Should the thread itself
 fail, all are told.
+
+Tests: tests/client/shuffle/writing/test_record_writer.py.
 """
 
 import heapq

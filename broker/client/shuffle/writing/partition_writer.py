@@ -1,4 +1,7 @@
-"""What every writer of a result partition can do, wherever the partition is."""
+"""What every writer of a result partition can do, wherever the partition is.
+
+Tests: tests/client/shuffle/writing/test_record_writer.py.
+"""
 
 from collections.abc import Callable
 from types import TracebackType
