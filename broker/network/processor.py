@@ -1,8 +1,8 @@
-"""A processor: one thread, one poller, its connections, and nothing shared but an inbox.
+"""A processor: one thread that owns a poller and its connections. Other threads reach it through its inbox only.
 
-It reads bytes, cuts them into frames, runs what cannot block right here (``Service.inline``), hands the rest to the request
-channel, sends answers in order, and keeps every bound: frame size, request memory, outgoing bytes, idle time. No other thread
-reads, writes, registers or closes its sockets; they put work into the inbox and ring.
+It reads bytes, cuts them into frames, runs requests that cannot block (``Service.inline``), hands the others to the request
+channel, sends answers in order, and enforces every bound: frame size, request memory, outgoing bytes, idle time. No other thread
+reads, writes, registers or closes its sockets; other threads put work into the inbox and wake the poller.
 
 The seven steps are Kafka's. Two differences, both for speed and neither visible on the wire:
 
@@ -48,17 +48,17 @@ from protocol.errors import ProtocolError
 
 log = get_logger("network")
 
-# One read. Small requests of many connections share this buffer; a frame that does not fit moves to one of its own.
+# Bytes of one read. All connections share this buffer; a frame that does not fit is moved to a buffer of its own.
 _RECEIVE_BYTES = 256 * 1024
-# How long to sleep at most (s) when nothing happens: idle expiry and stalled senders are looked at this often.
+# Longest sleep (s) of an idle processor. Idle and slow connections are looked for this often.
 _NAP_S = 1.0
-# A request for the pool that lies in the shared buffer must be copied: from this size on into request memory. Smaller copies
-# are not counted; there is one for each connection at most.
+# A request for a handler that lies in the shared buffer must be copied. From this size (bytes) on the copy is in request memory.
+# Smaller copies are not counted; there is at most one for each connection.
 _COPY_BYTES = 16 * 1024
-# Requests of one connection that are handled in one go before others get their turn: 1-2 ms of the cheapest ones. Where many
-# connections have some, fewer of each, so that whoever has one waits for some ms and not for a turn of each of the others.
+# Requests of one connection that are handled before other connections get their turn: 1-2 ms of the cheapest ones. If many
+# connections have requests, a turn is shorter, so that a connection with one request waits for a few ms only.
 _TURN_REQUESTS = 128
-# ... and for how long (s), where they are not the cheapest. One request always has its turn, whatever it takes.
+# The longest turn (s), for requests that are not the cheapest. It is not checked before the second request.
 _TURN_S = 0.002
 _STEP_REQUESTS = 1024
 _LEAST_TURN_REQUESTS = 4
@@ -80,7 +80,7 @@ class ProcessorSettings:
 
 @attrs.define
 class ProcessorStats:
-    """Counted by the processor alone; others only read."""
+    """Counters. Only the processor's thread writes them; any thread may read them."""
 
     requests: int = 0
     inline: int = 0
@@ -90,7 +90,7 @@ class ProcessorStats:
     idle_closed: int = 0
 
 
-# What other threads may ask for: a method of this processor and its two arguments.
+# An entry of the inbox: a method of this processor and its two arguments.
 _Work = tuple[Verb, Any, Any]
 
 
@@ -112,10 +112,10 @@ class Processor:
         quotas: ConnectionQuotas,
         on_room: Callable[[], None],
     ) -> None:
-        """``on_room``: called when a new connection would be welcome again (wakes the acceptor)."""
+        """``on_room`` wakes the acceptor: the queue of new connections has room again, or a connection was closed."""
         self.number = number
         self.stats = ProcessorStats()
-        # A dict for its order: a set's depends on addresses, and a simulation must run the same way twice.
+        # A dict, because the order of a set depends on addresses, and a simulation must be repeatable.
         self.connections: dict[ProcessorConnection, None] = {}
         self._settings = settings
         self._poller = poller
@@ -132,9 +132,8 @@ class Processor:
         self._new = self._arrivals.waiting
         self._inbox: deque[_Work] = deque()
         self._dirty: list[ProcessorConnection] = []  # have something to send
-        self._runnable: deque[ProcessorConnection] = (
-            deque()
-        )  # have bytes that may hold a whole frame, and are not muted any more
+        # Connections that may have a complete frame and are not muted any more.
+        self._runnable: deque[ProcessorConnection] = deque()
         self._channel_waiters = ChannelWaiters(channel, self._room_came, self._run_later)
         self._memory_waiters = MemoryWaiters(self._room_came, self._run_later, self._refuse_memory)
         self._expiry = Expiry(
@@ -150,7 +149,7 @@ class Processor:
         self._room = False  # set from other threads: the channel or the pool has room again
         self._high_water = settings.high_water_bytes
         self._turn = _WHOLE_TURN
-        # Frames of connections that are gone, and of streams, which handlers are still reading: counted until they are done.
+        # Memory of frames that handlers are still reading, of closed connections and of streams. It counts until they are done.
         self._lent: dict[Request, bytearray] = {}
         self._disconnected: list[ProcessorConnection] = []
         self._receive_view = memoryview(bytearray(_RECEIVE_BYTES))
@@ -162,7 +161,7 @@ class Processor:
     # -- called from other threads ------------------------------------------------------------------------------------
 
     def offer(self, new: NewConnection) -> bool:
-        """Take a new connection; False if the queue of them is full or the processor is being shut down."""
+        """Queue a new connection. False if the queue is full or the processor is being shut down."""
         if not self._arrivals.offer(new):
             return False
         self._poller.wakeup()
@@ -172,7 +171,7 @@ class Processor:
         self._poller.wakeup()
 
     def submit(self, verb: Verb, target: Any, argument: Any) -> None:
-        """Run ``verb(target, argument)`` on this processor's thread: now if this is it, else soon."""
+        """Run ``verb(target, argument)`` on the processor's thread: at once if this is it, else soon."""
         if self._get_ident() == self._ident:
             verb(target, argument)
         else:
@@ -180,7 +179,7 @@ class Processor:
             self._poller.wakeup()
 
     def drain(self) -> None:
-        """Take no further request or connection; what is in flight is answered."""
+        """Accept no further request or connection. Requests in flight are still answered."""
         self._arrivals.close()
         self.submit(self._begin_draining, None, None)
 
@@ -191,11 +190,11 @@ class Processor:
 
     @property
     def drained(self) -> bool:
-        """The processor takes nothing any more, nothing is in flight and nothing waits to be sent."""
-        # Set by the processor's own thread, so that it is not about to take a request. `copy` is atomic, iteration is not.
+        """Whether the processor is draining, no request is in flight and no answer waits to be sent. For any thread."""
+        # The processor's thread sets `_draining`, so it is not about to take a request. `copy` is atomic, iteration is not.
         if not self._draining or self._inbox:
             return False
-        # What is pushed (in_flight_max 0) answers nothing and may have no end: it is not waited for.
+        # Bytes that are pushed (in_flight_max 0) answer nothing and may have no end, so they are not waited for.
         return all(
             c.in_flight is None and c.held is None and not (c.outgoing and c.session.in_flight_max)
             for c in self.connections.copy()
@@ -219,7 +218,7 @@ class Processor:
         return bool(ready)
 
     def configure_new_connections(self) -> None:
-        """Register what the acceptor has handed over."""
+        """Register connections that the acceptor has queued."""
         if not self._new:
             return
         while self._new:
@@ -240,7 +239,7 @@ class Processor:
                 )
                 self._set_interest(connection, READ)  # the system has a bound on these, too
             except Exception as error:  # the seam: a service that can't take one connection may take the next
-                log.error("connect_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
+                log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
                 self._quotas.close(new.peer.host)
                 new.socket.close()
                 continue
@@ -249,7 +248,7 @@ class Processor:
             self._on_room()
 
     def process_new_responses(self) -> None:
-        """Carry out what other threads have put into the inbox."""
+        """Run the work in the inbox, then continue connections that can go on."""
         inbox = self._inbox
         if inbox:
             for _ in range(len(inbox)):
@@ -266,7 +265,7 @@ class Processor:
             self._channel_waiters.retry()
             self._memory_waiters.retry()
         if self._runnable:
-            for _ in range(len(self._runnable)):  # those that become runnable meanwhile come after the sockets
+            for _ in range(len(self._runnable)):  # connections that become runnable meanwhile wait for the next step
                 connection = self._runnable.popleft()
                 connection.runnable = False
                 self._resume(connection)
@@ -274,7 +273,7 @@ class Processor:
                 self._flush_dirty()
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
-        """Wait for sockets or for the bell."""
+        """Wait for sockets or for a wake-up."""
         self._poller.arm()
         if self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room:
             timeout = 0.0
@@ -290,7 +289,7 @@ class Processor:
         return ready
 
     def process_completed_receives(self, ready: Sequence[tuple[Ready, int]]) -> None:
-        """Read what is readable and dispatch every whole frame."""
+        """Read from readable sockets and dispatch every complete frame."""
         for key, events in ready:
             if events & READ:
                 connection = key.data
@@ -300,7 +299,7 @@ class Processor:
             self._flush_dirty()
 
     def process_completed_sends(self, ready: Sequence[tuple[Ready, int]]) -> None:
-        """Go on sending to sockets that can take more."""
+        """Continue to send to writable sockets."""
         for key, events in ready:
             if events & WRITE:
                 connection = key.data
@@ -308,21 +307,21 @@ class Processor:
                     self._flush(connection)
 
     def process_disconnected(self) -> None:
-        """Tell services about connections that are gone."""
+        """Tell services about closed connections."""
         if not self._disconnected:
             return
-        gone, self._disconnected = self._disconnected, []
-        for connection in gone:
+        disconnected, self._disconnected = self._disconnected, []
+        for connection in disconnected:
             if connection.counted:
                 self._quotas.close(connection.peer.host)
             self._on_room()
             try:
                 connection.service.disconnected(connection)
-            except Exception as error:  # the seam: the connection is gone whatever its service thinks of that
-                log.error("disconnected_failed", exc_info=error, peer=connection.peer.host)
+            except Exception as error:  # the seam: the connection is closed in any case
+                log.error("disconnection_failed", exc_info=error, peer=connection.peer.host)
 
     def close_excess_connections(self) -> None:
-        """Once in a while: the idle, the stalled, and the oldest of those that are too many."""
+        """About once a second: close idle, slow and excess connections (see `expiry.py`)."""
         now = self._now
         if now < self._next_sweep:
             return
@@ -337,7 +336,7 @@ class Processor:
             self._memory.trim()
 
     def close(self) -> None:
-        """Close everything. On the processor's thread, or when it has ended."""
+        """Close everything. Called on the processor's thread, or after that thread has ended."""
         self._ident = self._get_ident()
         self._draining = True
         self._arrivals.close()
@@ -348,7 +347,7 @@ class Processor:
             self._quotas.close(new.peer.host)
             new.socket.close()
         self.process_disconnected()
-        for buffer in self._lent.values():  # the handlers have ended, or nobody counts any more
+        for buffer in self._lent.values():  # the handlers have ended, or were left behind
             self._memory.forget(buffer)
         self._lent = {}
         self._unsent.report(self.number, 0)
@@ -358,12 +357,12 @@ class Processor:
     # A service sees a request's connection as a `Connection`. Here it is the one that `_dispatch` put into the request.
 
     def send(self, request: Request, parts: Sequence[Part]) -> None:
-        """A response: queue it and, once it is certain to leave, unmute."""
+        """Queue a response, and unmute the connection once the response is below the high-water mark."""
         connection: ProcessorConnection = request.connection  # type: ignore[assignment]
         if connection.closed:
             return
         connection.enqueue(parts)
-        if not connection.dirty:  # as _mark_dirty, spared a call on the path of every request
+        if not connection.dirty:  # `_mark_dirty` without the call: every request comes here
             connection.dirty = True
             self._dirty.append(connection)
         if connection.in_flight is request:
@@ -396,25 +395,25 @@ class Processor:
             self._channel_waiters.add(connection, request)
 
     def push(self, connection: ProcessorConnection, parts: Sequence[Part]) -> None:
-        """Bytes that answer nothing."""
+        """Queue bytes that answer no request."""
         if connection.closed:
             return
         connection.enqueue(parts)
         self._mark_dirty(connection)
 
     def call(self, connection: ProcessorConnection, work: Callable[[], None]) -> None:
-        """A service's own work on this connection."""
+        """Run a service's own work on this connection."""
         if not connection.closed:
             work()
 
     def give_back(self, request: Request, _: None = None) -> None:
-        """The handler of a request whose frame was lent to it is done."""
+        """The handler is done with a frame that was lent to it: stop counting its memory."""
         buffer = self._lent.pop(request, None)
         if buffer is not None:
-            self._memory.forget(buffer)  # not for others to use: an answer that is still to come may refer to it
+            self._memory.forget(buffer)  # not reused: an answer that is still to come may refer to it
 
     def throttle(self, connection: ProcessorConnection, event: MuteEvent) -> None:
-        """A quota's mute begins or ends."""
+        """A quota begins or ends to mute the connection."""
         if not connection.closed:
             connection.holds = next_holds(connection.holds, event)
             self._go_on_if_unmuted(connection)
@@ -445,7 +444,7 @@ class Processor:
             self._runnable.append(connection)
 
     def _resume(self, connection: ProcessorConnection) -> None:
-        """Unmuted, writable again, given memory or its turn: go on where it stopped."""
+        """Continue a connection that was unmuted, has become writable, has got memory, or has its next turn."""
         if connection.holds != 0:
             return
         if connection.received.held:
@@ -455,7 +454,7 @@ class Processor:
         if not connection.finished:
             self._set_interest(connection, connection.interest | READ)
         elif not connection.runnable:
-            self._finish(connection)  # all that had come whole is answered
+            self._finish(connection)  # every complete request is answered
 
     def _set_interest(self, connection: ProcessorConnection, events: int) -> None:
         if events == connection.interest:
@@ -472,7 +471,7 @@ class Processor:
 
     def _receive(self, connection: ProcessorConnection) -> None:
         if connection.holds:
-            # The lazy half of muting. Someone who hangs up while we work on his request is noticed here.
+            # The lazy half of muting. This is also where a peer that disconnects while its request is handled is noticed.
             try:
                 finished = connection.socket.at_eof()
             except OSError:
@@ -488,13 +487,13 @@ class Processor:
         try:
             if held:
                 if connection.runnable:
-                    return  # what is there comes first: it may make room
+                    return  # the bytes that are there come first: handling them may free memory
                 if not own.make_room(connection.frame_size, self._room_came):
                     self._wait_for_memory(connection)
                     return
                 got = connection.socket.recv_into(own.space(connection.frame_size))
             elif self._memory.exhausted:
-                # Small requests are served all the same. Of a large one, no more is taken than may be kept in any case.
+                # Small requests are still served. Of a large one, no more is read than may be kept in any case.
                 got = connection.socket.recv_into(self._receive_view[:SMALL_BYTES])
             else:
                 got = connection.socket.recv_into(self._receive_view)
@@ -524,7 +523,7 @@ class Processor:
     def _dispatch_own(self, connection: ProcessorConnection) -> None:
         own = connection.received
         if not own.pending:
-            own.settle()  # the frame that a handler was reading when the rest had been dealt with
+            own.settle()  # the last frame was the one that a handler was reading
             return
         if connection.frame_size > own.pending:
             return
@@ -535,7 +534,7 @@ class Processor:
             if start > own.start:
                 own.consumed(start)
         else:
-            own.start = start  # a handler reads what lies before: keep it as it is until the answer comes
+            own.start = start  # a handler reads the bytes before it: keep them until the answer comes
 
     def _dispatch(self, connection: ProcessorConnection, view: memoryview, start: int, end: int, shared: bool) -> int:
         """Take whole frames out of ``view[start:end]`` until one is out with a handler or the turn is over. Returns where."""
@@ -619,7 +618,7 @@ class Processor:
         return start
 
     def _lend_copy(self, request: Request) -> None:
-        """Of a stream's request: it reads on, so that the frame must be copied for the handler."""
+        """Copy the frame of a stream's request for its handler, because the stream goes on reading."""
         frame = request.frame
         size = len(frame)
         buffer = self._memory.allocate(size, self._room_came, force=True)
@@ -629,29 +628,29 @@ class Processor:
         request.frame[:] = frame
 
     def _refuse_memory(self, connection: ProcessorConnection, error: MemoryError) -> None:
-        """What cannot be kept costs the connection it came on, and nothing else."""
-        log.warning("out_of_memory", peer=connection.peer.host, error=str(error))
+        """Close a connection whose bytes cannot be kept."""
+        log.warning("memory_exhausted", peer=connection.peer.host, error=str(error))
         self._disconnect(connection)
 
     def _peer_finished(self, connection: ProcessorConnection) -> None:
-        """Its peer sends nothing more. It may read on: what came whole is answered, in order, before we close."""
+        """The peer has closed its sending side and may still read: answer every complete request in order, then close."""
         self._set_interest(connection, connection.interest & ~READ)
         if not connection.session.in_flight_max or connection.holds & CLOSING:
-            self._finish(connection)  # what is pushed has no end, so nobody waits for the end of it
+            self._finish(connection)  # pushed bytes have no end that could be waited for
             return
         connection.finished = True
         if connection.in_flight is None:
             self._resume(connection)
             return
-        # Whoever has gone altogether must not leave a request behind that waits for minutes.
+        # The peer may have gone altogether: a parked request of it must not wait for minutes.
         try:
             connection.service.stopping(connection)
         except Exception as error:  # the seam: as for a request that fails
-            log.error("stopping_failed", exc_info=error, peer=connection.peer.host)
+            log.error("stop_failed", exc_info=error, peer=connection.peer.host)
             self._disconnect(connection)
 
     def _finish(self, connection: ProcessorConnection) -> None:
-        """Close as soon as what is queued has been sent."""
+        """Close as soon as the queued bytes have been sent."""
         if connection.outgoing:
             self._start_closing(connection)
             self._set_interest(connection, connection.interest & ~READ)
@@ -665,7 +664,7 @@ class Processor:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _flush_dirty(self) -> None:
-        # Once: a service that streams has more as soon as something has left, and the others want their turn.
+        # One pass: a service that streams has more to send as soon as bytes have left, and other connections need their turn.
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.dirty = False
@@ -680,7 +679,7 @@ class Processor:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
             self._disconnect(connection)
             return
-        except Exception as error:  # the seam: a service has queued something that is no bytes
+        except Exception as error:  # the seam: a service has queued an object that is not bytes
             log.error("send_failed", exc_info=error, peer=connection.peer.host)
             self._disconnect(connection)
             return
@@ -708,13 +707,13 @@ class Processor:
             try:
                 connection.service.writable(connection)
             except Exception as error:  # the seam: as for a request that fails
-                log.error("writable_failed", exc_info=error, peer=connection.peer.host)
+                log.error("resumption_failed", exc_info=error, peer=connection.peer.host)
                 self._disconnect(connection)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def _start_closing(self, connection: ProcessorConnection) -> None:
-        """Take nothing more, and disconnect once what is queued has been sent."""
+        """Take no further request, and disconnect once the queued bytes have been sent."""
         connection.holds |= CLOSING
         self._mark_dirty(connection)
 
@@ -726,17 +725,17 @@ class Processor:
         self._set_interest(connection, 0)
         connection.socket.close()
         self.connections.pop(connection, None)
-        connection.outgoing.clear()  # lets go of files
+        connection.outgoing.clear()  # drops references to files
         connection.outgoing_bytes = connection.outgoing_files = 0
         request = connection.in_flight
         if request is not None:
             buffer = connection.received.abandon()
             if buffer is not None:
                 self._lent[request] = buffer
-                # Looked at after `closed` was set, which a handler looks at after it has set `done`.
+                # `done` is read after `closed` was set; a handler sets `done` before it reads `closed`.
                 if getattr(request, "done", True):
                     self.give_back(request)
-            connection.in_flight = None  # they refer to each other: not left to the garbage collector
+            connection.in_flight = None  # breaks the reference cycle, which would wait for the garbage collector
         else:
             connection.received.release()
         if connection.held is not None:  # no handler will see it

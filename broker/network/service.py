@@ -19,12 +19,12 @@ Part = Buffer | FileRegion
 
 @attrs.frozen(slots=True)
 class Peer:
-    """Who is at the other end, and through which of our listeners it came."""
+    """The other end of a connection, and the listener that accepted it."""
 
     host: str
     port: int
     listener: str  # the listener's name, e.g. "kafka"
-    local: tuple[str, int]  # the address of ours that was connected to
+    local: tuple[str, int]  # the broker's address on this connection
 
 
 class Connection(Protocol):

@@ -1,7 +1,7 @@
-"""The reactor put together: acceptors, processors, request channels, handlers, timer. Kafka's SocketServer.
+"""The assembled reactor: planes of acceptor, processors, request channel and handlers, and the timer. Kafka's SocketServer.
 
-Two planes of the same parts: the data plane, and an optional control plane with an acceptor, one processor, a small channel
-and one handler of its own, so that health and admin calls work while the data plane is full.
+There are a data plane and an optional control plane. The control plane has its own acceptor, one processor, a small channel and
+one handler, so that health and admin calls work while the data plane is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ class Binding:
     """A listener as configured: ports ``port`` to ``port_max`` are tried in order; 0 = any free one."""
 
     name: str
-    service: str  # which of the services it is for
+    service: str  # key of the service for its connections
     host: str
     port: int
     port_max: int
@@ -67,7 +67,7 @@ class SocketServer:
         quotas: ConnectionQuotas,
         on_crash: Callable[[BaseException], None],
     ) -> None:
-        """``on_crash``: told when a thread ends by an exception, which is a bug; the broker should stop."""
+        """``on_crash`` is called with the exception that ended a thread, which is a bug; the broker should stop."""
         self.runtime = runtime
         self.settings = settings
         self.quotas = quotas
@@ -107,7 +107,7 @@ class SocketServer:
         self._bound = []
 
     def start(self, services: Mapping[str, Service]) -> None:
-        """Begin to accept; ``services`` by what the bindings call them."""
+        """Begin to accept. ``services``: by the names that the bindings use."""
         self._timer_thread = self.runtime.threads.spawn("timer", self.timer, self._on_crash)
         bound, self._bound = self._bound, []
         ends = [
@@ -153,9 +153,9 @@ class SocketServer:
             plane.stop_accepting(min(patience_s, PATIENCE_S))
 
     def drain(self, timeout: float) -> bool:
-        """Finish what is in flight, start nothing new. True if all was finished in time."""
+        """Answer the requests in flight and take no new ones. True if all were answered in time."""
         for processor in self.processors:
-            # First of all, or whoever is told below, and thereby answered, asks again at once.
+            # Before anything else: clients whose parked requests are answered below send the next request at once.
             processor.drain()
             for connection in processor.connections.copy():
                 self.outbox.call(connection, partial(connection.service.stopping, connection))
