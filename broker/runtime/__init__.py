@@ -20,7 +20,7 @@ __all__ = ["Runtime", "system_runtime"]
 
 @attrs.frozen
 class Runtime:
-    """One way to reach the world: the system's, or a simulated one."""
+    """All contacts with the outside: the operating system's, or simulated ones."""
 
     clock: Clock
     entropy: Entropy
@@ -33,7 +33,7 @@ class Runtime:
 
 
 def system_runtime() -> Runtime:
-    """The real one."""
+    """The operating system's."""
     return Runtime(
         clock=SystemClock(),
         entropy=SystemEntropy(),

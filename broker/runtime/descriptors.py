@@ -1,7 +1,6 @@
-"""How many descriptors the process may have: files, sockets, pollers all come out of one number.
+"""How many descriptors the process may have. Files, sockets and pollers share this limit.
 
-The limit belongs to the process. Only a process that is the broker's own raises it; one that embeds a broker is asked for what
-its limit is.
+The limit belongs to the process. `broker serve` raises it; a broker that is embedded in another process only reads it.
 """
 
 import resource
@@ -17,10 +16,10 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Up to the hard limit: many systems start a process with 1,024 descriptors while allowing far more."""
+    """Raise the soft limit to the hard one: many systems start a process with 1,024 descriptors and allow far more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
-            pass  # macOS says "unlimited" and refuses it; what was there before stays
+            pass  # macOS reports "unlimited" and refuses it; the limit stays as it was

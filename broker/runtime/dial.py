@@ -1,6 +1,6 @@
-"""Connections that block: for clients that do their work on the calling thread. Nothing in a broker waits like this.
+"""Blocking connections, for clients that work on the calling thread. The broker does not use them.
 
-Plain TCP and TLS. Errors of a connection come as ``OSError``; a wait that is too long as ``TimeoutError``, which is one.
+Plain TCP and TLS. Errors of a connection are raised as ``OSError``, time-outs as ``TimeoutError``, which is an ``OSError``.
 """
 
 import socket
@@ -21,7 +21,7 @@ TlsContext = ssl.SSLContext
 
 
 class Dialled(Protocol):
-    """One connection, used by one thread. ``deadline`` is in the clock's monotonic seconds."""
+    """One connection, used by one thread. ``deadline``: Clock.monotonic() s."""
 
     def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
         """Hand all of ``buffers`` over to the kernel, one after another."""
@@ -61,7 +61,7 @@ class _Tcp:
             sock.settimeout(_left(deadline))
             received = sock.recv_into(view[position:])
             if not received:
-                raise ConnectionResetError("it was closed by the other side")
+                raise ConnectionResetError("the other side has closed the connection")
             position += received
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class _Tls(_Tcp):
         super().__init__(sock)
 
     def send(self, buffers: Sequence[Buffer], deadline: float) -> None:
-        # One record layer: small pieces together, large ones as they are.
+        # Join small pieces, so that they share TLS records, and send large ones as they are.
         pending = bytearray()
         for buffer in buffers:
             if len(buffer) <= 16384:
@@ -85,7 +85,7 @@ class _Tls(_Tcp):
         self._send_all(pending, deadline)
 
     def _send_all(self, buffer: Buffer, deadline: float) -> None:
-        # Not `sendall`, whose time-out would begin again with each piece that a slow peer takes.
+        # Not `sendall`: its time-out starts again with each piece that a slow peer takes.
         view = memoryview(buffer)
         while view:
             self._socket.settimeout(_left(deadline))
@@ -95,13 +95,13 @@ class _Tls(_Tcp):
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("it took too long")
+        raise TimeoutError("the connection timed out")
     return left
 
 
 @attrs.frozen
 class TlsSettings:
-    """Files are PEM. Without ``ca_file`` and ``ca_data`` the machine's own authorities count."""
+    """Files are PEM. Without ``ca_file`` and ``ca_data`` the machine's own certificate authorities are trusted."""
 
     ca_file: str | None = None
     ca_data: str | None = None
@@ -113,7 +113,7 @@ class TlsSettings:
 
 
 class TlsRefused(Exception):
-    """The handshake failed for good: a certificate that is not trusted, a protocol that does not fit."""
+    """The handshake failed and would fail again: the certificate is not trusted, or the protocols do not match."""
 
 
 def tls_context(settings: TlsSettings) -> TlsContext:
@@ -131,7 +131,7 @@ def tls_context(settings: TlsSettings) -> TlsContext:
 
 
 def dial(host: str, port: int, timeout: float, context: TlsContext | None = None) -> Dialled:
-    """A connection to ``host``, whichever of its addresses answers. ``timeout`` in s, over all of them and the handshake.
+    """A connection to the first address of ``host`` that answers. ``timeout`` (s) includes all addresses and the handshake.
 
     Raises OSError, and TlsRefused for a handshake that would fail again.
     """
@@ -155,7 +155,7 @@ def dial(host: str, port: int, timeout: float, context: TlsContext | None = None
 
 
 def _connected(host: str, port: int, deadline: float) -> socket.socket:
-    """To the first address of ``host`` that answers. They share the time: one that is silent leaves some for the next."""
+    """A socket connected to the first address of ``host`` that answers. The addresses share the time equally."""
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure = OSError(f"{host} has no address")
     for index, (family, kind, proto, _, address) in enumerate(addresses):

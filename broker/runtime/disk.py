@@ -1,6 +1,6 @@
-"""Files. The only module that touches the file system; the simulator's disk has the same shape and loses what was not synced.
+"""Files. The only module that uses the file system. The simulator's disk has the same interface and loses unsynced data.
 
-Paths are ``str`` with ``/``, absolute or relative to the working directory. Errors of the machine come as ``OSError``.
+Paths are ``str`` with ``/``, absolute or relative to the working directory. Errors of the machine are raised as ``OSError``.
 Files and the disk may be used from any thread.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 # Anything that has the buffer protocol; `collections.abc.Buffer` only exists from Python 3.12 on.
 Buffer = bytes | bytearray | memoryview
 
-# Errors that say that the process, or the machine, has as many descriptors as it may: they pass.
+# Errors of a process, or a machine, that has no free descriptor. They are temporary.
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _TRIES = 100
 
@@ -26,7 +26,7 @@ WRITE_PIECE_BYTES = 256 * 1024
 RESIDENT_STEP_BYTES = 128 * 1024
 
 
-# Linux has a system call for it, and Python no name. What it answers does not matter: the sync that follows does.
+# A Linux system call that Python does not offer. Its result is ignored, because a sync always follows.
 _SYNC_FILE_RANGE_WRITE = 2
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
@@ -36,9 +36,9 @@ if _sync_file_range is not None:
 class File(Protocol):
     """An open file. Reads and writes are positional, so that any number of threads may use one ``File``.
 
-    ``close()`` closes at once and is for whoever knows that nobody else holds the file. A file that readers may hold is
-    not closed but dropped: it closes when the last reference, for example that of a ``FileRegion`` that is being sent,
-    is gone (implementations close in ``__del__``).
+    ``close()`` closes at once; the caller must know that no other thread uses the file. A file that readers may use is dropped
+    instead: it closes with its last reference, for example that of a ``FileRegion`` that is being sent (implementations close
+    in ``__del__``).
     """
 
     path: str
@@ -60,7 +60,7 @@ class File(Protocol):
         """fdatasync / fsync (F_FULLFSYNC on macOS)."""
 
     def begin_sync(self, offset: int, size: int) -> None:
-        """Have the operating system begin to write what was written there, so that ``sync`` finds less to wait for. A hint."""
+        """Ask the operating system to start writing that range to the disk, so that ``sync`` waits less. A hint."""
 
     def fileno(self) -> int:
         """The descriptor, for ``os.sendfile``. The simulator's files have none and its sockets do not ask."""
@@ -72,7 +72,7 @@ class Disk(Protocol):
     def when_exhausted(self, give_back: Callable[[], bool]) -> None:
         """Have ``give_back`` called, from any thread, where no descriptor is left for an ``open`` or a directory.
 
-        It lets go of some, and says whether it did: as long as it does, what failed is tried again.
+        It closes some and returns whether it did. As long as it returns True, the failed operation is tried again.
         """
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
@@ -165,7 +165,7 @@ class SystemFile:
         data = os.pread(self._fd, size, offset)
         if len(data) == size or not data:
             return data
-        parts = [data]  # short reads before the end of a file are allowed: go on until the end says so itself
+        parts = [data]  # reads may be short before the end of a file: continue until one is empty
         read = len(data)
         while read < size:
             data = os.pread(self._fd, size - read, offset + read)
@@ -234,7 +234,7 @@ class SystemDisk:
         self._give_back = (*self._give_back, give_back)
 
     def _again(self, attempt: Callable[[], T], error: OSError) -> T:
-        for _ in range(_TRIES):  # others may be faster to take what was given back
+        for _ in range(_TRIES):  # another thread may take the descriptor that was freed
             if error.errno not in NO_DESCRIPTORS or not any(give_back() for give_back in self._give_back):
                 break
             try:
@@ -313,6 +313,6 @@ class SystemDisk:
         try:
             file.truncate(0)
             file.pwrite([f"pid {os.getpid()}\n".encode()], 0)
-        except OSError:  # a full disk: who has the lock is a courtesy to the reader of an error message
+        except OSError:  # a full disk: the text only serves error messages
             pass
         return file

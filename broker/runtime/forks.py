@@ -1,8 +1,8 @@
-"""What a process does with what it had when it was forked.
+"""Forked processes: owners of locks and connections are told in the child.
 
-A forked child has copies of everything but the threads: of locks that somebody held, and of descriptors that still mean the
-parent's connections. Whoever owns such things is told in the child, before anything else runs there, and lets go of its copies
-without a word to the other side. Nothing happens in the parent.
+A forked child has copies of everything but threads: of locks that another thread may have held, and of descriptors that are the
+parent's connections. Their owners are told in the child before anything else runs there. They replace the locks and close
+the descriptors without sending anything. Nothing happens in the parent.
 """
 
 import os
@@ -15,7 +15,7 @@ from broker.runtime.threads import Lock
 
 class Forkable(Protocol):
     def forked(self) -> None:
-        """In the child: take new locks, close copies of descriptors. Nobody else runs yet. Must not raise or wait."""
+        """In the child: take new locks, close copies of descriptors. No other thread runs yet. Must not raise or block."""
 
 
 class _Forks:
@@ -31,9 +31,9 @@ class _Forks:
         for function in self.functions:
             function()
         known = list(self.known)
-        self.known = WeakSet()  # they are the parent's: a child of this process need not hear of them again
-        for one in known:
-            one.forked()
+        self.known = WeakSet()  # they were the parent's; a child of this process is not told of them
+        for owner in known:
+            owner.forked()
 
 
 _forks = _Forks()
@@ -41,17 +41,17 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(after_in_child=_forks.in_child)
 
 
-def tell(one: Forkable) -> None:
-    """Have ``one.forked`` called in a child, if it is still in use when the process is forked."""
+def tell(owner: Forkable) -> None:
+    """Have ``owner.forked`` called in a child, if ``owner`` is still referred to when the process is forked."""
     with _forks.lock:
-        _forks.known.add(one)
+        _forks.known.add(owner)
 
 
 def call_in_child(function: Callable[[], None]) -> None:
-    """The same for a module, before what ``tell`` knows. Once for each function, at its import."""
+    """Have a module's function called in a child, before the owners. Call this once, when the module is imported."""
     _forks.functions.append(function)
 
 
 def count() -> int:
-    """How many forks this process is away from the first one: what was noted in a parent is less."""
+    """How many forks lie between the first process and this one. A number noted in a parent is smaller."""
     return _forks.count

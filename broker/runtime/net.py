@@ -11,28 +11,27 @@ from broker.runtime.disk import Buffer, FileRegion
 
 WOULD_BLOCK = -1
 
-# Errors of accept(2) that say "this machine is out of descriptors or memory": the listener must rest, not spin.
+# Errors of accept(2) for a machine without free descriptors or memory: the acceptor must pause instead of spinning.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 # Linux caps one writev at 1024 buffers; fewer keep a turn short.
 _IOV_MAX = 64
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
-# A peer that has lost its power closes nothing, and one that waits for it to speak finds out by probes only. The system begins
-# with them after two hours; here a silent connection is given up after a minute. A stopped process is no such peer: its kernel
-# answers.
+# A machine that loses power closes no connections, so only probes detect it. The system's default is to start them after two
+# hours; here a silent connection is dropped after a minute. A stopped process is not affected: its kernel answers.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the system find out when the peer's machine is gone: s before the first probe, s between them, how many."""
+    """Have the system detect that the peer's machine has disappeared."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         option = getattr(socket, name, None)
-        if option is not None:  # not every system lets itself be told
+        if option is not None:  # not every system has these options
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def address_in_use(error: OSError) -> bool:
-    """True for the one bind error that another port may cure."""
+    """Whether a bind failed because the address is in use, so that another port may work."""
     return error.errno == errno.EADDRINUSE
 
 
@@ -41,7 +40,7 @@ class Exhausted(Exception):
 
 
 class Socket(Protocol):
-    """One connection. Errors of the connection come as ``OSError``; would-block is the value ``WOULD_BLOCK`` (-1)."""
+    """One connection. Its errors are raised as ``OSError``; ``WOULD_BLOCK`` (-1) is returned where a call would block."""
 
     def fileno(self) -> int: ...
 
@@ -63,7 +62,7 @@ class Socket(Protocol):
     def close(self) -> None: ...
 
     def reset(self) -> None:
-        """Close without the courtesy of sending what is left (RST)."""
+        """Close at once with a reset (RST), without sending the bytes that are left."""
 
 
 class Listener(Protocol):
@@ -166,7 +165,7 @@ class SystemListener:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 raise Exhausted(str(error)) from None
-            return None  # accept(2): network errors of the new connection are passed on here; it is gone, nothing else
+            return None  # accept(2) also reports network errors of the new connection, which concern nothing else
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -38,7 +38,7 @@ class Poller(Protocol):
     def unregister(self, source: Pollable) -> None: ...
 
     def arm(self) -> None:
-        """Say that ``poll`` comes next: from now on ``wakeup`` has an effect. Look at your queues after this, then poll."""
+        """Announce ``poll``: from now on ``wakeup`` interrupts it. Check your queues after this call, then poll."""
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Registrations that are ready, each with its events; waits at most ``timeout`` s (None: until something is)."""
@@ -72,7 +72,7 @@ class _Alarm:
     """A descriptor that can be made readable: an eventfd where there is one, else a pipe."""
 
     def __init__(self) -> None:
-        # Between ringing and closing: a descriptor's number is soon somebody else's, and the ring would go into a log file.
+        # Between `ring` and `close`: a closed descriptor's number is soon reused, and the write would go into another file.
         self._lock = Lock()
         self._closed = False
         if hasattr(os, "eventfd"):
@@ -101,7 +101,7 @@ class _Alarm:
             pass
 
     def forked(self) -> None:
-        self._lock = Lock()  # somebody of the parent may have held it
+        self._lock = Lock()  # a thread of the parent may have held it
 
     def close(self) -> None:
         with self._lock:
@@ -130,7 +130,7 @@ class SelectorPoller:
         self._armed = True
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
-        if self._woken:  # before it was armed: nobody rang
+        if self._woken:  # it was not armed then, so the alarm was not rung
             timeout = 0.0
         ready: list[tuple[Ready, int]] = self._selector.select(timeout)
         self._armed = False
@@ -143,8 +143,9 @@ class SelectorPoller:
         return ready
 
     def wakeup(self) -> None:
-        # Rings once per wait. Whoever finds it disarmed leaves a note that the next wait must not be one: the note is
-        # written before `_armed` is read here, and read after `_armed` is written there, so one of the two sees the other.
+        # Rings once per wait. A caller that finds the poller disarmed leaves `_woken`, so that the next poll does not wait.
+        # `_woken` is written before `_armed` is read here, and read after `_armed` is written in the owner's thread, so one of
+        # the two threads sees the other.
         self._woken = True
         if self._armed:
             self._armed = False

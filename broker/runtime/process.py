@@ -1,4 +1,4 @@
-"""The end of the process, when it must not depend on anything that may be stuck."""
+"""Ends the process without depending on threads or locks that may be stuck."""
 
 import _thread
 import os
@@ -7,7 +7,7 @@ import time
 
 
 class LastResort:
-    """Ends the process after so long, whatever its threads do then, unless it is called off.
+    """Ends the process after some seconds, whatever its threads are doing, unless it is called off.
 
     May be made in a signal handler: it takes no lock, which ``threading.Thread`` does.
     """
@@ -29,9 +29,9 @@ class LastResort:
 
 
 def exit_now(status: int, why: str = "") -> None:
-    """Without the interpreter's own end, which waits for what other threads hold.
+    """End the process without the interpreter's shutdown, which may wait for other threads.
 
-    ``why`` goes to standard error if that takes it at once: it may be a pipe that nobody reads, or whose reader has gone.
+    ``why`` is written to standard error unless that would block: it may be a pipe that is full or has no reader.
     """
     try:
         if why:

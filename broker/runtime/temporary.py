@@ -1,4 +1,4 @@
-"""Temporary directories that do not stay behind: at the latest the next process that makes one removes those of dead processes.
+"""Temporary directories that are always removed, at the latest by the next process that makes one.
 
 A directory ``broker-<random>`` holds two things: ``data``, which its owner uses, and ``owner``, a file of one line of our own
 which the owner's process has locked (flock) for as long as it lives. The kernel takes the lock back however the process ends, so
@@ -25,7 +25,7 @@ class TemporaryDirectory:
     """Removed by ``remove``, and at the normal end of this process, an exception's included."""
 
     def __init__(self, before_exit: Callable[[], object] | None = None) -> None:
-        """``before_exit``: called at the end of this process, before the directory goes, unless it is gone already."""
+        """``before_exit``: called at the end of this process, before the directory is removed, unless it was removed before."""
         remove_abandoned()
         self._root = tempfile.mkdtemp(prefix=_PREFIX)
         self._pid = os.getpid()
@@ -48,7 +48,7 @@ class TemporaryDirectory:
 
     @property
     def path(self) -> str:
-        """What its owner may use."""
+        """The directory for its owner's files."""
         return os.path.join(self._root, "data")
 
     @property
@@ -57,7 +57,7 @@ class TemporaryDirectory:
         return self._pid == os.getpid()
 
     def remove(self) -> None:
-        """What cannot be removed is left. A second time, or in a forked process, it does nothing."""
+        """Remove the directory; files that cannot be removed stay. In a forked process, or the second time, it does nothing."""
         lock, self._lock = self._lock, -1
         if lock < 0 or not self.is_mine:
             return
@@ -76,20 +76,20 @@ class TemporaryDirectory:
 
 
 def remove_abandoned() -> None:
-    """The directories of this user's processes that have ended without removing them."""
+    """Remove the directories of this user's processes that have ended without removing them."""
     try:
         with os.scandir(tempfile.gettempdir()) as entries:
-            found = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_own_directory(entry)]
+            roots = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_own_directory(entry)]
     except OSError:
         return
-    for root in found:
+    for root in roots:
         _remove_if_abandoned(root)
 
 
 def _is_own_directory(entry: "os.DirEntry[str]") -> bool:
     try:
         return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-    except OSError:  # gone meanwhile
+    except OSError:  # it was removed meanwhile
         return False
 
 
@@ -104,7 +104,7 @@ def _remove_if_abandoned(root: str) -> None:
         if not stat.S_ISREG(opened.st_mode) or os.read(lock, len(_MARK) + 1) != _MARK:
             return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living owner has it
-        if os.path.samestat(opened, os.stat(owner, follow_symlinks=False)):  # nobody else has removed it meanwhile
+        if os.path.samestat(opened, os.stat(owner, follow_symlinks=False)):  # no other process has removed it meanwhile
             _remove(root)
     except OSError:
         pass
@@ -113,12 +113,12 @@ def _remove_if_abandoned(root: str) -> None:
 
 
 def _remove(root: str) -> None:
-    """``owner`` after ``data``, so that a process that dies here leaves what the next one recognises."""
+    """Remove ``data`` before ``owner``: if this process dies between them, the next one still recognises the directory."""
     shutil.rmtree(os.path.join(root, "data"), ignore_errors=True)
     if os.path.lexists(os.path.join(root, "data")):
         return
     try:
         os.unlink(os.path.join(root, "owner"))
-        os.rmdir(root)  # fails if somebody has put something else there
+        os.rmdir(root)  # fails if there are other files in it
     except OSError:
         pass

@@ -32,12 +32,12 @@ __all__ = [
 
 
 class Body(Protocol):
-    """What a thread does."""
+    """The work of a thread."""
 
     def step(self, timeout: float | None) -> bool:
-        """Do what is there to do, waiting at most ``timeout`` s for it (None: as long as it takes).
+        """Do the work that is due, waiting at most ``timeout`` s for it (None: without limit).
 
-        Returns True if something was done. A body is woken from its wait by ``wakeup``.
+        Returns True if there was work. A body is woken from its wait by ``wakeup``.
         """
 
     def wakeup(self) -> None:
@@ -64,7 +64,7 @@ class Threads(Protocol):
         """Identity of the running thread."""
 
     def pause(self, seconds: float) -> None:
-        """Let the others run for a while. Not for threads that serve: the assembly uses it while it shuts down."""
+        """Sleep. Only for the thread that starts and stops the broker, while it shuts down."""
 
 
 class _Thread:

@@ -1,7 +1,7 @@
 """Deadlines: long polls, group sessions, throttles.
 
-One thread owns the heap's head; ``at`` and ``cancel`` may be called from any. Callbacks run on the timer thread and must be
-quick: what takes longer belongs on a handler.
+``at`` and ``cancel`` may be called from any thread. Callbacks run on the timer thread and must be quick: longer work belongs on
+a handler.
 """
 
 import heapq
@@ -15,7 +15,7 @@ log = get_logger("network")
 
 
 class TimerHandle:
-    """One deadline. ``cancel`` is idempotent and may lose the race: a callback must bear being called once after it."""
+    """One deadline. ``cancel`` may come too late: a callback may still be called once after it."""
 
     __slots__ = ("_callback", "_timer", "deadline", "sequence")
 
@@ -47,7 +47,7 @@ class Timer:
         self._lock = Lock()
         self._heap: list[TimerHandle] = []
         self._sequence = 0
-        self._dead = 0  # cancelled ones still in the heap
+        self._dead = 0  # cancelled handles still in the heap
         self._changed = Event()
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class Timer:
                 continue
             try:
                 callback()
-            except Exception as error:  # one bad callback must not stop every other deadline
+            except Exception as error:  # a callback that fails must not stop the other deadlines
                 log.error("timer_callback_failed", exc_info=error)
         return bool(due)
 
@@ -99,7 +99,7 @@ class Timer:
         return due
 
     def _cancelled(self) -> None:
-        # Long polls are mostly answered before their deadline: without this the heap would hold seconds' worth of corpses.
+        # Most long polls are answered before their deadline: without this the heap would keep their handles for seconds.
         with self._lock:
             self._dead += 1
             if self._dead > 64 and self._dead * 2 > len(self._heap):
