@@ -80,13 +80,15 @@ def command(
         try:
             if ready_file:
                 _write_ready_file(ready_file, server)
-            events.info("serving", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners)
+            events.info(
+                "broker_started", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners
+            )
             signals.begin()
             # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
             while not server.wait(_NOTICE_SIGNALS_S):
                 pass
         except _StopRequested:
-            events.info("stopping")
+            events.info("broker_stopping")
         finally:
             signals.end()
             if ready_file:
@@ -96,13 +98,13 @@ def command(
         signals.stopped()
     else:
         # A normal exit of the interpreter would tear down what these threads use.
-        events.warning("stopped", left_behind=server.left_behind)
+        events.warning("broker_stopped", left_behind=server.left_behind)
         sys.stdout.flush()
         sys.stderr.flush()
         exit_now(0 if server.crash is None else 1)
     if server.crash is not None:
         raise BrokerError("The broker has stopped because a thread failed; the previous event has the traceback.")
-    events.info("stopped")
+    events.info("broker_stopped")
 
 
 def read_config(

@@ -92,7 +92,7 @@ class KafkaService:
                 self._call(request, outbox)
         except ProtocolError as error:
             # The processor closes the connection for this only where it handles the request itself.
-            log.info("protocol_error", peer=request.connection.peer.host, api=request.api.key.name, error=str(error))
+            log.info("protocol_violated", peer=request.connection.peer.host, api=request.api.key.name, error=str(error))
             outbox.close(request)
         except Abandoned:
             outbox.close(request)

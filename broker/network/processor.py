@@ -556,7 +556,7 @@ class Processor:
                 size = session.frame_size(frame)
                 if size > connection.frame_max:
                     raise ProtocolError(f"a frame of {size} bytes: more than {connection.frame_max}")
-                if size != end - start:  # else it is all there is, and the slice can stay
+                if size != end - start:  # otherwise the frame is all of it, and the slice can be used
                     if size <= 0 or size > end - start:
                         connection.frame_size = size
                         break
@@ -577,7 +577,7 @@ class Processor:
                 if type(prepared) is not Handover:
                     self.stats.inline += 1
                     service.handle(request, outbox, prepared)
-                    if start < end:  # only who has sent more at once can take more than his turn
+                    if start < end:  # only a peer that has sent several requests at once can exceed its turn
                         now = self._clock.monotonic()
                         if not turn_ends:
                             turn_ends = now + _TURN_S
@@ -592,7 +592,7 @@ class Processor:
                         own.last_frame = size
                         request.frame = own.view[:size]
                         start = end
-                    elif not sequential:  # it may have several out: each frame has memory of its own
+                    elif not sequential:  # several requests may be in flight: each frame gets memory of its own
                         self._lend_copy(request)
                     elif shared:  # the bytes are overwritten by the next read
                         request.frame = memoryview(bytearray(frame))
@@ -605,8 +605,10 @@ class Processor:
                 self._run_later(connection)
         except ProtocolError as error:
             self.stats.protocol_errors += 1
-            log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
-            # What was answered before the nonsense came is still sent.
+            log.info(
+                "protocol_violated", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
+            )
+            # The responses to earlier requests are still sent.
             self._start_closing(connection)
         except Exception as error:  # the seam: what one connection sends never ends the processor
             log.error("request_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)

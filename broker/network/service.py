@@ -1,7 +1,8 @@
-"""The plug between the reactor and a protocol: what a service gives the reactor, and what it is given.
+"""The interface between the reactor and a protocol.
 
-The reactor cuts a connection's bytes into frames, bounds and accounts them, mutes, parks, answers in order and flow-controls;
-a ``Session`` says how long a frame is and what it means; a ``Service`` acts on it. Nothing here knows any protocol.
+A ``Session`` says how long a frame is and parses it; a ``Service`` acts on it. The reactor does the rest: it delimits and
+bounds the frames, accounts for their memory, mutes connections, keeps responses in order, and controls the flow. Nothing here
+knows a protocol.
 
 Tests: tests/network/test_processor.py.
 """
@@ -34,8 +35,8 @@ class Connection(Protocol):
     written on the thread of the connection's processor only.
     """
 
-    data: Any  # the service's own
-    keep: bool  # the service's: do not close the connection for being idle
+    data: Any  # for the service
+    keep: bool  # set by the service: do not close the connection when it is idle
     # False while more than the high-water mark is queued. A service that has more to send than it may queue sets it to False
     # itself, on the processor's thread, and is called back (`Service.writable`) when the queue has drained.
     writable: bool
@@ -48,31 +49,31 @@ class Connection(Protocol):
 
     @property
     def finished(self) -> bool:
-        """The peer sends nothing more. What came whole is answered."""
+        """The peer sends nothing more. Frames that arrived whole are still answered."""
 
     @property
     def closed(self) -> bool:
-        """Answers are dropped."""
+        """The connection is closed, and responses to it are dropped."""
 
     @property
     def outgoing_bytes(self) -> int:
-        """Bytes that are queued and not sent."""
+        """Bytes that are queued and not sent yet."""
 
     @property
     def last_active(self) -> float:
-        """When bytes last came or left: Clock.monotonic() s."""
+        """When bytes were last received or sent: Clock.monotonic() s."""
 
     @property
     def processor(self) -> Mailbox:
-        """For the outbox and the handlers."""
+        """Used by the outbox and the handlers."""
 
 
 class Request:
-    """One frame on its way through the broker. Subclassed by each protocol with what it parsed.
+    """One frame that is being handled. Each protocol has a subclass with the fields that it parses.
 
-    A request refers to its bytes through ``frame`` only (by offsets, not by slices it keeps): the reactor may move a frame
+    A request refers to its bytes only through ``frame``, by offsets and not by slices, because the reactor may move the frame
     between ``inline`` and ``handle``. ``frame`` is valid until ``handle`` returns or the request is answered, whichever comes
-    first, and not a moment longer: its memory is used again.
+    first; then its memory is reused.
     """
 
     __slots__ = ("connection", "done", "frame", "lane", "prepared", "received_at")
@@ -80,15 +81,15 @@ class Request:
     connection: Connection  # set by the processor
     frame: memoryview  # writable; header included
     received_at: float  # Clock.monotonic(), set by the processor
-    done: bool  # of a request for the handlers only, and theirs: False until ``handle`` has returned
-    # Of a request for the handlers only, and set by the processor: what its `Handover` says.
+    done: bool  # only for requests that go to a handler, which sets it: False until ``handle`` has returned
+    # Only for requests that go to a handler: set by the processor from their `Handover`.
     lane: str | None
     prepared: Any
 
 
 @attrs.frozen
 class Handover:
-    """How a request goes to a handler thread: the answer of ``Service.inline`` for one that is not handled at once."""
+    """What ``Service.inline`` returns for a request that a handler thread must handle."""
 
     lane: str | None = None  # of the request channel (see ``broker.network.request_channel``); None: no lane
     prepared: Any = None  # for ``Service.handle``; it must not refer to the request's frame, which may move
@@ -97,46 +98,46 @@ class Handover:
 class Session(Protocol):
     """One connection's protocol state. Pure; used by its processor only."""
 
-    in_flight_max: int  # Kafka 1: muted while its request is out. 0: never muted for requests.
+    in_flight_max: int  # 1 (Kafka): muted while a request is being handled. 0: never muted for requests.
 
     def frame_size(self, data: memoryview) -> int:
-        """Whole size in bytes of the frame that begins ``data``, its header included; 0 if more bytes are needed to tell.
+        """The size in bytes of the frame at the beginning of ``data``, including its header; 0 if more bytes are needed to tell.
 
-        Raises ProtocolError for a size that can't be right. The reactor checks it against the listener's limit.
+        Raises ProtocolError for an impossible size. The reactor compares the size with the listener's limit.
         """
 
     def receive(self, frame: memoryview) -> Request:
-        """Parse one whole frame as far as needed to route it. Raises ProtocolError: the connection closes."""
+        """Parse one whole frame as far as its routing requires. Raises ProtocolError: the connection is closed."""
 
 
 class Outbox(Protocol):
-    """How a service answers. Every method may be called from any thread, once per request for the first four.
+    """How a service answers. Any thread may call any method, the first three once for each request.
 
-    On the thread of the request's own processor the answer takes effect at once; from any other it goes through the
+    On the thread of the connection's processor a call takes effect at once; from any other thread it goes through the
     processor's inbox.
     """
 
     def send(self, request: Request, parts: Sequence[Part]) -> None:
-        """Answer with these bytes, in order, and unmute when they have left."""
+        """Send these bytes, in order, as the response, and unmute the connection when they have been sent."""
 
     def no_op(self, request: Request) -> None:
-        """No answer is due (Kafka's acks=0): unmute."""
+        """The request gets no response (Kafka's acks=0): unmute the connection."""
 
     def close(self, request: Request) -> None:
-        """Close the connection; what was queued before is sent first."""
+        """Close the connection after the bytes that are already queued have been sent."""
 
     def hand_over(self, request: Request, handover: Handover) -> None:
-        """Have ``Service.handle`` called for it on a handler thread: again, and without its frame, for a request that was
-        parked. It is still owed its answer."""
+        """Have a handler thread call ``Service.handle`` again for a request that was parked. Its frame is no longer valid, and it
+        still needs a response."""
 
     def push(self, connection: Connection, parts: Sequence[Part]) -> None:
-        """Bytes that answer no request (streams). Look at ``connection.writable`` first: it is advice, not a bound."""
+        """Send bytes that answer no request (streams). Check ``connection.writable`` first; it is advice, not a bound."""
 
     def call(self, connection: Connection, work: Callable[[], None]) -> None:
-        """Run ``work`` on the connection's own processor; it must not block. Dropped if the connection is gone."""
+        """Run ``work``, which must not block, on the connection's processor. It is dropped if the connection is closed."""
 
     def start_throttling(self, connection: Connection) -> None:
-        """Mute for a quota until ``end_throttling``."""
+        """Mute the connection for a quota, until ``end_throttling``."""
 
     def end_throttling(self, connection: Connection) -> None: ...
 
@@ -145,26 +146,27 @@ class Service(Protocol):
     def connect(self, peer: Peer) -> Session: ...
 
     def inline(self, request: Request) -> Any:
-        """May the processor handle this request itself, because that is cheap and cannot block? A ``Handover`` says no. Anything
-        else says yes, and is what ``handle`` is given as ``prepared``: what was found out on the way.
+        """Whether the processor may handle this request itself, because that is cheap and cannot block.
 
-        Called on the processor, once per request. It changes nothing, the request included.
+        A ``Handover`` means no. Any other value means yes and is passed to ``handle`` as ``prepared``. The processor calls this once
+        for each request. It must not change anything, including the request.
         """
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
-        """Act, and answer through ``outbox`` now or later, from any thread. An exception closes the connection and is logged.
+        """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and closes the
+        connection.
 
-        ``prepared``: what ``inline`` has returned, or what the ``Handover`` holds.
+        ``prepared`` is the value that ``inline`` has returned, or the one in its ``Handover``.
         """
 
     def writable(self, connection: Connection) -> None:
-        """The outgoing queue has drained below its low-water mark after having been above the high one."""
+        """The outgoing queue was above its high-water mark and is now below the low-water mark."""
 
     def stopping(self, connection: Connection) -> None:
-        """The broker stops, or the peer sends nothing more: answer now what waits for something to happen.
+        """The broker is stopping, or the peer sends nothing more: answer parked requests now.
 
-        On the connection's processor. What begins to wait later must look at ``connection.finished`` for itself.
+        Called on the connection's processor. A request that would be parked later must check ``connection.finished`` first.
         """
 
     def disconnected(self, connection: Connection) -> None:
-        """The connection is gone. Parked requests of it need no answer any more (answers are dropped)."""
+        """The connection is closed. Its parked requests need no response any more; responses would be dropped."""

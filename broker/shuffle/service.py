@@ -149,7 +149,9 @@ class ShuffleService:
             outbox.close(request)
         except ProtocolError as error:
             # As Flink: all receivers of this connection get the error, then it is closed.
-            log.info("protocol_error", peer=connection.peer.host, listener=connection.peer.listener, error=str(error))
+            log.info(
+                "protocol_violated", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
+            )
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
             outbox.close(request)

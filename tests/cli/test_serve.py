@@ -50,8 +50,8 @@ def test_a_signal_ends_it_in_good_order(serve: Serve, number: int) -> None:
     status, errors = end(serving, number)
     assert 0 == status, errors
     events = [json.loads(line)["event"] for line in errors.splitlines()]
-    assert ["serving", "stopping", "stopped"] == [
-        event for event in events if event in ("serving", "stopping", "stopped")
+    assert ["broker_started", "broker_stopping", "broker_stopped"] == [
+        event for event in events if event in ("broker_started", "broker_stopping", "broker_stopped")
     ]
     assert not serving.ready_file.exists()
 

@@ -161,7 +161,7 @@ def test_handlers_that_never_end_do_not_hold_it_up(tmp_path: Path, how: str, cli
         broker.process.terminate()
         if broker.process.wait(PATIENCE_S) == 0:
             assert [] == broker.errors
-            left_behind = [event["left_behind"] for event in broker.events if event["event"] == "stopped"]
+            left_behind = [event["left_behind"] for event in broker.events if event["event"] == "broker_stopped"]
             assert left_behind[0] >= 2
         else:  # on a busy machine these two may leave nothing for who stops the broker: then the time itself ends it
             assert how == "computes"
@@ -178,7 +178,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         write(broker.address, "topic", 1)
         (connection,) = get_stuck(broker)
         broker.process.terminate()
-        while "stopping" not in [event["event"] for event in broker.events]:
+        while "broker_stopping" not in [event["event"] for event in broker.events]:
             time.sleep(0.01)
         assert broker.process.poll() is None
         broker.process.terminate()
@@ -239,13 +239,13 @@ def test_a_storm_of_connections_and_requests_does_not_hold_it_up(tmp_path: Path)
             for thread in threads:
                 thread.join()
         assert [] == broker.errors
-        assert "stopped" in [event["event"] for event in broker.events]
+        assert "broker_stopped" in [event["event"] for event in broker.events]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="takes Linux's /proc")
 def test_a_signal_that_reaches_another_thread_than_the_first_ends_it_too(broker: BrokerProcess) -> None:
     pid = broker.process.pid
-    while "serving" not in [event["event"] for event in broker.events]:
+    while "broker_started" not in [event["event"] for event in broker.events]:
         time.sleep(0.05)
     time.sleep(0.5)  # the first thread sleeps by now
     another = max(int(task) for task in os.listdir(f"/proc/{pid}/task"))
