@@ -148,12 +148,13 @@ class Service(Protocol):
     def inline(self, request: Request) -> Any:
         """Whether the processor may handle this request itself, because that is cheap and cannot block.
 
-        A ``Handover`` means no. Any other value means yes and is passed to ``handle`` as ``prepared``. The processor calls this once
-        for each request. It must not change anything, including the request.
+        A ``Handover`` means no. Any other value means yes and is passed to ``handle`` as ``prepared``. The processor calls
+        this once for each request. It must not change anything, including the request.
         """
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
-        """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and closes the
+        """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and
+        closes the
         connection.
 
         ``prepared`` is the value that ``inline`` has returned, or the one in its ``Handover``.
