@@ -316,16 +316,18 @@ def test_a_cached_and_an_observed_frame_are_exchanged_as_they_are(spark: "SparkS
         cached.unpersist()
 
 
-def test_frames_made_of_rdds_afterwards_are_in_the_user_s_session(spark: "SparkSession", broker: Broker) -> None:
-    """PySpark's ``RDD.toDF`` makes frames in the session that was made last in this process."""
+def test_frames_made_of_rdds_afterwards_are_in_the_session_of_before(spark: "SparkSession", broker: Broker) -> None:
+    """PySpark's ``RDD.toDF`` creates frames in the session that was created last in this process, whoever created it."""
+    numbers = spark.sparkContext.parallelize([(7,)], 1)
+    session = numbers.toDF(["number"]).sparkSession
     exchange(words(spark), "word", 2, brokers=broker.shuffle_address).release()
-    made = spark.sparkContext.parallelize([(7,)], 1).toDF(["number"])
-    assert made.sparkSession is spark
+    made = numbers.toDF(["number"])
+    assert made.sparkSession is session
     made.createOrReplaceTempView("made_afterwards")
     try:
-        assert [(7,)] == spark.sql("SELECT number FROM made_afterwards").collect()
+        assert [(7,)] == session.sql("SELECT number FROM made_afterwards").collect()
     finally:
-        spark.catalog.dropTempView("made_afterwards")
+        session.catalog.dropTempView("made_afterwards")
 
 
 def test_interrupting_the_session_stops_the_map_stage(spark: "SparkSession", broker: Broker) -> None:
