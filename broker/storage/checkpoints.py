@@ -1,13 +1,15 @@
-"""Small files that say how far something is: replaced as a whole, so a crash leaves the old one or the new one.
+"""The formats of the small files that say how far something is. They are replaced as a whole, so that a crash leaves the old one
+or the new one.
 
-Kafka's files and formats: ``recovery-point-offset-checkpoint`` (what is before it was fsynced and need not be scanned),
-``log-start-offset-checkpoint``, ``cleaner-offset-checkpoint`` (first offset that was not compacted) in the data directory,
-``leader-epoch-checkpoint`` and ``partition.metadata`` in each partition's; there is one of ours beside them
-(``aborted_checkpoint.py``). They are files and not rows of the catalogue so that a data directory, or one partition of it, stays
-one that Kafka can open and that can be moved without the catalogue; and because they are one write for all partitions a minute,
-whatever their number.
+Kafka's files and formats: ``recovery-point-offset-checkpoint`` (records before it were fsynced and need no scan),
+``log-start-offset-checkpoint`` and ``cleaner-offset-checkpoint`` (the first offset that was not compacted) in the data directory;
+``leader-epoch-checkpoint`` and ``partition.metadata`` in the directory of each partition. Kafka does not have
+``txnindex-checkpoint`` (``log/aborted_checkpoint.py``). They are files and not rows of the catalogue for two reasons: Kafka can
+open a data directory, or a partition can be moved, without the catalogue; and one write a minute serves all partitions.
 
 A checkpoint that is lost or damaged costs time, never records: everything is scanned, or deleted records come back.
+
+Pure functions over a ``Disk``; ``log_checkpoints.py`` knows when the files are written.
 """
 
 import base64
@@ -29,7 +31,7 @@ TXN_INDEX_CHECKPOINT = "txnindex-checkpoint"  # its content: log/aborted_checkpo
 _VERSION = 0
 _LARGEST_FILE = 64 * 1024 * 1024
 _PAGE_BYTES = 4096
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Offsets = dict[tuple[str, int], int]
 
@@ -39,7 +41,7 @@ class CorruptCheckpoint(Exception):
 
 
 def read_text(disk: Disk, path: str) -> str | None:
-    """A small text file; None if it is not there. Raises CorruptCheckpoint if it is not text."""
+    """The text of a small file; None if there is no file. Raises CorruptCheckpoint if it is not text, OSError."""
     try:
         file = disk.open(path, read_only=True)
     except FileNotFoundError:
@@ -67,7 +69,8 @@ def replace_text(disk: Disk, path: str, text: str) -> None:
 
 
 def lines_of(disk: Disk, path: str) -> list[list[str]]:
-    """The fields of each line of a file of the form: version, number of lines, lines."""
+    """The fields of each line of a file that has a version, the number of lines, and the lines. Raises CorruptCheckpoint,
+    OSError."""
     text = read_text(disk, path)
     if text is None:
         return []
@@ -83,7 +86,7 @@ def lines_of(disk: Disk, path: str) -> list[list[str]]:
 
 
 def read_offsets(disk: Disk, path: str) -> Offsets:
-    """(topic, partition) -> offset; empty if the file is not there. Raises CorruptCheckpoint."""
+    """(topic, partition) -> offset; empty if there is no file. Raises CorruptCheckpoint, OSError."""
     offsets: Offsets = {}
     for fields in lines_of(disk, path):
         try:
@@ -95,22 +98,22 @@ def read_offsets(disk: Disk, path: str) -> Offsets:
 
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Durably. Raises OSError; the file is then as it was.
+    """Write durably. Raises OSError; the file is then as it was.
 
-    Retention makes room on a full disk, and must first say here where the logs begin. So where there is no room for a new file,
-    the text goes over the old one. That is only done within a page, which a power loss leaves whole in one state or the other.
+    Retention frees space on a full disk, and must first write here where the logs start. So if there is no space for a new file,
+    the text overwrites the old one. That is done only within a page, which a power loss leaves whole in the old or the new state.
     """
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     text = text_of(lines)
     try:
         replace_text(disk, path, text)
     except OSError as error:
-        if error.errno not in _NO_ROOM or not _overwrite(disk, path, text.encode()):
+        if error.errno not in _DISK_FULL or not _overwrite(disk, path, text.encode()):
             raise
 
 
 def _overwrite(disk: Disk, path: str, text: bytes) -> bool:
-    """False if the file is not there or too large. Raises OSError; the file is then as it was."""
+    """False if there is no file, or it is too large. Raises OSError; the file is then as it was."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -136,7 +139,7 @@ def _write_over(file: File, text: bytes) -> None:
 
 
 def text_of(lines: Iterable[str]) -> str:
-    """What ``lines_of`` reads."""
+    """The text that ``lines_of`` reads."""
     listed = list(lines)
     return "\n".join([str(_VERSION), str(len(listed)), *listed, ""])
 
@@ -155,7 +158,8 @@ def leader_epochs_text(epochs: Iterable[tuple[int, int]]) -> str:
 
 
 class PartitionMetadata(NamedTuple):
-    """What a partition's directory says of its topic; None where it does not say (Kafka does not count), or not legibly."""
+    """What a partition's directory says about its topic; None if it does not say (Kafka does not write the number of partitions),
+    or if the text is illegible."""
 
     topic_id: uuid.UUID | None
     partitions: int | None
@@ -165,14 +169,15 @@ _NOTHING = PartitionMetadata(None, None)
 
 
 def partition_metadata_text(topic_id: uuid.UUID, partitions: int) -> str:
-    """Kafka's two lines and one of ours: Kafka's reader (PartitionMetadataReadBuffer) looks at the first two only."""
+    """Kafka's two lines and the number of partitions: Kafka's reader (PartitionMetadataReadBuffer) reads the first two lines
+    only."""
     # Kafka writes topic ids as URL-safe base64 without padding.
     encoded = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
     return f"version: 0\ntopic_id: {encoded}\npartitions: {partitions}\n"
 
 
-def says(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> bool:
-    """Is ``partition.metadata`` just what would be written? Quicker than to read what it says. Raises OSError."""
+def metadata_matches(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> bool:
+    """True if ``partition.metadata`` is just what would be written. Faster than to parse it. Raises OSError."""
     try:
         file = disk.open(f"{directory}/{PARTITION_METADATA}", read_only=True)
     except FileNotFoundError:
@@ -199,7 +204,7 @@ def read_partition_metadata(disk: Disk, directory: str) -> PartitionMetadata:
                 topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(value.strip() + "=="))
             except (ValueError, binascii.Error):
                 return _NOTHING
-        # A number without the end of its line may be half a number.
+        # A number without the end of its line may be incomplete.
         elif (
             name == "partitions" and line.endswith("\n") and (digits := value.strip()).isdecimal() and digits.isascii()
         ):

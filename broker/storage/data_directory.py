@@ -1,7 +1,7 @@
-"""The data directory as a whole: whether it is one, whose it is, and who has it.
+"""The data directory as a whole: whether a directory may be used as one, and the lock on it.
 
-Runs on the thread that opens the broker, before anything in the directory is read or written, the catalogue included; the lock
-is let go of last of all. What is in the directory is the business of ``startup.py``.
+Runs on the thread that opens the broker, before anything in the directory is read or written, the catalogue included. The lock is
+released last. ``recovery/startup.py`` reads what is in the directory.
 """
 
 from broker.errors import ConfigError
@@ -21,7 +21,7 @@ LOCK = ".lock"
 PROPERTIES = "meta.properties"
 CATALOGUE = "catalogue.sqlite"
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS)
-# Rises when an older broker would misread the directory.
+# Increased when an older broker would misread the directory.
 LAYOUT = 1
 
 _SHARED = frozenset({PROPERTIES, *CHECKPOINTS})
@@ -29,7 +29,7 @@ _OF_THE_FILE_SYSTEM = "lost+found"
 
 
 class DataDirectory:
-    """A data directory that this broker has until ``close``."""
+    """A data directory that this broker has locked until ``close``."""
 
     def __init__(self, lock: File) -> None:
         self._lock = lock
@@ -39,8 +39,8 @@ class DataDirectory:
 
 
 def take(disk: Disk, config: StorageConfig) -> DataDirectory:
-    """Make the directory if it is missing, and lock it. Raises ConfigError where it is not to be used; nothing in it, and
-    nothing that another broker has, was touched then."""
+    """Make the directory if it is missing, and lock it. Raises ConfigError if it must not be used; then nothing in it was
+    changed."""
     directory = config.data_dir
     try:
         disk.makedirs(directory)
@@ -85,7 +85,7 @@ def _holder(disk: Disk, path: str) -> str:
 
 
 def _refuse_foreign(disk: Disk, directory: str) -> None:
-    """Raises ConfigError where the directory holds other people's files and nothing says that a broker has used it."""
+    """Raises ConfigError if the directory has files that are not a broker's and nothing shows that a broker has used it."""
     names = disk.listdir(directory)
     if CATALOGUE in names or "version" in (_properties(disk, directory) or {}):
         return
@@ -99,17 +99,17 @@ def _refuse_foreign(disk: Disk, directory: str) -> None:
 
 
 def _may_be_there(disk: Disk, directory: str, name: str) -> bool:
-    """Is it what file systems, desktops and version control put into an empty directory, or a broker's?"""
+    """True for what file systems, desktops and version control put into an empty directory, and for what a broker makes."""
     if name.startswith(".") or name == _OF_THE_FILE_SYSTEM or name.removesuffix(".tmp") in _SHARED:
         return True
     path = f"{directory}/{name}"
     if partition_dir.parse_name(name) is None and not partition_dir.is_deleted(name):
         return False
-    return disk.is_dir(path) and not disk.is_link(path) and partition_dir.look(disk, path).is_partition
+    return disk.is_dir(path) and not disk.is_link(path) and partition_dir.read_contents(disk, path).is_partition
 
 
 def _properties(disk: Disk, directory: str) -> dict[str, str] | None:
-    """What meta.properties says; None without one."""
+    """What meta.properties says; None without such a file."""
     try:
         text = read_text(disk, f"{directory}/{PROPERTIES}")
     except CorruptCheckpoint:
@@ -129,7 +129,7 @@ def _check_layout(disk: Disk, directory: str) -> None:
 
 
 def write_properties(disk: Disk, config: StorageConfig) -> None:
-    """Say, durably, that the directory is a broker's, unless it says so already. Raises OSError."""
+    """Write meta.properties, which marks the directory as a broker's, unless there is one. Raises OSError."""
     if _properties(disk, config.data_dir) is None:
         _sync_parents(disk, config.data_dir)
         text = f"version=1\nnode.id={config.node_id}\nlayout={LAYOUT}\n"
@@ -137,12 +137,12 @@ def write_properties(disk: Disk, config: StorageConfig) -> None:
 
 
 def _sync_parents(disk: Disk, path: str) -> None:
-    """A new data directory must not be lost itself; nobody knows how many of those above it are new too."""
+    """Make a new data directory's own name durable, and the names of all directories above it, which may be new as well."""
     root = "/" if path.startswith("/") else "."
     while "/" in path.strip("/"):
         path = path.rstrip("/").rpartition("/")[0] or "/"
         try:
             disk.sync_dir(path)
-        except PermissionError:  # then it is not ours, and nothing in it is new
+        except PermissionError:  # then the broker has not made it, nor anything above it
             return
     disk.sync_dir(root)

@@ -88,7 +88,7 @@ class LogManager:
         if taken is None:
             self._directory = data_directory.take(self.disk, self.config)
         try:
-            # Nothing that is made here is garbage: looking for some took a third of the CPU with 10,000 partitions.
+            # Nothing made here is garbage: with 10,000 partitions, the collector took a third of the CPU time to find none.
             collecting = gc.isenabled()
             gc.disable()
             try:
@@ -98,7 +98,7 @@ class LogManager:
                     gc.enable()
             self._opened = True
             try:
-                # The next start believes them, even if this process is killed before it would write them anyhow.
+                # The next start trusts them, even if this process is killed before it writes them in its own time.
                 self.checkpoints.save_log_starts()
                 self.checkpoints.save_cleaner_offsets()
                 adoption.settle(self.catalogue, self.partitions, self.checkpoints.save_recovery_points)
@@ -124,9 +124,9 @@ class LogManager:
     def close(self, deadline: float | None = None, threads: Threads | None = None, *, clean: bool = True) -> bool:
         """Make everything durable and leave the mark of a clean stop. The threads of flusher and housekeeper have ended.
 
-        By ``deadline`` (monotonic s), on some of ``threads``; what is not durable by then is left to recovery. Then, and without
-        ``clean`` (somebody may still be writing), there is no mark, and the next start looks at the ends of the logs.
-        False if the disk hangs: something still writes, so the directory must stay locked. Raises StorageError.
+        ``threads`` do it until ``deadline`` (monotonic s); what is not durable by then is left to recovery. In that case, and
+        without ``clean`` (a thread may still be writing), there is no mark, and the next start scans the ends of the logs. False
+        if the disk hangs: a thread still writes, so the directory stays locked. Raises StorageError.
         """
         if not self._opened:
             return True
@@ -212,7 +212,7 @@ class LogManager:
             raise InvalidTopicName(f"Topic {name!r} collides with the existing topic {other!r}.")
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Raises UnknownTopic, InvalidPartitionCount, StorageError."""
+        """Give a topic more partitions, ``total`` altogether. Raises UnknownTopic, InvalidPartitionCount, StorageError."""
         with self._lock:
             info = self._require(name)
             if not info.partitions < total <= MOST_PARTITIONS:
@@ -221,7 +221,8 @@ class LogManager:
                 )
             changed = attrs.evolve(info, partitions=total, version=info.version + 1)
             self._add_logs(changed, range(info.partitions, total))
-            # The new directories have said so since before the row did; these only help where some get lost.
+            # The new directories have the new number since before the row had it. The old ones get it in case some of the new get
+            # lost.
             for number in range(info.partitions):
                 directory = self.partitions[name, number].dir
                 try:
@@ -245,7 +246,7 @@ class LogManager:
             logs = [startup.open_new(self.around, self.config, info, number) for number in numbers]
             self.catalogue.put_topic(info.row())
         except (OSError, StorageError) as error:
-            # Where it is not known whether there is a row for the directories, the next start decides.
+            # If it is not known whether the row is there, the next start decides.
             if not isinstance(error, UnknownOutcome):
                 self._remove_directories(made)
             if isinstance(error, StorageError):
@@ -259,17 +260,17 @@ class LogManager:
         for directory in directories:
             try:
                 partition_dir.remove(self.disk, directory)
-            except OSError as error:  # has no row: the next start removes it
+            except OSError as error:  # it has no row, so the next start removes it
                 logger.warning("directory_not_removed", path=directory, error=str(error))
 
     def delete_topic(self, name: str) -> None:
-        """Raises UnknownTopic, StorageError. Afterwards the name is free."""
+        """Delete a topic; then its name is free. Raises UnknownTopic, StorageError."""
         with self._lock:
             info = self._require(name)
             try:
                 self.catalogue.delete_topic(name)
             except UnknownOutcome as error:
-                # What is written to the topic now might be deleted with it at the next start.
+                # What is written to the topic from now on might be deleted with it at the next start.
                 for number in range(info.partitions):
                     self.partitions[name, number].go_offline(f"it is not known whether it was deleted: {error}")
                 raise
@@ -289,7 +290,7 @@ class LogManager:
                 delay_ms = LogConfig.from_overrides(self.config.defaults, info.configs).file_delete_delay_ms
                 self.housekeeper.delete_later([path for path in renamed if path is not None], delay_ms)
             except (OSError, StorageError) as error:
-                # It is deleted all the same: the catalogue says so, and the next start finishes it.
+                # The topic is deleted nevertheless: the catalogue says so, and the next start removes the files.
                 logger.error("topic_files_not_removed", topic=name, error=str(error))
         logger.info("topic_deleted", topic=name)
         for listener in self.on_topic_deleted:

@@ -1,9 +1,9 @@
-"""The directories of partitions: their names, what is in them, and how they go.
+"""The directories of partitions: their names, what is in them, and how they are made and removed.
 
-``<topic>-<partition>`` holds a partition's files; ``<topic>-<partition>.<32 hex digits>-delete`` is one that was deleted, under
-a name that is out of the way of a new topic of the same name. A name proves nothing: people call directories ``backup-2024``.
-What makes a directory a partition's is the files in it, and only those are ever removed: nothing here goes into
-subdirectories, follows links, or removes a file that neither this broker nor Kafka makes.
+``<topic>-<partition>`` holds a partition's files. ``<topic>-<partition>.<32 hex digits>-delete`` is a deleted one, whose new name
+does not conflict with a new topic of the same name. A name proves nothing: users have directories like ``backup-2024``. The files
+in it make a directory a partition's, and only those are ever removed: nothing here enters subdirectories, follows links, or
+removes a file that neither this broker nor Kafka makes.
 """
 
 import re
@@ -24,7 +24,8 @@ logger = get_logger("storage")
 _PARTITION = re.compile(rf"([a-zA-Z0-9._-]{{1,{LONGEST_NAME}}})-([0-9]{{1,10}})")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 _LONGEST_FILE_NAME = 255  # in most file systems
-# What this broker or Kafka makes in a partition's directory: offset and suffix, perhaps on their way in or out, and some others.
+# What this broker or Kafka makes in a partition's directory: files named by offset and suffix, perhaps with the suffix of a file
+# that is being made or removed, and some others.
 _OF_SEGMENTS = "|".join(re.escape(suffix) for suffix in SEGMENT_SUFFIXES)
 _STATES = "|".join(re.escape(state) for state in (DELETED, CLEANED, SWAP))
 _SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT))
@@ -34,7 +35,7 @@ _KEPT = "-kept"
 
 @attrs.frozen
 class Contents:
-    """What is in a directory: ``own`` are the names of a partition's files, ``foreign`` all others."""
+    """The names in a directory: ``own`` are those of a partition's files, ``foreign`` all others."""
 
     own: frozenset[str]
     foreign: frozenset[str]
@@ -58,7 +59,7 @@ def deleted_name(topic: str, partition: int, unique: uuid.UUID) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a directory's name; None if it is not that of a partition."""
+    """(topic, partition) of a directory's name; None if it is not the name of a partition's directory."""
     found = _PARTITION.fullmatch(name)
     if found is None or _DELETED.fullmatch(name) or int(found[2]) >= MOST_PARTITIONS:
         return None
@@ -72,25 +73,25 @@ def is_deleted(name: str) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Is it the name of a file that this broker, or Kafka, makes in a partition's directory?"""
+    """True for the name of a file that this broker, or Kafka, makes in a partition's directory."""
     return _OWN.fullmatch(name) is not None
 
 
-def look(disk: Disk, directory: str) -> Contents:
+def read_contents(disk: Disk, directory: str) -> Contents:
     """Raises OSError."""
     return sort_out(disk.listdir(directory))
 
 
 def sort_out(names: Iterable[str]) -> Contents:
-    """The names in a directory, by whose files they are."""
+    """The names in a directory, divided into a partition's and others."""
     everything = frozenset(names)
     own = frozenset(filter(_OWN.fullmatch, everything))
     return Contents(own, everything - own)
 
 
 def has_records(disk: Disk, directory: str, contents: Contents) -> bool:
-    """False for a partition that was never written to. Raises OSError."""
-    for name in contents.own:
+    """False for a partition to which no record was ever written. Raises OSError."""
+    for name in sorted(contents.own, reverse=True):  # a later segment proves it without a look at the disk
         offset = offset_of(name, LOG)
         if offset is None:
             continue
@@ -100,7 +101,7 @@ def has_records(disk: Disk, directory: str, contents: Contents) -> bool:
 
 
 def is_unfinished(disk: Disk, directory: str, contents: Contents) -> bool:
-    """Is there just what ``make`` makes, or a part of it? Kafka's partitions have index files too. Raises OSError."""
+    """True if there is only what ``make`` makes, or a part of it. Kafka's partitions also have index files. Raises OSError."""
     new = {PARTITION_METADATA, f"{PARTITION_METADATA}.tmp", file_name(0, LOG)}
     return (
         bool(contents.own)
@@ -111,11 +112,11 @@ def is_unfinished(disk: Disk, directory: str, contents: Contents) -> bool:
 
 
 def make(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> None:
-    """A new partition's directory, durable in itself; the caller makes its name durable. Raises OSError.
+    """Make a new partition's directory. Its contents are durable; the caller makes its name durable. Raises OSError.
 
-    As few files as can be, because they are what a thousand topics cost: the indexes come with the first entries, the leader
-    epochs with the second epoch. The text is not fsynced (that made creating partitions four times as slow): the catalogue has
-    it too, and who finds an illegible one knows that it is ours.
+    It has as few files as possible, because the files are what a thousand topics cost: the indexes are made with their first
+    entries, the leader epochs with the second epoch. The text is not fsynced, which made creating partitions four times as slow.
+    The catalogue has it as well, and even an illegible file shows that the directory is the broker's.
     """
     disk.makedirs(directory)
     _write(disk, f"{directory}/{PARTITION_METADATA}", partition_metadata_text(topic_id, partitions))
@@ -124,9 +125,10 @@ def make(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> No
 
 
 def write_metadata(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: int) -> None:
-    """Say to which topic the directory belongs, and how many partitions that has. Raises OSError; the old text is whole then.
+    """Write to which topic the directory belongs, and how many partitions the topic has. Raises OSError; the old text is then
+    whole.
 
-    Not fsynced: what a power loss spoils the next start writes again.
+    Not fsynced: the next start writes again what a power loss damages.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     _write(disk, f"{path}.tmp", partition_metadata_text(topic_id, partitions))
@@ -136,21 +138,21 @@ def write_metadata(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: 
 def make_way(disk: Disk, directory: str) -> None:
     """Remove what an earlier attempt to make this partition has left. Raises StorageError if there is anything else, OSError."""
     if disk.is_link(directory):
-        raise StorageError(f"{directory} is there and is a link: move it away")
+        raise StorageError(f"{directory} exists and is a link: move it away")
     if not disk.exists(directory):
         return
-    contents = look(disk, directory)
+    contents = read_contents(disk, directory)
     if not contents.is_empty and not is_unfinished(disk, directory, contents):
-        raise StorageError(f"{directory} is there and is not empty: move it away")
+        raise StorageError(f"{directory} exists and is not empty: move it away")
     remove(disk, directory)
 
 
 def rename_deleted(disk: Disk, directory: str, topic: str, partition: int, unique: uuid.UUID) -> str | None:
-    """Give the directory of a deleted partition a name that frees its own. Returns its new path, or None where there is no such
+    """Rename the directory of a deleted partition, so that its name is free. Returns the new path, or None if there is no such
     directory, or one that is not a partition's. Raises OSError."""
     if not disk.exists(directory):
         return None
-    if not look(disk, directory).is_partition:
+    if not read_contents(disk, directory).is_partition:
         logger.warning(
             "directory_left_alone", path=directory, reason="it is in a partition's place and not a partition's"
         )
@@ -169,18 +171,18 @@ def _write(disk: Disk, path: str, text: str) -> None:
         file.close()
 
 
-def keep(disk: Disk, directory: str, unique: uuid.UUID) -> None:
-    """Move a directory that is in the way aside, with all that is in it. Raises OSError."""
+def move_aside(disk: Disk, directory: str, unique: uuid.UUID) -> None:
+    """Rename a directory with everything in it, so that its name is free. Raises OSError."""
     path, _, name = directory.rpartition("/")
     suffix = f".{unique.hex}{_KEPT}"
     disk.rename(directory, f"{path}/{name[: _LONGEST_FILE_NAME - len(suffix)]}{suffix}")
 
 
 def remove(disk: Disk, directory: str) -> bool:
-    """Remove a partition's files, and the directory if that is all there was. Raises OSError.
+    """Remove a partition's files, and the directory if nothing else is in it. Raises OSError.
 
-    False where something is left: a link, a directory that is not a partition's, or other files in one that is (which then gets
-    a name that says so). ``partition.metadata`` goes last, so that a removal that was interrupted is known for what it is.
+    False if something is left: a link, a directory that is not a partition's, or other files in one that is (its new name then
+    ends in ``-kept``). ``partition.metadata`` is removed last, so that the next start recognises an interrupted removal.
     """
     if disk.is_link(directory):
         logger.warning(
@@ -214,7 +216,7 @@ def remove(disk: Disk, directory: str) -> bool:
 
 
 def dispose(disk: Disk, path: str) -> None:
-    """Remove what was put out of the way: a deleted partition's directory, or one file. Raises OSError."""
+    """Remove the renamed directory of a deleted partition, or one file. Raises OSError."""
     if is_deleted(path.rpartition("/")[2]):
         remove(disk, path)
         return

@@ -63,7 +63,7 @@ def test_other_files(name: str) -> None:
 def test_a_new_partition_is_empty_and_looks_unfinished(tmp_path: Path) -> None:
     path = f"{tmp_path}/t-0"
     partition_dir.make(DISK, path, ID, 3)
-    contents = partition_dir.look(DISK, path)
+    contents = partition_dir.read_contents(DISK, path)
     assert (contents.own, contents.foreign) == ({PARTITION_METADATA, SEGMENT}, frozenset())
     assert contents.is_partition
     assert partition_dir.is_unfinished(DISK, path, contents)

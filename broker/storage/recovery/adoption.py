@@ -1,5 +1,5 @@
 """Directories of partitions that the catalogue does not know: topics that were copied into the data directory or whose catalogue
-was lost, and what an interrupted creation or deletion has left.
+was lost, and what interrupted creations and deletions have left.
 
 Runs on the thread that opens the broker. Directories that are not a partition's are left alone, whatever they are called.
 """
@@ -37,7 +37,7 @@ class _Orphan:
     metadata: PartitionMetadata
     has_metadata: bool  # the file is there, legible or not
     has_records: bool
-    is_unfinished: bool  # or made and never written to: the two look alike
+    is_unfinished: bool  # or complete and never written to, which looks the same
 
 
 @attrs.frozen
@@ -122,7 +122,7 @@ class Adoption:
                 "directory_ignored", path=path, reason="it is a link, and the catalogue has no such partition"
             )
             return topic, None
-        contents = partition_dir.look(disk, path)
+        contents = partition_dir.read_contents(disk, path)
         unfinished = partition_dir.is_unfinished(disk, path, contents)
         if not contents.is_partition and not unfinished:
             logger.warning("directory_ignored", path=path, reason="it has no files of a partition")
@@ -141,7 +141,7 @@ class Adoption:
         illegible = [o for o in orphans if o.has_records and o.has_metadata and o.metadata.topic_id is None]
         for orphan in illegible:
             logger.warning("directory_moved_aside", path=orphan.path, reason="its partition.metadata is illegible")
-            partition_dir.keep(self.disk, orphan.path, self.new_id())
+            partition_dir.move_aside(self.disk, orphan.path, self.new_id())
             orphans.remove(orphan)
         return bool(illegible)
 
@@ -193,8 +193,8 @@ class Adoption:
 def settle(
     catalogue: Catalogue, partitions: Mapping[tuple[str, int], Log], save_recovery_points: Callable[[], None]
 ) -> None:
-    """Move the recovery points of the topics that were taken in to their ends, and save them: behind its recovery point a log
-    must not have gaps, and there they may be anywhere. From then on the checkpoints are believed.
+    """Move the recovery points of the topics that were taken in to the ends of their logs, and save them. Beyond its recovery
+    point a log must not have gaps, and these logs may have some anywhere. From then on the checkpoints are trusted.
 
     Called when all logs are open and the other checkpoints are saved. A topic with a partition that is offline waits for a later
     start. Raises StorageError.

@@ -21,11 +21,11 @@ from broker.storage.checkpoints import (
     RECOVERY_POINTS,
     CorruptCheckpoint,
     Offsets,
+    metadata_matches,
     read_leader_epochs,
     read_offsets,
     read_partition_metadata,
     replace_text,
-    says,
 )
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import CHECKPOINTS, write_properties
@@ -55,7 +55,7 @@ class Loaded:
 
 @attrs.frozen
 class _Checkpoints:
-    """What the checkpoint files say of all logs."""
+    """What the checkpoint files say about all logs."""
 
     offsets: dict[str, Offsets]
     missing: set[str]  # names of the files
@@ -64,11 +64,11 @@ class _Checkpoints:
 
 @attrs.frozen
 class _Known:
-    """What the files of the data directory say of all logs."""
+    """What the files of the data directory say about all logs."""
 
     clean: bool
     checkpoints: _Checkpoints
-    adopted: set[str]  # topics of which the checkpoints say nothing reliable
+    adopted: set[str]  # topics about which the checkpoints say nothing reliable
 
 
 def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue) -> Loaded:
@@ -133,7 +133,7 @@ def _new_log(around: Surroundings, data_dir: str, info: TopicInfo, config: LogCo
 
 
 def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, number: int) -> Log:
-    """A log whose directory was just made."""
+    """Open a partition whose directory was just made. Raises OSError, StorageError."""
     log = _new_log(around, config.data_dir, info, _log_config(config, info), number)
     segment = new_segment(around.files, log.dir, 0, around.clock.time_ms())
     log.start(LoadedLog([segment], 0, 0, ProducerState(), []), 0)
@@ -141,21 +141,22 @@ def open_new(around: Surroundings, config: StorageConfig, info: TopicInfo, numbe
 
 
 def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfig, number: int, known: _Known) -> Log:
-    """Open one partition; it is offline if that fails."""
+    """Open one partition. If that fails it is offline."""
     log = _new_log(around, data_dir, info, config, number)
     key = (info.name, number)
     checkpoints, adopted = known.checkpoints, info.name in known.adopted
     saved = checkpoints.offsets
     recovery_point = saved[RECOVERY_POINTS].get(key, 0)
     first_dirty = saved[CLEANER_OFFSETS].get(key, 0)
-    # Where compaction may have been.
+    # True if compaction may have made gaps.
     gaps = key in saved[CLEANER_OFFSETS] or CLEANER_OFFSETS in checkpoints.damaged
     gaps = gaps or (CLEANER_OFFSETS in checkpoints.missing and log.config.compact)
-    # Compaction stays before the recovery point, so if that is lost a gap may be anywhere: no segment must be cut for one.
+    # Compaction stays before the recovery point. If that is lost, a gap may be anywhere, and no segment must be truncated for
+    # one.
     dense_from = NEVER if adopted or (gaps and not recovery_point) else recovery_point if gaps else 0
     try:
         names = _list(around.disk, log.dir)
-        if not says(around.disk, log.dir, info.topic_id, info.partitions):
+        if not metadata_matches(around.disk, log.dir, info.topic_id, info.partitions):
             metadata = read_partition_metadata(around.disk, log.dir)
             if metadata.topic_id not in (None, info.topic_id):
                 raise StorageError(
@@ -190,7 +191,8 @@ def _open(around: Surroundings, data_dir: str, info: TopicInfo, config: LogConfi
 
 
 def _list(disk: Disk, directory: str) -> list[str]:
-    """The files of a partition that the catalogue knows. Raises StorageError where they are somebody else's."""
+    """The files of a partition that the catalogue knows. Raises StorageError if the directory is missing or has only other
+    files."""
     try:
         names = disk.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -204,7 +206,7 @@ def _list(disk: Disk, directory: str) -> list[str]:
 def _write_metadata(disk: Disk, directory: str, info: TopicInfo) -> None:
     try:
         partition_dir.write_metadata(disk, directory, info.topic_id, info.partitions)
-    except OSError as error:  # nothing needs it while there is the catalogue: the next start tries again
+    except OSError as error:  # the catalogue has it, too; the next start tries again
         logger.warning("partition_metadata_not_written", path=directory, error=str(error))
 
 
