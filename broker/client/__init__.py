@@ -1,13 +1,13 @@
-"""What users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``), and what writes and reads
-result partitions.
+"""What users import: a broker in a ``with`` block (and as a pytest fixture, see ``pytest_plugin``), and the writers and gates of
+the shuffle.
 
 from broker.client import Broker
 
 with Broker() as broker:
     KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-The errors of the shuffle are in ``broker.client.shuffle.errors``, the channel selectors in
-``broker.client.shuffle.writing.channel_selector``.
+``ShuffleError`` is the base of all errors of the shuffle; its subclasses are in ``broker.client.shuffle.errors``. The classes of
+the channel selectors are in ``broker.client.shuffle.writing.channel_selector``.
 """
 
 import importlib
@@ -56,7 +56,7 @@ __all__ = [
     "round_robin",
 ]
 
-# Imported at first use: pytest loads the plugin beside this file in every session, and most of them start no broker.
+# Imported at first use, so that a program that only reads does not load the server.
 _WHERE = {
     "Broker": "broker.client.embedded",
     "BufferOrEvent": "broker.client.shuffle.reading.buffer_or_event",

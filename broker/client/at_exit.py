@@ -1,4 +1,4 @@
-"""What a process does at its end, and a forked child of it does not.
+"""Calls a function when the process ends, but not in a forked child of it.
 
 Tests: tests/client/shuffle/test_fork.py.
 """
@@ -12,7 +12,8 @@ from broker.runtime import forks
 class AtExit:
     """Has ``function`` called when the interpreter ends, unless it is cancelled before.
 
-    A child that was forked meanwhile has this, too, and may end first. What is to be cleaned up is the parent's.
+    A child that was forked in between has a copy of the registration and may end first. It does not call the function, because
+    what is to be cleaned up belongs to the parent.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -25,5 +26,5 @@ class AtExit:
             self._function()
 
     def cancel(self) -> None:
-        """Twice is no error."""
+        """Calling it twice is no error."""
         atexit.unregister(self._run)

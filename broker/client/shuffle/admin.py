@@ -1,4 +1,4 @@
-"""Questions to a broker about its partitions: which there are, and to forget one.
+"""Lists and releases the result partitions of a broker.
 
 Tests: tests/client/shuffle/test_silent_broker.py, tests/client/shuffle/test_blocks.py.
 """
@@ -40,7 +40,7 @@ A = TypeVar("A", bound=Answer)
 
 
 class ShuffleAdmin:
-    """A connection for questions. Every method waits for its answer, at most ``timeout`` s. May be used from any thread."""
+    """A connection for requests. Every method waits for its answer, at most ``timeout`` s. Any thread may use it."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class ShuffleAdmin:
         return self._ask(number, encode_list_partitions(number, prefix), PartitionList).partitions
 
     def release(self, partition: PartitionLike) -> bool:
-        """Forget a partition and free its space. False if there was none."""
+        """Delete a partition and free its space. False if there was none."""
         number = self._number()
         frame = encode_release_partition(number, partition_id(partition))
         return self._ask(number, frame, PartitionReleased).existed
 
     def release_data_set(self, data_set: bytes) -> int:
-        """Forget all partitions of a data set (the first 16 bytes of their ids), and have the broker refuse it more of them:
-        a writer that opens one later gets PartitionReleasedError. How many there were. Raises ValueError for other ids.
+        """Delete all partitions of a data set (the first 16 bytes of their ids), and have the broker refuse new ones: a writer
+        that opens one later gets PartitionReleasedError. Returns how many there were. Raises ValueError for other ids.
         """
         if len(data_set) != DATA_SET_BYTES:
             raise ValueError(f"a data set's id is {DATA_SET_BYTES} bytes, not {len(data_set)}")
@@ -85,15 +85,15 @@ class ShuffleAdmin:
         return self._ask(number, encode_release_data_set(number, data_set), DataSetReleased).partitions
 
     def finished_attempt(self, partition: PartitionLike, patience: float = 10.0) -> ResultPartitionID | None:
-        """The attempt at this partition that has finished, whichever it is. Waits ``patience`` s for one: an attempt is
-        refused for another that has begun to finish, and that may still be on its way to the disk.
+        """The attempt at this partition that has finished. Waits ``patience`` s for one, because an attempt is refused as soon
+        as another one begins to finish, which may still be being written to disk.
         """
         prefix = partition_id(partition).producer_key.hex()
         deadline = self._loop.now() + patience
         while True:
-            for found in self.partitions(prefix):
-                if found.state is PartitionState.FINISHED:
-                    return found.partition
+            for attempt in self.partitions(prefix):
+                if attempt.state is PartitionState.FINISHED:
+                    return attempt.partition
             if self._loop.now() >= deadline:
                 return None
             Event().wait(0.1)
@@ -148,7 +148,7 @@ class ShuffleAdmin:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Twice is no error."""
+        """Calling it twice is no error."""
         with self._changed:
             if self._closed:
                 return
@@ -158,7 +158,7 @@ class ShuffleAdmin:
         io_loop.release(self._loop)
 
     def abandon(self, error: Exception) -> None:
-        """The loop's word: something of this connection has failed on its thread."""
+        """The I/O loop calls this when a method has raised ``error``."""
         self.closed(error)
 
     def forked(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrow record batches as records: each is a small Arrow IPC stream, schema and batch. Needs pyarrow, imported on use.
+"""Arrow record batches as records: each is a small Arrow IPC stream, schema and batch. Needs pyarrow, imported at first use.
 
 >>> writer.records(serializer=arrow.serialize).write(batch)
 >>> for batch in gate.arrow_batches(): ...
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def serialize(batch: "pyarrow.RecordBatch | pyarrow.Table") -> bytes:
-    """An IPC stream of it: what any Arrow implementation reads."""
+    """An Arrow IPC stream of the batch, which any Arrow implementation reads."""
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()
@@ -25,7 +25,7 @@ def serialize(batch: "pyarrow.RecordBatch | pyarrow.Table") -> bytes:
 
 
 def deserialize(record: bytes) -> "Iterator[pyarrow.RecordBatch]":
-    """The batches of an IPC stream; their columns point into ``record``. ShuffleError if it is none."""
+    """The batches of an IPC stream; their columns point into ``record``. Raises ShuffleError for other bytes."""
     import pyarrow
 
     try:

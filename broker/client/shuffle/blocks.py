@@ -1,8 +1,8 @@
-"""Blocks: bytes that belong together, each in as few buffers as it takes. For data that comes in pieces of its own, such as
-Arrow batches, where ``records()`` would copy what is large already.
+"""Blocks: bytes that belong together, each in as few buffers as possible. For data that comes in large pieces, such as Arrow
+batches, which ``records()`` would copy.
 
-A block is one data buffer with a clear end (``DATA_BUFFER_WITH_CLEAR_END``), or several of which the last has one. Nothing
-stands between or around them, so a reader gets the block's bytes as they came off the wire.
+A block is one data buffer with a clear end (``DATA_BUFFER_WITH_CLEAR_END``), or several of which the last one has a clear end.
+There is no header, so a reader gets the block's bytes as they came off the wire.
 
 >>> push_block(writer, 3, payload)
 >>> for channel, payload in BlockReader([("127.0.0.1:9094", partition, 3)]): ...
@@ -29,11 +29,11 @@ from broker.runtime.threads import Event
 from protocol.shuffle.data_type import DataType
 from protocol.shuffle.events import EndOfPartition
 
-# What a block is cut into. Far beyond Flink's 32 KiB, whose readers would not take it: here both ends are ours, and a
-# buffer costs as much as copying some 100 KiB.
+# The size of the pieces of a block. Flink's readers would not take more than 32 KiB; but both ends are this library, and a buffer
+# costs as much as copying some 100 KiB.
 BLOCK_BUFFER_BYTES = 2 * 1024 * 1024
 
-# Channels that get buffers of their own; with more of them all share what floats, so that memory does not grow with them.
+# Up to so many channels each has a buffer of its own; more share the floating buffers, so that memory does not grow with them.
 _OWN_BUFFERS_UP_TO = 8
 _FLOATING_BUFFERS = 8
 
@@ -42,7 +42,7 @@ _RETRY_MAX_S = 2.0
 
 
 def new_data_set() -> bytes:
-    """The first 16 bytes of the ids of partitions that belong together, and to nobody else."""
+    """A new data set: the first 16 bytes of the ids of partitions that belong together."""
     return system_runtime().entropy.bytes(16)
 
 
@@ -55,10 +55,10 @@ def push_block(
     copy: bool = True,
     timeout: float | None = None,
 ) -> None:
-    """Push ``block``, which is not empty, and wait while the other side has no room for it.
+    """Push ``block``, which must not be empty, and wait while the broker has no room for it.
 
-    ``copy`` and ``timeout`` (for each of its buffers) as for ``push``. Raises what ``push`` does; then the subpartition is of
-    no more use.
+    ``copy`` and ``timeout`` (for each of its buffers) as for ``push``. Raises what ``push`` raises; the subpartition may then
+    end in the middle of a block.
     """
     size = len(block)
     if not size:
@@ -76,12 +76,12 @@ def push_block(
 
 @attrs.define(eq=False)
 class _Channel:
-    """Where one channel stands, over all gates that it was in."""
+    """The position in one channel, over all gates that have read it."""
 
     where: ChannelLike
     index: int
-    taken: int = 0  # blocks that the reader has
-    skip: int = 0  # of these, how many come again in this gate
+    taken: int = 0  # blocks that the caller has
+    skip: int = 0  # how many of these the present gate will deliver again
     parts: list[bytes | bytearray | memoryview] = attrs.Factory(list)
     ended: bool = False
 
@@ -89,12 +89,11 @@ class _Channel:
 class BlockReader:
     """All blocks of finished BLOCKING partitions, as (number of the channel, block), those of a channel in order.
 
-    ``channels`` as for ``InputGate``. A connection that is lost (the broker was started again, say) is made anew for
-    ``patience`` s, and what has been read of its channels is passed over: nothing is missing and nothing comes twice. A broker
-    that does not answer for ``answer_timeout`` s while a block is waited for is lost, too, so nobody waits longer for it than
-    these two together.
+    ``channels`` as for ``InputGate``. When a connection is lost (a broker that restarts, for example), the reader connects again
+    for ``patience`` s and skips what it has read: no block is missing and none comes twice. A broker that is silent for
+    ``answer_timeout`` s while the reader waits for a block counts as lost, so the reader waits no longer than the two together.
 
-    Raises what a gate does: PartitionNotFoundError when a partition was released or its time to live was over,
+    Raises what a gate raises: PartitionNotFoundError when a partition was released or its time to live is over,
     ConnectionFailedError or RemoteTransportError after ``patience``.
     """
 
@@ -128,14 +127,14 @@ class BlockReader:
             if lost_at is None or sum(channel.taken for channel in channels) > taken:
                 lost_at, wait = clock.monotonic(), _RETRY_FIRST_S
             channels = [channel for channel in channels if not channel.ended]
-            # One that would begin with no time left says nothing about the broker.
+            # An attempt with no time left could only time out.
             if _over(clock, lost_at + self._patience - wait):
                 raise lost[0]
             Event().wait(wait)
             wait = min(2 * wait, _RETRY_MAX_S)
 
     def _read(self, channels: list[_Channel], lost: list[TransportError], left: float) -> Iterator[tuple[int, Bytes]]:
-        """From one gate, until each channel has ended, or its connection was lost. ``left``: s of the patience."""
+        """Read from one gate until each channel has ended or has lost its connection. ``left``: s of the patience."""
         for channel in channels:
             channel.skip = channel.taken
             channel.parts.clear()
@@ -144,7 +143,7 @@ class BlockReader:
             credit=1 if len(channels) <= _OWN_BUFFERS_UP_TO else 0,
             floating_buffers=_FLOATING_BUFFERS,
             buffer_size=self._buffer_size,
-            # They are finished, so whatever is not there will not come.
+            # The partitions are finished, so a missing one will not appear.
             partition_wait=0.0,
             connect_timeout=min(self._connect_timeout, left),
             answer_timeout=min(self._answer_timeout, left),
@@ -160,7 +159,7 @@ class BlockReader:
                     continue
                 if item is None:
                     continue
-                gate.answer_timeout = self._answer_timeout  # it does answer
+                gate.answer_timeout = self._answer_timeout  # the broker answers
                 channel = channels[item.channel]
                 if item.data is None:
                     channel.ended |= isinstance(item.event, EndOfPartition)
@@ -192,7 +191,7 @@ def _whole(channel: _Channel, data: Bytes, data_type: DataType) -> Bytes | None:
 
 
 def _may_return(error: TransportError) -> bool:
-    """Whether this is about a connection that may come back, and not about what was said on it."""
+    """Whether the connection was lost, as opposed to an error that the peer reported on it."""
     if isinstance(error, RemoteTransportError):
         return error.class_name is None
     return isinstance(error, ConnectionFailedError)

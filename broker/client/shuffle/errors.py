@@ -1,6 +1,6 @@
-"""What can go wrong for who writes or reads result partitions. All are ``ShuffleError``.
+"""The errors of writing and reading result partitions. All are ``ShuffleError``.
 
-Where Flink has an exception for it, the error carries its name: what a job sees here is what it would see there.
+Where Flink has an exception for the case, the error has its name.
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """
@@ -36,33 +36,33 @@ __all__ = [
 
 
 class ShuffleError(BrokerError):
-    """Base of all that the shuffle client raises."""
+    """Base of all errors of the shuffle client."""
 
 
 class ShuffleClosedError(ShuffleError):
-    """The writer or gate was closed before, or while, it was asked for something."""
+    """The writer or gate was closed before or during the call."""
 
 
 def of_another_process() -> ShuffleClosedError:
-    """For what a forked child does with an object of its parent."""
+    """The error for a forked child that uses an object of its parent."""
     return ShuffleClosedError(
         "it belongs to the process that this one was forked from, which goes on with it: make another one here"
     )
 
 
 class ShuffleTimeoutError(ShuffleError):
-    """The time that the caller gave has passed. What was asked for may still happen."""
+    """The caller's timeout has passed. What was asked for may still happen."""
 
 
 class NoCreditError(ShuffleTimeoutError):
-    """The broker has taken everything that it was sent, and has had no room for more in that time."""
+    """The broker has taken everything that it was sent, and had no room for more within the timeout."""
 
 
 # -- connections ------------------------------------------------------------------------------------------------
 
 
 class TransportError(ShuffleError):
-    """A connection is of no more use, and with it all that went over it. ``address`` is the other side's."""
+    """A connection is lost, and with it what was under way on it. ``address`` is the peer's."""
 
     def __init__(self, message: str, address: str = "") -> None:
         super().__init__(message)
@@ -70,15 +70,15 @@ class TransportError(ShuffleError):
 
 
 class ConnectionFailedError(TransportError):
-    """No connection came about."""
+    """The connection could not be made."""
 
 
 class LocalTransportError(TransportError):
-    """This side gave up on the connection: what came cannot be read, or there is no room for it."""
+    """This side closed the connection, because it cannot read what came or has no room for it."""
 
 
 class RemoteTransportError(TransportError):
-    """The other side gave up: it said so (``class_name`` is the Java class of its error), or it was gone."""
+    """The peer closed the connection, with an error message (``class_name`` is the error's Java class) or without."""
 
     def __init__(self, message: str, address: str = "", class_name: str | None = None) -> None:
         super().__init__(message, address)
@@ -89,15 +89,15 @@ class RemoteTransportError(TransportError):
 
 
 class ProducerFailedError(RemoteTransportError):
-    """Whoever wrote the partition has failed; what was read of it is not all there was to be."""
+    """The partition's writer has failed, so what was read of it is incomplete."""
 
 
 class PartitionNotFoundError(ShuffleError):
-    """Nobody has written, or is writing, this partition there, and waiting for it has not helped."""
+    """The partition does not exist there, and did not appear within the time that the reader waited."""
 
 
 class BufferReorderingError(ShuffleError):
-    """A buffer is missing or has come twice."""
+    """A buffer is missing or came twice."""
 
     def __init__(self, expected: int, actual: int) -> None:
         super().__init__(f"Buffer re-ordering: expected buffer with sequence number {expected}, but received {actual}.")
@@ -106,14 +106,14 @@ class BufferReorderingError(ShuffleError):
 
 
 class NoBufferError(ShuffleError):
-    """The sender has sent more than it had credit for."""
+    """The sender sent more buffers than it had credit for."""
 
 
 # -- writers ----------------------------------------------------------------------------------------------------
 
 
 class WriterRefusedError(ShuffleError):
-    """The broker does not let this writer go on. ``code`` says why; most have a class of their own below."""
+    """The broker refuses this writer. ``code`` says why; most codes have a class of their own below."""
 
     def __init__(self, message: str, code: WriterErrorCode) -> None:
         super().__init__(message)
@@ -121,11 +121,11 @@ class WriterRefusedError(ShuffleError):
 
 
 class AnotherAttemptWonError(WriterRefusedError):
-    """Another attempt of the same producer has finished first; nobody needs this one."""
+    """Another attempt of the same producer finished first, so this one is not needed."""
 
 
 class PartitionExistsError(WriterRefusedError):
-    """The partition is there already, with another type or number of subpartitions, or from another writer."""
+    """The partition exists already, with another type or number of subpartitions, or from another writer."""
 
 
 class PartitionFinishedError(WriterRefusedError):
@@ -137,19 +137,19 @@ class PartitionReleasedError(WriterRefusedError):
 
 
 class QuotaExceededError(WriterRefusedError):
-    """The owner has as many bytes on this broker as it may have."""
+    """The owner has used up its quota of bytes on this broker."""
 
 
 class WriterFencedError(WriterRefusedError):
-    """Another writer has opened the partition under the same writer id: it goes on from there, and this one must not."""
+    """Another writer has opened the partition under the same writer id and continues it, so this one must stop."""
 
 
 class SequenceGapError(WriterRefusedError):
-    """The broker misses a buffer of this writer: an error of the library or of the broker."""
+    """A buffer of this writer did not reach the broker: a bug in the client or the broker."""
 
 
 class PartitionLostError(ShuffleError):
-    """The broker has forgotten what it had acknowledged (it was restarted, for example): write the partition again."""
+    """The broker has lost what it had acknowledged, for example in a restart. Write the partition again."""
 
 
 _BY_CODE: dict[WriterErrorCode, type[WriterRefusedError]] = {

@@ -1,7 +1,6 @@
 """One TCP connection to a broker or a Flink server, on the I/O loop's thread: connecting, receiving, sending.
 
-What the messages mean is left to its handler. Output is collected during a step of the loop and leaves in one system
-call at its end.
+Its handler interprets the messages. Output is collected during a step of the loop and sent in one system call at its end.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py, tests/client/shuffle/test_silent_broker.py.
 """
@@ -25,31 +24,32 @@ from protocol.errors import ProtocolError
 from protocol.shuffle.buffer_response import ClientDecoder, ServerMessage
 from protocol.shuffle.generation import Generation
 
-# 120 s: Flink's taskmanager.network.netty.client.connectTimeoutSec is as long as a kernel would try. People who wait for
-# a script want to know earlier.
+# Flink's taskmanager.network.netty.client.connectTimeoutSec is 120 s, as long as a kernel would try. The user of a script
+# should learn of it earlier.
 CONNECT_TIMEOUT_S = 20.0
-# For how long a broker that owes an answer may be silent. It answers within ms, and its machine may be suspended for a while.
+# How long a broker may leave a request unanswered. It answers within ms, but its machine may be suspended for a while.
 ANSWER_TIMEOUT_S = 15.0
-# What is read for the head of the message after a large payload: the rest, if it is another one, goes where it belongs at once.
+# How much is read after a large payload: enough for the next message's head, so that its payload, if it is large as well, is read
+# straight into its own buffer.
 _HEADS_BYTES = 16 * 1024
 
 
 class Handler(Protocol):
-    """Whose connection it is. Everything is called on the loop's thread."""
+    """The owner of a connection. Every method is called on the I/O thread."""
 
     def connected(self) -> None: ...
 
     def received(self, messages: list[ServerMessage]) -> None: ...
 
     def drained(self) -> None:
-        """All that was sent is with the kernel."""
+        """The kernel has taken all that was sent."""
 
     def closed(self, error: TransportError) -> None:
-        """Once, and not after ``close`` without an error."""
+        """The connection has ended. Called once, and not after ``close`` without an error."""
 
 
 class Connection:
-    """Use: ``open``, then ``send`` when ``connected`` was called, ``close`` at any time."""
+    """Call ``open`` first, ``send`` at any time after it, and ``close`` at the end."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Connection:
         self._decoder = ClientDecoder(generation, max_payload)
         self._connect_timeout = connect_timeout
         self._socket: Socket | None = None
-        self._had_large = False  # the last payload was large; the next may be, too
+        self._had_large = False  # the last payload was large, and the next one may be
         self._outgoing: deque[Buffer] = deque()
         self._interest = 0
         self._flushing = False
@@ -78,7 +78,7 @@ class Connection:
         self._timer: Timer | None = None
 
     def open(self) -> None:
-        """Begin to connect. Failing is told by ``closed``, maybe before this returns."""
+        """Begin to connect. A failure is reported by ``closed``, possibly before this returns."""
         self._loop.watched.add(self)
         self._timer = self._loop.at(self._loop.now() + self._connect_timeout, self._too_late)
         self._connect("nobody answers there")
@@ -113,7 +113,7 @@ class Connection:
             )
 
     def ready(self, events: int) -> None:
-        """The poller's word."""
+        """The poller reports that the socket is readable or writable."""
         if self._socket is None:
             return
         try:
@@ -125,7 +125,7 @@ class Connection:
                 try:
                     self._send()
                 except OSError:
-                    # The broker has gone, perhaps with a last word that says why: it counts for more than the broken connection.
+                    # The broker has closed the connection, perhaps after a message that says why: report that one.
                     self._receive()
                     if not self.is_closed:
                         raise
@@ -141,7 +141,7 @@ class Connection:
     def _finish_connect(self) -> bool:
         assert self._socket is not None
         try:
-            # Raises what went wrong. Nothing else comes: servers of this protocol do not speak first.
+            # Raises the error of a failed connect. There is no data yet, because servers of this protocol do not speak first.
             size = self._socket.recv_into(self._loop.receive_buffer)
         except OSError as error:
             self._forget_socket()
@@ -175,7 +175,7 @@ class Connection:
                 self._handler.received(messages)
 
     def _took(self, size: int) -> None:
-        """Into the loop's buffer."""
+        """``size`` bytes are in the loop's receive buffer."""
         if size == 0:
             self._ended()
             return
@@ -188,7 +188,7 @@ class Connection:
         self.close(RemoteTransportError(f"the connection was closed by {self.name}{cut_off}", self.name))
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Have these leave at the end of the loop's step, after all that was sent before."""
+        """Queue these; they are sent at the end of the loop's step."""
         if self.is_closed:
             return
         self._outgoing.extend(buffers)
@@ -229,7 +229,7 @@ class Connection:
             self._handler.drained()
 
     def close(self, error: TransportError | None = None) -> None:
-        """Let go of the socket; what the kernel has not taken yet is lost."""
+        """Close the socket. What the kernel has not taken yet is lost."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,14 +1,14 @@
-"""The thread that does the I/O of writers and gates: one for the process, however many of them there are.
+"""The thread that does the I/O of all writers and gates of a process.
 
-It owns the poller and all connections; nobody else touches a socket. Others reach it by ``call``. ``step`` is the whole
-of it, so a simulator can be the thread. The thread runs while anybody holds a lease: the last ``release`` ends it.
+It owns the poller and all connections; no other thread touches a socket. Other threads reach it by ``call``. Its body is
+``step``, so a simulator can run it without a thread. The thread runs while there is a lease; the last ``release`` ends it.
 
-What goes wrong on it belongs to somebody: to the connection that was ready, or to the object whose method was called. That one
-is told by ``abandon``, and the others go on. Only what belongs to nobody ends the loop.
+An error on this thread belongs to the connection that was ready, or to the object whose method was called. The loop passes it to
+that object's ``abandon`` and goes on. Only an error that belongs to no such object ends the loop.
 
-A forked child has no such thread, and its copies of the sockets and of the poller still mean the parent's connections. So they
-are closed in it at once, without a word to anybody, and who uses an object of the parent's there gets a LocalTransportError or
-ShuffleClosedError. What the child makes itself has a loop of its own.
+A forked child has no such thread, and its copies of the sockets and of the poller still refer to the parent's connections. So the
+child closes its copies at once and sends nothing; using an object of the parent there raises LocalTransportError or
+ShuffleClosedError. Objects that the child makes use a loop of its own.
 """
 
 import heapq
@@ -24,7 +24,7 @@ from broker.runtime.threads import Event, Lock, ThreadHandle
 
 # Eight buffers of 32 KiB a read: as many as stay in a processor's second-level cache.
 RECEIVE_BYTES = 256 * 1024
-# How long the last one who needs the thread waits for it to end.
+# How long the last ``release`` waits for the thread to end.
 _STOP_S = 10.0
 
 Callback = Callable[[], None]
@@ -38,10 +38,10 @@ class Dirty(Protocol):
 
 @runtime_checkable
 class Abandonable(Protocol):
-    """Who can be told that something of theirs has gone wrong on the loop's thread."""
+    """An object that takes the errors of its methods on the I/O thread."""
 
     def abandon(self, error: Exception) -> None:
-        """It has failed, or the loop is no more. On the loop's thread."""
+        """A method of it has raised ``error``, or the loop has ended. Called on the I/O thread."""
 
 
 class Watched(Abandonable, Protocol):
@@ -54,7 +54,7 @@ class Watched(Abandonable, Protocol):
 
 
 class _NoPoller:
-    """A forked child's in place of its parent's."""
+    """A forked child has it in place of its parent's poller."""
 
     def wakeup(self) -> None:
         pass
@@ -87,7 +87,7 @@ class Timer:
 
 
 class IoLoop:
-    """The body of the I/O thread. ``call`` and ``wakeup`` may come from any thread, the rest from its own only."""
+    """The body of the I/O thread. Any thread may use ``call`` and ``wakeup``; the rest is for the I/O thread only."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -111,7 +111,7 @@ class IoLoop:
         self.poller.wakeup()
 
     def call(self, callback: Callback) -> None:
-        """From any thread: have the loop run this soon, in the order of the calls."""
+        """From any thread: have the I/O thread run this soon, in the order of the calls."""
         self._calls.append(callback)
         self.poller.wakeup()
 
@@ -132,11 +132,11 @@ class IoLoop:
         for key, events in self.poller.poll(self._patience(timeout)):
             try:
                 key.data.ready(events)
-            except Exception as error:  # the seam: it is of one connection, and here is the others' thread
+            except Exception as error:  # it belongs to one connection, and the thread serves the others
                 key.data.abandon(error)
             done = True
         calls = self._calls
-        for _ in range(len(calls)):  # not those that these add
+        for _ in range(len(calls)):  # calls that these add wait for the next step
             self._run(calls.popleft())
             done = True
         timers = self._timers
@@ -147,16 +147,16 @@ class IoLoop:
                 done = True
         while self._dirty:
             dirty, self._dirty = self._dirty, []
-            for one in dirty:
-                self._run(one.flush)
+            for output in dirty:
+                self._run(output.flush)
         return done
 
     def _run(self, callback: Callback) -> None:
         try:
             callback()
-        except Exception as error:  # the seam, as above
-            of = callback.func if isinstance(callback, partial) else callback
-            owner = getattr(of, "__self__", None)
+        except Exception as error:  # as above
+            method = callback.func if isinstance(callback, partial) else callback
+            owner = getattr(method, "__self__", None)
             if not isinstance(owner, Abandonable):
                 raise
             owner.abandon(error)
@@ -168,9 +168,9 @@ class IoLoop:
         self._timers, self._dirty = [], []
         watched, self.watched = self.watched, set()
         self.clients = {}
-        # Closed, and not unregistered: that would be done to the poller of the parent.
-        for one in watched:
-            one.forget()
+        # They are closed but not unregistered, because that would change the parent's poller.
+        for connection in watched:
+            connection.forget()
         poller, self.poller = self.poller, _NoPoller()
         poller.forked()
 
@@ -183,7 +183,7 @@ class IoLoop:
         return until if timeout is None else min(timeout, until)
 
     def close(self, error: Exception | None = None) -> None:
-        """After the last step: what is still connected is told, and let go."""
+        """After the last step: report ``error`` to all connections, and close them."""
         reason = error or LocalTransportError("the I/O thread has ended")
         self.crashed = reason
         for watched in list(self.watched):
@@ -192,7 +192,7 @@ class IoLoop:
 
 
 class _Shared:
-    """The process's loop, its thread, and how many lean on it."""
+    """The process's loop, its thread, and the number of leases."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -205,7 +205,7 @@ _shared = _Shared()
 
 
 def acquire() -> IoLoop:
-    """A lease on the process's loop, whose thread is started for the first one. To be given back by ``release``."""
+    """A lease on the process's loop, whose thread is started for the first one. Give it back by ``release``."""
     with _shared.lock:
         loop = _shared.loop
         if loop is None or loop.crashed is not None or _shared.thread is None or not _shared.thread.alive():
@@ -226,13 +226,13 @@ def release(loop: IoLoop) -> None:
             return
         thread, _shared.loop, _shared.thread = _shared.thread, None, None
         assert thread is not None
-        # Not for ever: a callback of the user's that waits holds up the thread, and nothing but that.
+        # Not for ever, because a user's callback that blocks holds up the thread.
         if thread.stop(_STOP_S) and loop.crashed is None:
             loop.close()
 
 
 def run(loop: IoLoop, callback: Callback, timeout: float = 5.0) -> None:
-    """``call`` from another thread, and wait until it has run (or the loop is no more). Raises what it raises."""
+    """``call`` from another thread, and wait until it has run or the loop has ended. Raises what the callback raises."""
     done = Event()
     failures: list[Exception] = []
 
@@ -259,7 +259,7 @@ def _crashed(loop: IoLoop | None, error: BaseException) -> None:
 
 
 def _forked() -> None:
-    """In a forked child: its first ``acquire`` makes another loop. The lock may have been held in the parent."""
+    """In a forked child: the first ``acquire`` makes another loop. The lock may have been held in the parent."""
     global _shared
     _shared = _Shared()
 

@@ -1,8 +1,8 @@
 """The reader's side of one connection (Flink's PartitionRequestClient): all channels of the process that read from one
 address share it, told apart by their receiver ids.
 
-Belongs to the I/O loop's thread; ``tell_credit`` and ``post`` may come from any. What a message means for a channel is the
-channel's business; what is said here is who gets it, and what becomes of messages for nobody.
+Used on the I/O thread only, except ``tell_credit`` and ``post``, which any thread may call. A client finds the channel that a
+message is for, and the channel interprets it; the sender of a message for an unknown channel is told to cancel.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -59,17 +59,17 @@ class PartitionClient:
         self._channels: dict[bytes, Receiver] = {}
         self._credited: deque[Receiver] = deque()
         self._credit_scheduled = False
-        self._error: TransportError | None = None  # why there is no connection any more
-        self._credit_waits = False  # for the connection to take what it has
-        self._asked = False  # whether it is there, since something came
-        self._heard_at: float | None = None  # when something came last; None while it is not connected
+        self._error: TransportError | None = None  # why the connection was closed
+        self._credit_waits = False  # until the connection has sent what it has; implies ``_credit_scheduled``
+        self._asked = False  # whether the peer answers, since its last message
+        self._heard_at: float | None = None  # the time of the last message; None before the connection is made
         self._connection = Connection(loop, address, generation, max_payload, self, timeout)
 
     @classmethod
     def lease(
         cls, loop: IoLoop, address: Address, generation: Generation, max_payload: int, timeout: float
     ) -> "PartitionClient":
-        """The one for this address, which connects if it is new."""
+        """The client for this address; a new one connects."""
         key = (address, generation, max_payload)
         client = loop.clients.get(key)
         if not isinstance(client, PartitionClient):
@@ -80,7 +80,7 @@ class PartitionClient:
         return client
 
     def release(self) -> None:
-        """With the last lease the connection ends."""
+        """Give a lease back. The last one closes the connection."""
         self._leases -= 1
         if self._leases == 0:
             self._forget()
@@ -96,14 +96,14 @@ class PartitionClient:
     # -- from gates -----------------------------------------------------------------------------------------------
 
     def check_peer(self, waited_s: float, silence_max_s: float) -> None:
-        """A reader has waited for so long, and nothing has come for it. After a third of ``silence_max_s`` the broker is asked
-        whether it is there; if nothing at all comes in all of that time, the connection is lost, for all its channels."""
+        """A reader has waited for ``waited_s`` without a buffer. After a third of ``silence_max_s`` the broker is asked;
+        if nothing at all comes within ``silence_max_s``, the connection is lost for all its channels."""
         if self._heard_at is None:
             return
         silent_s = self._loop.now() - self._heard_at
         if waited_s * 3 >= silence_max_s and not self._asked:
             self._asked = True
-            # Any question will do whose answer is short: there is no such partition.
+            # Any question with a short answer will do: there is no such partition.
             self._connection.send([encode_list_partitions(0, "00" * PARTITION_ID_BYTES)])
         elif min(waited_s, silent_s) >= silence_max_s:
             silence = f"{self.name} has not answered for {silence_max_s:g} s"
@@ -112,7 +112,7 @@ class PartitionClient:
     # -- from channels --------------------------------------------------------------------------------------------
 
     def add(self, channel: Receiver, request: bytes) -> None:
-        """Have ``request`` sent, and what is answered given to this channel."""
+        """Send ``request``, and pass the answers to this channel."""
         if self._connection.is_closed:
             channel.failed(self._error or RemoteTransportError(f"the connection to {self.name} was lost", self.name))
             return
@@ -128,22 +128,22 @@ class PartitionClient:
         self._connection.send([frame])
 
     def tell_credit(self, channel: Receiver) -> None:
-        """From any thread, with its gate's lock held: there is credit that the sender does not know of."""
+        """From any thread, with its gate's lock held: the channel has credit that the sender does not know of."""
         self._credited.append(channel)
         if not self._credit_scheduled:
             self._credit_scheduled = True
             self._loop.call(self._announce)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From any thread: run it on the loop's."""
+        """From any thread: run it on the I/O thread."""
         self._loop.call(callback)
 
     def _announce(self) -> None:
-        """One AddCredit a channel with all that has come together; none while the connection is full."""
+        """Send one AddCredit for each channel with all its new credit; later, if the connection has unsent output."""
         if self._connection.outgoing_bytes:
             self._credit_waits = True
             return
-        self._credit_scheduled = False  # before looking: who comes later schedules again
+        self._credit_scheduled = False  # before the queue is read, so that a later ``tell_credit`` schedules again
         credited = self._credited
         frames = []
         while credited:
@@ -155,13 +155,13 @@ class PartitionClient:
             self._connection.send(frames if len(frames) == 1 else [b"".join(frames)])
 
     def abandon(self, error: Exception) -> None:
-        """The loop's word: something of this client has failed on its thread, and with it all its channels."""
+        """The I/O loop calls this when a method of the client has raised ``error``: all its channels fail."""
         self._connection.abandon(error)
 
     # -- from the connection --------------------------------------------------------------------------------------
 
     def connected(self) -> None:
-        # Requests are in line already.
+        # The requests are queued already.
         self._heard_at = self._loop.now()
 
     def received(self, messages: list[ServerMessage]) -> None:
@@ -183,10 +183,10 @@ class PartitionClient:
                     channel.on_backlog(message.backlog)
             elif isinstance(message, ErrorResponse):
                 self._on_error(message)
-            # Anything else is for a writer, which this is not: a server that sends it to us means nobody.
+            # All other messages are for writers, and are ignored here.
 
     def _cancel(self, receiver: bytes) -> None:
-        """Something came for a receiver that is no more, or never was."""
+        """A message came for an unknown channel, which may have been released."""
         self._connection.send([encode_cancel_partition_request(receiver)])
 
     def _on_error(self, error: ErrorResponse) -> None:

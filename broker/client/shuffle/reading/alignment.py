@@ -1,6 +1,6 @@
 """Aligned checkpoints over the channels of a task, as Flink's SingleCheckpointBarrierHandler does it. Pure.
 
-``current`` is the highest checkpoint that was heard of; it is pending or over (aligned, or cancelled).
+``current`` is the highest checkpoint of which a barrier or cancellation came; it is pending or over (aligned, or cancelled).
 
     event                        current is      effect
     barrier n > current          pending         current is cancelled and its channels go on; n begins
@@ -12,10 +12,10 @@
     cancel n = current           pending         cancelled, channels go on
     cancel n > current           over            n is cancelled: its barriers that come later do nothing
     cancel n <= current          over (or less)  nothing
-    end of partition             pending         the channel counts no more: maybe aligned now
+    end of partition             pending         the channel no longer counts: maybe aligned now
 
 "Begins": this channel is the first that waits. A barrier that needs no alignment (at least once, unaligned) is counted in
-the same way, but nobody waits. Channels are any hashable values.
+the same way, but no channel waits. Channels are any hashable values.
 """
 
 from collections.abc import Hashable, Iterable
@@ -25,27 +25,27 @@ from protocol.shuffle.events import CheckpointBarrier
 
 
 class Aligned(NamedTuple):
-    """The barrier has come on all channels: now is the moment of the snapshot. After it ``resume`` go on."""
+    """The barrier has come on all channels. Take the snapshot, then resume the channels ``resume``."""
 
     barrier: CheckpointBarrier
     resume: tuple[Hashable, ...]
 
 
 class Cancelled(NamedTuple):
-    """Nothing comes of this checkpoint; ``resume`` go on."""
+    """The checkpoint is cancelled. Resume the channels ``resume``."""
 
     checkpoint_id: int
     resume: tuple[Hashable, ...]
 
 
 class Waits(NamedTuple):
-    """Nothing is taken from the channel until it is resumed."""
+    """Take nothing from the channel until it is resumed."""
 
     channel: Hashable
 
 
 class GoesOn(NamedTuple):
-    """The channel's barrier is of no interest; its sender waits for a word."""
+    """The channel's barrier is obsolete. Resume the channel, because its sender waits."""
 
     channel: Hashable
 
@@ -54,7 +54,7 @@ Effect = Aligned | Cancelled | Waits | GoesOn
 
 
 class BarrierAlignment:
-    """Every method returns what to do, in order."""
+    """Every method returns the effects to carry out, in order."""
 
     __slots__ = ("_arrived", "_open", "_pending", "_waiting", "current")
 
@@ -63,7 +63,7 @@ class BarrierAlignment:
         self._open = set(channels)
         self._pending: CheckpointBarrier | None = None
         self._arrived: set[Hashable] = set()  # channels of which the pending barrier has come
-        self._waiting: list[Hashable] = []  # those of them that wait
+        self._waiting: list[Hashable] = []  # those of them that wait to be resumed
 
     @property
     def is_pending(self) -> bool:
@@ -103,15 +103,15 @@ class BarrierAlignment:
         if self._pending is None or not self._arrived >= self._open:
             return []
         barrier, self._pending = self._pending, None
-        return [Aligned(barrier, self._let_go())]
+        return [Aligned(barrier, self._take_waiting())]
 
     def _cancel(self) -> list[Effect]:
         if self._pending is None:
             return []
         self._pending = None
-        return [Cancelled(self.current, self._let_go())]
+        return [Cancelled(self.current, self._take_waiting())]
 
-    def _let_go(self) -> tuple[Hashable, ...]:
+    def _take_waiting(self) -> tuple[Hashable, ...]:
         waiting = tuple(self._waiting)
         self._waiting.clear()
         self._arrived.clear()

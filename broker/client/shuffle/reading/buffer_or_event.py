@@ -10,7 +10,7 @@ from protocol.shuffle.events import Event
 
 
 class BufferOwner(Protocol):
-    """The channel to which the room that a buffer takes goes back."""
+    """The channel that gets the room of a buffer back."""
 
     def recycle(self, kind: int) -> None:
         """From any thread, without the gate's lock."""
@@ -20,12 +20,12 @@ class BufferOwner(Protocol):
 
 
 class BufferOrEvent:
-    """``data`` of a buffer (decompressed, and bytes of the user's own), or ``event``; the other one is None.
+    """Either ``data`` (a decompressed buffer, which belongs to the user) or ``event`` is set; the other is None.
 
-    ``channel`` counts the gate's channels from 0 (of an aligned barrier: -1, for it is of all of them);
-    ``subpartition`` is the producer's, or -1 where the sender does not say. A buffer's room counts as taken until the next
-    ``poll``; who wants to work on it for longer, on another thread maybe, calls ``hold`` and, when done, ``recycle``: that
-    is how a slow reader holds back its writers.
+    ``channel`` is the number of the gate's channel, from 0; an aligned barrier, which belongs to all channels, has -1.
+    ``subpartition`` is the producer's, or -1 if the sender does not state it. A buffer takes room until the next ``poll``. To
+    keep the room for longer, for example while another thread processes the buffer, call ``hold``, and ``recycle`` afterwards:
+    this is how a slow reader holds back its writers.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class BufferOrEvent:
         self.compressed = compressed
         self.event: Event | None = None
         self._input = source
-        self._kind = kind  # of the buffer that it fills; None: of none
+        self._kind = kind  # EXCLUSIVE or FLOATING; None if it takes no room
         self._held = False
 
     @property
@@ -68,12 +68,12 @@ class BufferOrEvent:
         return self.event is not None
 
     def hold(self) -> "BufferOrEvent":
-        """Keep the buffer taken until ``recycle``."""
+        """Keep the buffer's room taken until ``recycle``."""
         self._held = True
         return self
 
     def recycle(self) -> None:
-        """From any thread: its room may be used again. Twice is no error."""
+        """Release the buffer's room, from any thread. Calling it twice is no error."""
         kind, self._kind = self._kind, None
         if kind is not None and self._input is not None:
             self._input.recycle(kind)

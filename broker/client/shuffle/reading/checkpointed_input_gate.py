@@ -1,7 +1,7 @@
 """A gate (or several as one) with aligned checkpoint barriers (Flink's CheckpointedInputGate).
 
-What to do with a barrier is decided by ``alignment.py``; here it is done. The reader sees one barrier for all channels
-when it has come on all of them (``channel`` -1), takes its snapshot, and with its next ``poll`` the channels go on.
+``alignment.py`` decides what happens at a barrier; this gate does it. When the barrier has come on all channels, the reader gets
+one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are resumed.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -16,13 +16,13 @@ from protocol.shuffle.events import CancelCheckpointMarker, CheckpointBarrier, E
 
 
 class CheckpointedInputGate(Reader):
-    """Around ``gate``, which nobody else polls then. A cancelled checkpoint comes as one CancelCheckpointMarker."""
+    """Wraps ``gate``, which must not be polled directly any more. A cancelled checkpoint is one CancelCheckpointMarker."""
 
     def __init__(self, gate: Reader) -> None:
         self._gate = gate
         self._alignment = BarrierAlignment(range(gate.channels))
-        self._given: deque[BufferOrEvent] = deque()  # events of ours that the reader has not seen
-        self._resume: list[int] = []  # with the next poll
+        self._given: deque[BufferOrEvent] = deque()  # events that the reader has not seen
+        self._resume: list[int] = []  # channels to resume at the next poll
 
     @property
     def finished(self) -> bool:
@@ -34,12 +34,12 @@ class CheckpointedInputGate(Reader):
 
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
         if self._resume:
-            self._let_go()
+            self._resume_channels()
         while not self._given:
             try:
                 item = self._gate.poll(timeout)
             except Exception as error:
-                # A channel that has failed will never see its barrier: the others do not wait for it.
+                # A failed channel gets no barrier, so the others must not wait for it.
                 channel = getattr(error, "channel", None)
                 if channel is not None:
                     self._apply(self._alignment.end_of_partition(channel))
@@ -50,7 +50,7 @@ class CheckpointedInputGate(Reader):
                 return item
             self._event(item)
             if self._resume and not self._given:
-                self._let_go()
+                self._resume_channels()
         return self._given.popleft()
 
     def _event(self, item: BufferOrEvent) -> None:
@@ -64,7 +64,7 @@ class CheckpointedInputGate(Reader):
             if isinstance(event, EndOfPartition):
                 self._apply(self._alignment.end_of_partition(item.channel))
             elif IS_BLOCKING_UPSTREAM[item.data_type]:
-                self._resume.append(item.channel)  # of these nobody waits for the other channels
+                self._resume.append(item.channel)  # these are not aligned
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -85,7 +85,7 @@ class CheckpointedInputGate(Reader):
         item.event = event
         self._given.append(item)
 
-    def _let_go(self) -> None:
+    def _resume_channels(self) -> None:
         channels, self._resume = self._resume, []
         for channel in channels:
             self._gate.resume(channel)

@@ -1,21 +1,20 @@
-"""Buffers and credit of a gate, counted exactly as Flink's BufferManager and LocalBufferPool do. Pure; the gate's lock is
-around it.
+"""Buffers and credit of a gate, counted exactly as Flink's BufferManager and LocalBufferPool do. Pure; guarded by the gate's
+lock.
 
-A channel has ``exclusive`` buffers of its own, which the partition request states as its initial credit, and borrows
-floating ones from the gate's pool when the sender says how much waits there (the backlog). A buffer that is free and of
-which the sender knows is a credit. Python's memory is not cut into segments, so a buffer here is a number: the right to
-hold one payload.
+A channel has ``exclusive`` buffers of its own, which the partition request states as its initial credit, and borrows floating
+ones from the gate's pool when the sender states how many buffers wait there (the backlog). A free buffer that the sender knows
+of is a credit. Memory is not cut into segments here, so a buffer is only a number: the right to hold one payload.
 
     event                     effect
     data arrives              takes a floating buffer, else an exclusive one; with none: the sender broke the rules
     backlog b stated          required = b + exclusive; borrow until that many are free; the pool is empty: wait in line
     floating returned         to the first in line that still requires one (+1 credit for it, and it goes on borrowing)
     exclusive returned        free again, +1 credit; or, if more are free than required, a floating one goes back instead
-    sender stops (barrier)    a channel without exclusive buffers gives back what it has borrowed
+    sender stops (barrier)    a channel without exclusive buffers returns what it has borrowed
     channel released          free floating ones go back; those still out go back when they are returned
 
-New credit is collected per channel; ``FloatingPool.announce`` holds the channels that have some to be told. Credit that
-was told is never taken back.
+New credit is collected per channel; ``FloatingPool.announce`` holds the channels that have some to announce. Announced credit is
+never taken back.
 """
 
 from collections import deque
@@ -35,7 +34,7 @@ class CreditOwner(Protocol):
 
 
 class FloatingPool:
-    """The buffers that the channels of a gate share, and who waits for one."""
+    """The buffers that the channels of a gate share, and the channels that wait for one."""
 
     __slots__ = ("announce", "free", "size", "waiting")
 
@@ -43,7 +42,7 @@ class FloatingPool:
         self.size = size
         self.free = size
         self.waiting: deque[ChannelBuffers] = deque()
-        # Channels whose unannounced credit has turned positive: the gate takes them from here.
+        # Channels whose unannounced credit has become positive; the gate takes them from here.
         self.announce: list[ChannelBuffers] = []
 
     def recycle(self) -> None:
@@ -92,7 +91,7 @@ class ChannelBuffers:
         raise NoBufferError("the sender has sent a buffer for which it had no credit")
 
     def recycle(self, kind: int) -> None:
-        """What ``take`` gave is free again."""
+        """A buffer that ``take`` returned is free again."""
         if kind == FLOATING:
             self.pool.recycle()
         elif not self.released:
@@ -111,7 +110,7 @@ class ChannelBuffers:
         self._add_credit(self._borrow())
 
     def offered(self) -> bool:
-        """The pool has a buffer for this one, which stood in line. False if it does not want it any more."""
+        """The pool offers a buffer to this channel, which waited for one. False if it no longer needs it."""
         self.waiting = False
         if self.released or self.exclusive_free + self.floating_free >= self.required:
             return False
@@ -120,7 +119,7 @@ class ChannelBuffers:
         return True
 
     def sender_stopped(self) -> None:
-        """After an event that blocks the sender: without exclusive buffers there is nothing to hold on to."""
+        """After an event that blocks the sender: a channel without exclusive buffers returns all it has borrowed."""
         if not self.exclusive:
             self.required = 0
             self.unannounced = 0
@@ -132,12 +131,12 @@ class ChannelBuffers:
             self.unannounced = 0
 
     def take_unannounced(self) -> int:
-        """The credit that is to be told now; 0 if it has been void meanwhile."""
+        """The credit to announce now; 0 if it became void in between."""
         credit, self.unannounced = self.unannounced, 0
         return credit
 
     def release(self) -> None:
-        """The channel is over. Twice is no error."""
+        """The channel has ended. Calling it twice is no error."""
         self.released = True
         self.required = 0
         self.unannounced = 0
@@ -151,13 +150,13 @@ class ChannelBuffers:
 
     def _borrow(self) -> int:
         pool = self.pool
-        wanted = self.required - self.exclusive_free - self.floating_free
-        if wanted <= 0 or self.waiting:
+        missing = self.required - self.exclusive_free - self.floating_free
+        if missing <= 0 or self.waiting:
             return 0
-        count = min(wanted, pool.free)
+        count = min(missing, pool.free)
         pool.free -= count
         self.floating_free += count
-        if count < wanted:
+        if count < missing:
             self.waiting = True
             pool.waiting.append(self)
         return count

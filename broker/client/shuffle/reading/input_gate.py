@@ -4,9 +4,9 @@
 ...     for record in gate.records():
 ...         print(record)
 
-Channels put what comes into their queues, on the I/O loop's thread, and stand in line here; the reader's thread takes one
-buffer from the first and sends it to the end of the line, so no channel starves another. One lock guards the queues, the
-line and the buffers' accounts.
+The I/O thread puts what comes into the channels' queues, and the channels that have something into the gate's line. The reader's
+thread takes one buffer from the first channel and moves it to the end of the line, so that no channel starves. One lock guards
+the queues, the line and the credit.
 """
 
 from collections import deque
@@ -37,10 +37,10 @@ from protocol.shuffle.data_type import IS_BLOCKING_UPSTREAM
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet
 
-# How often a reader that waits looks whether somebody is left who could tell it something.
+# How often a waiting reader checks that the I/O thread still runs.
 _LOOK_S = 1.0
 
-# Where it is, which partition, which of its subpartitions: one, or a first and a last.
+# The address, the partition, and the subpartition or the first and the last one.
 ChannelLike = tuple[str | Address | LocalExchange, PartitionLike, int | tuple[int, int]]
 
 
@@ -48,15 +48,14 @@ class InputGate(Reader):
     """``channels``: one ``(address, partition, subpartition or (first, last))`` each; ``address`` is ``host:port``, or a
     ``LocalExchange`` for partitions that are written in this process.
 
-    ``credit``: buffers of each channel's own (Flink's buffers-per-channel), 0 is possible; ``floating_buffers``: what the
-    channels share beyond (floating-buffers-per-gate); so at most ``channels * credit + floating_buffers`` buffers of
-    ``buffer_size`` bytes wait here. ``codec``: what compressed buffers are compressed by, which is not said on the wire.
-    ``partition_wait``: s for which a partition is asked for that does not exist (yet). ``generation``: of Flink's protocol.
-    ``answer_timeout``: s that ``poll`` waits for a broker that does not answer; then its connection counts as lost. It is asked
-    whether it is there, by a frame of our own, so it must not be a server of Flink's. None, the default: for ever, since a
-    producer may have nothing to say for as long as it likes. ``loop``: for simulations.
+    ``credit``: buffers of each channel alone (Flink's buffers-per-channel), 0 or more; ``floating_buffers``: buffers that the
+    channels share (floating-buffers-per-gate). So at most ``channels * credit + floating_buffers`` buffers of ``buffer_size``
+    bytes wait here. ``codec``: the compression of compressed buffers, which the wire does not state. ``partition_wait``: how
+    many s a partition that does not exist yet is asked for. ``generation``: of Flink's protocol. ``answer_timeout``: after how
+    many s of silence ``poll`` gives up a connection. The peer is asked by a frame that Flink's servers do not know, so set it
+    only for this broker; by default (None) ``poll`` waits as long as the producer sends nothing. ``loop``: for simulations.
 
-    Errors come out of ``poll``, each with the number of its ``channel``.
+    ``poll`` raises the errors of the channels; an error's attribute ``channel`` is the channel's number.
     """
 
     def __init__(
@@ -88,9 +87,9 @@ class InputGate(Reader):
         self.pool = FloatingPool(floating_buffers)
         self.signal = Signal(ThreadEvent())
         self._line: deque[InputChannel] = deque()
-        self._out: BufferOrEvent | None = None  # what was given out last
+        self._out: BufferOrEvent | None = None  # the reader's current item
         self._ends_of_data = 0
-        self._acknowledge = False  # with the next poll
+        self._acknowledge = False  # at the next poll, because all data has ended
         self._closed = False
         self._why_closed = ShuffleClosedError("the gate is closed")
         self._aligned: CheckpointedInputGate | None = None
@@ -161,7 +160,7 @@ class InputGate(Reader):
                 return item
             if self.loop.crashed is not None:
                 raise self.loop.crashed
-            # Not for ever: a thread that has died tells nobody, and neither does a server that has stopped.
+            # Not for ever, because neither a dead I/O thread nor a stopped server signals anything.
             patience = _LOOK_S if deadline is None else min(_LOOK_S, deadline - clock())
             if patience <= 0:
                 return None
@@ -174,7 +173,7 @@ class InputGate(Reader):
             signal.wait(patience)
 
     def _check_peers(self, waited_s: float, silence_max_s: float) -> None:
-        """On the loop's thread: whatever the reader has taken, there is room for more, and nothing comes."""
+        """On the I/O thread: the reader waits, although its channels have room for more."""
         for channel in self._channels:
             if not channel.finished:
                 channel.check_peer(waited_s, silence_max_s)
@@ -226,7 +225,7 @@ class InputGate(Reader):
         return None
 
     def _event(self, channel: InputChannel, item: BufferOrEvent) -> bool:
-        """Read the event. False for one that the reader does not see."""
+        """Decode the event. False if the reader is not to see it."""
         data_type = item.data_type
         assert item.data is not None
         try:
@@ -239,8 +238,8 @@ class InputGate(Reader):
         item.data = None
         if IS_BLOCKING_UPSTREAM[data_type]:
             channel.sender_waits = True
-        # Of a range of subpartitions each one ends; the reader sees the last of these ends.
-        # (By the event: before 1.19 their buffers have no type of their own.)
+        # Each subpartition of a range ends; the reader sees the last of these ends. The event tells, not the data type:
+        # before 1.19 these events have no data type of their own.
         if isinstance(item.event, events.EndOfData):
             channel.ends_of_data += 1
             if channel.ends_of_data < channel.subpartitions.size:
@@ -285,28 +284,28 @@ class InputGate(Reader):
 
     def resume(self, channel: int) -> None:
         with self.lock:
-            one = self._channels[channel]
-            one.blocked = False
-            if not one.in_line and one.has_next():
-                self.available(one)
-            if one.sender_waits:
-                one.sender_waits = False
-                one.resume()
+            resumed = self._channels[channel]
+            resumed.blocked = False
+            if not resumed.in_line and resumed.has_next():
+                self.available(resumed)
+            if resumed.sender_waits:
+                resumed.sender_waits = False
+                resumed.resume()
 
     def send_event(self, event: events.Event, channel: int | None = None) -> None:
         data = events.encode(event)
         with self.lock:
-            for one in self._some(channel):
-                one.send_event(data)
+            for target in self._targets(channel):
+                target.send_event(data)
 
     def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
         if size <= 0:
             raise ValueError(f"buffers of {size} bytes")
         with self.lock:
-            for one in self._some(channel):
-                one.announce_buffer_size(size)
+            for target in self._targets(channel):
+                target.announce_buffer_size(size)
 
-    def _some(self, channel: int | None) -> Sequence[InputChannel]:
+    def _targets(self, channel: int | None) -> Sequence[InputChannel]:
         return self._channels if channel is None else [self._channels[channel]]
 
     def aligned(self) -> Reader:

@@ -1,5 +1,5 @@
-"""The ways to read from a gate: one by one, as an iterator, by record, by Arrow batch. The same for a gate, a union, and a
-gate with aligned checkpoints.
+"""The ways to read from a gate: item by item, by buffer, by record, by Arrow batch. A gate, a union of gates and a gate with
+aligned checkpoints have them in common.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -25,30 +25,30 @@ OnEvent = Callable[[BufferOrEvent], None]
 class Reader:
     """What ``InputGate``, ``UnionInputGate`` and ``CheckpointedInputGate`` have in common.
 
-    For one thread at a time. The iterators align checkpoint barriers on the way (``poll`` of a plain gate does not) and
-    raise the error of the first channel that fails; the other channels are still good then, and one may iterate again.
+    Only one thread may use a reader at a time. The iterators align checkpoint barriers (``poll`` of a plain gate does not) and
+    raise the error of the first channel that fails. The other channels are still usable then: iterate again.
     """
 
     @property
     def finished(self) -> bool:
-        """Every channel has ended or failed, and all has been taken."""
+        """Whether every channel has ended or failed, and all that came was taken."""
         raise NotImplementedError
 
     @property
     def channels(self) -> int:
-        """How many there are."""
+        """The number of channels."""
         raise NotImplementedError
 
     def poll(self, timeout: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; waits at most ``timeout`` s (None: as long as it takes).
+        """The next buffer or event. Waits at most ``timeout`` s, or without limit if it is None.
 
-        None when ``finished``, or when the time is over. Raises what went wrong with a channel, once for each; the error's
-        attribute ``channel`` says which.
+        Returns None when ``finished`` or after the timeout. Raises the error of a channel that failed, once for each; the
+        error's attribute ``channel`` is the channel's number.
         """
         raise NotImplementedError
 
     def resume(self, channel: int) -> None:
-        """After an event that blocked the channel (a barrier): let it go on."""
+        """Take from the channel again, after an event that blocked it (a barrier) or after ``block``."""
         raise NotImplementedError
 
     def block(self, channel: int) -> None:
@@ -56,7 +56,7 @@ class Reader:
         raise NotImplementedError
 
     def send_event(self, event: Event, channel: int | None = None) -> None:
-        """To the producer of this channel, or of each."""
+        """Send an event to the producer of this channel, or of each."""
         raise NotImplementedError
 
     def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Reader:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Cancel what is not finished and let go of connections and threads. Twice is no error."""
+        """Cancel what is not finished, and release connections and threads. Calling it twice is no error."""
         raise NotImplementedError
 
     def buffers(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
@@ -79,8 +79,8 @@ class Reader:
     def records(self, on_event: OnEvent | None = None) -> Iterator[bytes]:
         """Every record, put together from the buffers; those of one subpartition in order.
 
-        LocalTransportError if a subpartition ends inside a record. Events go to ``on_event``, barriers when all the
-        records before them have been given out.
+        LocalTransportError if a subpartition ends inside a record. Events go to ``on_event``, barriers after all
+        records before them.
         """
         for _, record in self.records_by_channel(on_event):
             yield record
@@ -113,7 +113,7 @@ class Reader:
             yield from deserialize(record)
 
     def aligned(self) -> "Reader":
-        """This one with barriers aligned over all its channels."""
+        """This reader with barriers aligned over all its channels."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[BufferOrEvent]:
@@ -131,10 +131,10 @@ class Reader:
 
 
 class Signal:
-    """How a thread waits for the first of several gates to have something.
+    """How a thread waits until the first of several gates has something.
 
-    ``arm``, look at the gates, ``wait``. Who adds something looks at ``armed`` after it has added: one of the two sees the
-    other, so nobody waits in vain and nobody pays for an event that no one waits for.
+    The reader calls ``arm``, checks the gates, and calls ``wait``. The I/O thread adds an item and then checks ``armed``. Either
+    the reader sees the item or the I/O thread sees ``armed``, and setting an event costs nothing while no thread waits.
     """
 
     __slots__ = ("_event", "armed")
@@ -148,8 +148,8 @@ class Signal:
         self.armed = True
 
     def wait(self, timeout: float | None) -> bool:
-        found: bool = self._event.wait(timeout)
-        return found
+        was_set: bool = self._event.wait(timeout)
+        return was_set
 
     def tell(self) -> None:
         if self.armed:

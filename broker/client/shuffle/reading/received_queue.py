@@ -1,4 +1,4 @@
-"""What a channel has received and nobody has taken yet: in order of its numbers, priority events first. Pure."""
+"""What a channel has received and its reader has not taken: by sequence number, priority events first. Pure."""
 
 from collections import deque
 from typing import Generic, TypeVar
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class ReceivedQueue(Generic[T]):
-    """Numbers count everything that comes on the wire, priority events too, from 0 and without a gap."""
+    """Sequence numbers count everything that comes on the wire, priority events too, from 0 and without a gap."""
 
     __slots__ = ("_items", "_priorities", "expected")
 
     def __init__(self) -> None:
         self.expected = 0
         self._items: deque[T] = deque()
-        self._priorities = 0  # of which stand first
+        self._priorities = 0  # how many of the items are priority events; these are the first ones
 
     def __len__(self) -> int:
         return len(self._items)
@@ -27,7 +27,7 @@ class ReceivedQueue(Generic[T]):
         return self._priorities > 0
 
     def check(self, sequence: int, count: int = 1) -> None:
-        """``count`` buffers have come, the first with this number. Raises BufferReorderingError."""
+        """``count`` buffers have come, the first with this sequence number. Raises BufferReorderingError."""
         if sequence != self.expected:
             raise BufferReorderingError(self.expected, sequence)
         self.expected += count
@@ -36,7 +36,7 @@ class ReceivedQueue(Generic[T]):
         self._items.append(item)
 
     def add_priority(self, item: T) -> None:
-        """Before all data, behind the priority events that came before."""
+        """Add it before all data, behind the earlier priority events."""
         self._items.insert(self._priorities, item)
         self._priorities += 1
 
@@ -46,7 +46,7 @@ class ReceivedQueue(Generic[T]):
         return self._items.popleft()
 
     def clear(self) -> list[T]:
-        """Empty it; returns what was there."""
+        """Remove and return all items."""
         rest = list(self._items)
         self._items.clear()
         self._priorities = 0

@@ -1,17 +1,9 @@
 """A channel whose data comes over the network (Flink's RemoteInputChannel).
 
-What comes in comes on the I/O loop's thread, what is taken is taken on the reader's; both under the gate's lock.
-
-    state       event                                        next
-    new         request                                      waiting
-    waiting     first message                                running
-    waiting     PartitionNotFound, patience not over         waiting (asked again, each time twice as late)
-    waiting     PartitionNotFound, patience over             failed (PartitionNotFoundError)
-    running     sequence wrong, no buffer free               failed, request cancelled
-    any         error from the sender or the connection      failed
-    any         release                                      released, request cancelled
-
-What had come before a failure is still given out; then the failure is.
+The I/O thread adds what comes, the reader's thread takes it; both hold the gate's lock. ``channel_state.py`` has the table of the
+channel's states. A partition that is not found is asked for again, after twice the delay each time, until ``partition_wait`` is
+over. A wrong sequence number, a buffer without credit, or an error from the sender or the connection fails the channel; failing
+and releasing cancel the request.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -56,7 +48,7 @@ class RemoteInputChannel(InputChannel):
         self._asked_at = 0.0
         self._backoff = _BACKOFF_S
 
-    # -- on the loop's thread -------------------------------------------------------------------------------------
+    # -- on the I/O thread -------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         gate = self.gate
@@ -82,7 +74,7 @@ class RemoteInputChannel(InputChannel):
             client.check_peer(waited_s, silence_max_s)
 
     def disconnect(self) -> None:
-        """After ``release``: at last the connection need not be kept for this one."""
+        """After ``release``: this channel no longer needs the connection."""
         client, self._client = self._client, None
         if client is not None:
             client.remove(self)
@@ -103,7 +95,7 @@ class RemoteInputChannel(InputChannel):
             elif message.size or kind is None:
                 self._add(message, message.sequence, message.payload, kind, message.subpartition)
             else:
-                self.buffers.recycle(kind)  # an empty one never gets to the reader
+                self.buffers.recycle(kind)  # the reader does not see an empty buffer
             self.buffers.backlog(message.backlog)
             if gate.pool.announce:
                 gate.tell_credit()
@@ -116,7 +108,7 @@ class RemoteInputChannel(InputChannel):
         return True
 
     def _accept(self, message: BufferResponse) -> int | None:
-        """Check the number; returns the buffer that the payload takes, None for an event's."""
+        """Check the sequence number. Returns the kind of buffer that the payload takes, None for an event."""
         self._queue.check(message.sequence, len(message.partial_sizes) or 1)
         data_type = message.data_type
         if IS_BUFFER[data_type]:
@@ -131,7 +123,7 @@ class RemoteInputChannel(InputChannel):
         parts = message.partials()
         last = len(parts) - 1
         for number, part in enumerate(parts):
-            # The buffer is free when the last of its slices is.
+            # The last slice frees the buffer.
             self._add(message, message.sequence + number, part, kind if number == last else None, -1)
 
     def _add(
@@ -174,7 +166,7 @@ class RemoteInputChannel(InputChannel):
         self._backoff = min(2 * self._backoff, _BACKOFF_MAX_S)
 
     def abandon(self, error: Exception) -> None:
-        """The loop's word: something of this channel has failed on its thread."""
+        """The I/O loop calls this when a method of the channel has raised ``error``."""
         self.failed(error)
 
     def failed(self, error: Exception) -> None:

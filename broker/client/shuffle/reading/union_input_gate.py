@@ -13,8 +13,8 @@ from protocol.shuffle.events import Event
 
 
 class UnionInputGate(Reader):
-    """The gates' channels are numbered on: those of the first, of the second, and so on. It owns the gates: nobody else
-    polls them, and closing it closes them. Gates take turns, buffer by buffer.
+    """Its channels are those of the first gate, then those of the second, and so on, numbered from 0. It owns the gates: do
+    not poll them directly; closing the union closes them. Gates take turns, buffer by buffer.
     """
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
@@ -29,7 +29,7 @@ class UnionInputGate(Reader):
         self._count = count
         self._turn = 0
         self._aligned: CheckpointedInputGate | None = None
-        # From here on they all tell the same one.
+        # From here on all gates set the same signal.
         self._signal = self._gates[0].signal
         for gate in self._gates[1:]:
             with gate.lock:

@@ -1,10 +1,10 @@
 """Which subpartitions a record goes to (Flink's ChannelSelectors and StreamPartitioners).
 
 round_robin()               one after the other, from the first
-rebalance(start)            the same, from ``start`` (Flink: a random one, so that writers do not all begin at the same)
+rebalance(start)            the same, from ``start`` (Flink: a random one, so that writers begin at different ones)
 rescale(index, writers)     round robin over those that this writer of several shares with no or few others
 forward()                   all to the first: one writer, one reader
-hash_by_key(key)            by key group, so that the same key always comes to the same reader; see key_groups.py
+hash_by_key(key)            by key group, so that equal keys go to the same reader; see key_groups.py
 broadcast()                 every record to all
 custom(function)            ``function(value, subpartitions) -> subpartition``
 """
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class ChannelSelector(Generic[T]):
-    """Belongs to one RecordWriter, which says ``setup`` once and then asks ``select`` for every value."""
+    """Belongs to one RecordWriter, which calls ``setup`` once and then ``select`` for every value."""
 
     is_broadcast = False
 
     def setup(self, subpartitions: int) -> None:
-        """How many there are to choose from."""
+        """The number of subpartitions to choose from."""
         self.subpartitions = subpartitions
 
     def select(self, value: T) -> int:

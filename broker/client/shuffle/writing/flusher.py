@@ -1,8 +1,8 @@
-"""The thread that sends buffers which are not full when they have waited for their buffer timeout: one for the process.
+"""The thread that flushes buffers that are not full after their buffer timeout. There is one for the process.
 
-It runs while any RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is passed
-over until its next turn. One whose flush fails is told and not called again; the others go on. Should the thread itself
-fail, all are told.
+It runs while a RecordWriter is registered. What it calls must not wait; a writer that is busy or held back is skipped until its
+next turn. A writer whose flush raises is given the error and not called again; if the thread itself fails, all writers are given
+the error.
 
 Tests: tests/client/shuffle/writing/test_record_writer.py.
 """
@@ -17,7 +17,7 @@ from broker.runtime.threads import Event, Lock, SystemThreads, ThreadHandle
 
 
 class Registration:
-    """``flush`` is called every ``interval_s``, until it is cancelled; ``failed`` when that is over for another reason."""
+    """``flush`` is called every ``interval_s`` until it is cancelled; ``failed`` if that ends for another reason."""
 
     __slots__ = ("cancelled", "deadline", "failed", "flush", "interval_s")
 
@@ -64,7 +64,7 @@ class Flusher:
         for registration in due:
             try:
                 registration.flush()
-            except Exception as error:  # the seam: it is of one writer, and the others have a right to theirs
+            except Exception as error:  # it belongs to one writer, and the thread serves the others
                 registration.failed(error)
             else:
                 working.append(registration)
@@ -82,7 +82,7 @@ class Flusher:
         self._news.set()
 
     def crashed(self, error: BaseException) -> None:
-        """The thread is no more: nothing is flushed."""
+        """The thread has ended: nothing is flushed any more."""
         wrapped = LocalTransportError(f"the flusher's thread has failed: {error!r}")
         wrapped.__cause__ = error
         with self._lock:
@@ -104,7 +104,7 @@ _shared = _Shared()
 
 
 def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exception], None]) -> Registration:
-    """On the process's flusher, whose thread is started for the first one. ``failed`` is called on that thread."""
+    """Register with the process's flusher, whose thread is started for the first one. It calls ``failed``, too."""
     with _shared.lock:
         if _shared.flusher is None or _shared.thread is None or not _shared.thread.alive():
             _shared.flusher, _shared.users = Flusher(SystemClock()), 0
@@ -114,7 +114,7 @@ def register(flush: Callable[[], None], interval_s: float, failed: Callable[[Exc
 
 
 def _forked() -> None:
-    """In a forked child, which has no such thread: the first to register makes one. The lock may have been held in the parent."""
+    """In a forked child, which has no such thread: the first registration starts one. The parent may hold the old lock."""
     global _shared
     _shared = _Shared()
 
@@ -123,7 +123,7 @@ forks.call_in_child(_forked)
 
 
 def unregister(registration: Registration) -> None:
-    """With the last one the thread ends. Not from within a ``flush``."""
+    """The last one ends the thread. Must not be called by a ``flush``."""
     with _shared.lock:
         if registration.cancelled:
             return

@@ -15,8 +15,8 @@
     list                List                from 1 on, h * 31 + h(each)
     None                null                0 (Flink itself takes no null as the whole key)
 
-Long and Integer agree on what is 0 or more and below 2**31. Flink refuses a bare array as key; bytes are here for jobs that
-use a list or string of the same bytes, and for readers of ours.
+Long and Integer have the same hash code from 0 to 2**31 - 1. Flink refuses a bare array as key; bytes are supported for jobs that
+use a list or string of the same bytes, and for readers that use this library.
 """
 
 import struct
@@ -42,8 +42,8 @@ def _signed(code: int) -> int:
 
 
 def java_hash(key: Any) -> int:
-    """``hashCode`` as a signed 32-bit number. TypeError for a type that is not in the table, OverflowError for an int of
-    more than 64 bits.
+    """``hashCode`` as a signed 32-bit number. Raises TypeError for a type that is not in the table, and OverflowError for an
+    int of more than 64 bits.
     """
     return _signed(_hash(key))
 
@@ -123,9 +123,9 @@ def murmur_hash(code: int) -> int:
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """What Flink takes where nothing was set: 1.5 times the parallelism, rounded up to a power of two, within its bounds."""
-    wanted = parallelism + parallelism // 2
-    return min(max(1 << (wanted - 1).bit_length(), LOWEST_MAX_PARALLELISM), HIGHEST_MAX_PARALLELISM)
+    """Flink's default: 1.5 times the parallelism, rounded up to a power of two, within its bounds."""
+    target = parallelism + parallelism // 2
+    return min(max(1 << (target - 1).bit_length(), LOWEST_MAX_PARALLELISM), HIGHEST_MAX_PARALLELISM)
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
@@ -137,8 +137,8 @@ def subpartition_of(group: int, max_parallelism: int, parallelism: int) -> int:
     return group * parallelism // max_parallelism
 
 
-# Keys repeat, and the hash of a text takes a microsecond a character in Python. Typed: 1 and 1.0 and True are equal keys of
-# the cache and different ones of Java.
+# Keys repeat, and hashing a text takes a microsecond a character in Python. Typed, because 1, 1.0 and True are equal keys of a
+# cache but have different hash codes in Java.
 @lru_cache(maxsize=65536, typed=True)
 def _cached(key: Any, max_parallelism: int, parallelism: int) -> int:
     return subpartition_of(key_group(key, max_parallelism), max_parallelism, parallelism)
@@ -147,7 +147,7 @@ def _cached(key: Any, max_parallelism: int, parallelism: int) -> int:
 def assign(key: Any, parallelism: int, max_parallelism: int) -> int:
     """The subpartition of a key."""
     kind = type(key)
-    # What is within a tuple is not told apart by its type, and -0.0 equals 0.0.
+    # Only these types are cached: a typed cache does not see the types within a tuple, and -0.0 equals 0.0.
     if kind is str or kind is bytes or kind is int:
         return _cached(key, max_parallelism, parallelism)
     return subpartition_of(key_group(key, max_parallelism), max_parallelism, parallelism)

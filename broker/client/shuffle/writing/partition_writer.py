@@ -1,4 +1,4 @@
-"""What every writer of a result partition can do, wherever the partition is.
+"""The interface of all writers of a result partition.
 
 Tests: tests/client/shuffle/writing/test_record_writer.py.
 """
@@ -33,8 +33,8 @@ def partition_type(kind: PartitionType | str) -> PartitionType:
 class PartitionWriter:
     """Base of ``ShuffleWriter`` (to a broker) and ``LocalWriter`` (to readers in this process).
 
-    In a ``with`` block it opens at the start and finishes at the end, or fails if the block raises, so that readers learn
-    of it. Methods may be called from any thread; the pushes of one subpartition are in the order of their calls.
+    In a ``with`` block it opens at the start and finishes at the end, or fails if the block raises, so that readers get an
+    error. Any thread may call the methods; the pushes of one subpartition keep the order of the calls.
     """
 
     buffer_size = DEFAULT_BUFFER_SIZE
@@ -53,17 +53,17 @@ class PartitionWriter:
         self.type = partition_type(kind)
         self.generation = Generation(generation)
         self._gave_up = False  # ``fail`` was called
-        # Set them before ``open``. They are called on a thread that must not wait. What one of them raises fails this writer,
-        # and no other: the next push or commit raises it.
-        # (event from a reader, subpartition or -1). An UnknownEvent is one that this side cannot read.
+        # Callbacks. Set them before ``open``. They are called on a thread that must not wait. An error that a callback raises
+        # fails this writer only: the next push or commit raises it.
+        # (event from a reader, subpartition or -1). An UnknownEvent is one that this release cannot decode.
         self.on_task_event: Callable[[Event | UnknownEvent, int], None] | None = None
         self.on_buffer_size: Callable[[int, int], None] | None = None  # (subpartition, size that its reader asks for)
-        # (subpartition): its reader has worked on all records. Flink's tasks end only then: they push EndOfData, wait for
-        # this, and finish; who finishes at once does not hear of it any more.
+        # (subpartition): its reader has processed all records. Flink's tasks push EndOfData, wait for this, and then finish; a
+        # writer that finishes at once is not notified.
         self.on_all_processed: Callable[[int], None] | None = None
 
     def open(self, timeout: float | None = None) -> None:
-        """Begin the partition, or go on with it."""
+        """Begin the partition, or continue it."""
         raise NotImplementedError
 
     def push(
@@ -78,19 +78,19 @@ class PartitionWriter:
     ) -> None:
         """Add a buffer. Waits while the other side has no room (back-pressure), at most ``timeout`` s.
 
-        Raises ShuffleTimeoutError (nothing was pushed), and what made an end of the writer. ``payload`` is copied if it
-        can change (bytes are not); ``copy`` false: the caller will not change it, so it is kept as it is.
+        Raises ShuffleTimeoutError if nothing was pushed, and the error of a writer that has failed. A mutable ``payload`` is
+        copied, unless ``copy`` is false: then the caller must not change it.
         """
         raise NotImplementedError
 
     def try_push(
         self, subpartition: int, payload: Bytes, data_type: DataType = DataType.DATA_BUFFER, *, compressed: bool = False
     ) -> bool:
-        """``push`` without waiting: False if there is no room now."""
+        """``push`` without waiting. False if there is no room now."""
         raise NotImplementedError
 
     def has_room(self, subpartition: int, size: int) -> bool:
-        """Whether a buffer of this size would be taken at once."""
+        """Whether ``try_push`` would take a buffer of this size."""
         raise NotImplementedError
 
     def push_event(
@@ -110,7 +110,7 @@ class PartitionWriter:
         raise NotImplementedError
 
     def finish(self, timeout: float | None = None) -> None:
-        """EndOfData and EndOfPartition for every subpartition; returns when the broker has it all. Twice is no error."""
+        """Push EndOfData and EndOfPartition to every subpartition and ``commit``. Calling it twice is no error."""
         if self.finished:
             return
         for index in range(self.subpartitions):
@@ -119,17 +119,17 @@ class PartitionWriter:
         self.commit(timeout)
 
     def commit(self, timeout: float | None = None) -> None:
-        """The end of ``finish``: for who has pushed the last events of each subpartition."""
+        """Finish the partition, after the last events of each subpartition were pushed. Returns when the broker has it all."""
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
-        """Tell the readers that this producer has failed. The writer is of no more use then."""
+        """Tell the readers that this producer has failed. The writer cannot be used any more."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of everything. Without ``finish`` or ``fail`` before, the partition stays open on the broker for a while.
+        """Release everything. Without ``finish`` or ``fail`` before, the partition stays open on the broker for its retention.
 
-        Twice is no error.
+        Calling it twice is no error.
         """
         raise NotImplementedError
 

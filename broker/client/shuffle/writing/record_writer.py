@@ -1,7 +1,7 @@
 """Records into buffers (Flink's RecordWriter): chooses the subpartition, serializes, cuts, flushes, compresses.
 
-A record and even its length may begin in one buffer and go on in the next. A buffer is pushed when it is full, or when it
-has waited for ``flush_interval_ms``; then it ends with a whole record and says so.
+A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is full, or when
+it has waited for ``flush_interval_ms``; then it ends with a whole record, and its data type says so.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 # Flink's execution.buffer-timeout.
 DEFAULT_FLUSH_INTERVAL_MS = 100
-# A reader may ask for small buffers, but not for so small ones that headers are most of what is sent. 256: Flink's
+# The smallest buffers that a reader may ask for, so that headers are not most of what is sent: Flink's
 # taskmanager.memory.min-segment-size.
 _LEAST_BUFFER_SIZE = 256
 
 
 class RecordWriter(Generic[T]):
-    """On ``writer``, which stays its user's to finish; ``close`` (or the end of a ``with`` block) only flushes.
+    """Writes to ``writer``, which the user still has to finish; ``close`` (or the end of a ``with`` block) only flushes.
 
-    ``serializer``: value -> bytes, nothing if values are bytes. ``flush_interval_ms``: 100 as in Flink; 0 after each
-    record; None never before a buffer is full, which is the default for blocking partitions: nobody reads them yet.
-    ``compression``: ``"lz4"`` or ``"zstd"``, for blocking partitions only, as in Flink; readers have to be told.
-    Methods may be called from any thread; records of one subpartition are in the order of the calls.
+    ``serializer``: value -> bytes; not needed if values are bytes. ``flush_interval_ms``: 100 as in Flink; 0: after each record;
+    None: only when a buffer is full, which is the default for blocking partitions, because nobody reads them yet.
+    ``compression``: ``"lz4"`` or ``"zstd"``, for blocking partitions only, as in Flink; readers must be given the codec.
+    Any thread may call the methods; records of one subpartition keep the order of the calls.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class RecordWriter(Generic[T]):
         self._lock = Lock()
         self._dirty = False  # something may wait in an encoder
         self._closed = False
-        # So that a union of subpartitions may switch after it; releases before 1.19 do not know the type.
+        # The type says that a reader of several subpartitions may switch after it; releases before 1.19 do not know it.
         clear_end = DataType.DATA_BUFFER_WITH_CLEAR_END
         self._clear_end = clear_end if clear_end <= writer.generation.last_data_type else DataType.DATA_BUFFER
-        self._failed: Exception | None = None  # on the flusher's thread, and nobody has been told yet
+        self._failed: Exception | None = None  # on the flusher's thread; the next call raises it
         self._registration: flusher.Registration | None = None
         forks.tell(self)
         if writer.on_buffer_size is None:
@@ -83,7 +83,7 @@ class RecordWriter(Generic[T]):
             )
 
     def write(self, value: T) -> None:
-        """To the subpartition that the selector says (all, for a broadcast). Waits while the broker holds us back."""
+        """Write to the subpartition that the selector chooses, or to all for a broadcast. Waits while there is no room."""
         record: Any = value if self._serialize is None else self._serialize(value)
         if self._broadcast:
             self._write_all(record)
@@ -100,13 +100,13 @@ class RecordWriter(Generic[T]):
                 self._flush(index)
 
     def write_to(self, subpartition: int, value: T) -> None:
-        """To this subpartition, whatever the selector would say."""
+        """Write to this subpartition, without the selector."""
         record: Any = value if self._serialize is None else self._serialize(value)
         with self._lock:
             self._add(subpartition, record)
 
     def broadcast(self, value: T) -> None:
-        """To every subpartition."""
+        """Write to every subpartition."""
         self._write_all(value if self._serialize is None else self._serialize(value))
 
     def extend(self, values: Iterable[T]) -> None:
@@ -116,7 +116,7 @@ class RecordWriter(Generic[T]):
             write(value)
 
     def emit(self, event: Event, subpartition: int | None = None, *, priority: bool = False) -> None:
-        """An event behind all that was written so far, to one subpartition or to each."""
+        """Push an event behind all that was written so far, to one subpartition or to each."""
         indices = range(self._writer.subpartitions) if subpartition is None else (subpartition,)
         with self._lock:
             for index in indices:
@@ -125,7 +125,7 @@ class RecordWriter(Generic[T]):
                 self._writer.push_event(event, index, priority=priority)
 
     def flush(self) -> None:
-        """Push what waits in buffers that are not full. Raises what went wrong when it was to be done in time."""
+        """Push the buffers that are not full. Raises the error of an earlier flush on the flusher's thread."""
         with self._lock:
             if self._failed is not None:
                 raise self._failed
@@ -134,7 +134,7 @@ class RecordWriter(Generic[T]):
             self._dirty = False
 
     def close(self, *, discard: bool = False) -> None:
-        """Flush, or ``discard`` what was not flushed. Twice is no error."""
+        """Flush, or ``discard`` what was not flushed. Calling it twice is no error."""
         registration, self._registration = self._registration, None
         if registration is not None:
             flusher.unregister(registration)
@@ -209,21 +209,21 @@ class RecordWriter(Generic[T]):
                         dirty = True
             self._dirty = dirty
         except ShuffleError:
-            pass  # whoever writes or closes next is told
+            pass  # the writer keeps it: the next write or close raises it
         finally:
             self._lock.release()
 
     def _flusher_failed(self, error: Exception) -> None:
-        """On the flusher's thread, for the last time. Whoever writes, flushes or closes next is told."""
+        """On the flusher's thread, which has dropped this writer. The next write, flush or close raises ``error``."""
         self._failed = error
 
     def forked(self) -> None:
-        """In a forked child: the parent goes on, and flushes what waits here."""
+        """In a forked child: the parent goes on and flushes what waits here, so this copy is unusable."""
         self._lock = Lock()
         self._registration = None
         self._failed = of_another_process()
 
     def _resize(self, subpartition: int, size: int) -> None:
-        """A reader asks for other buffers; on the I/O thread. Takes effect with the next record."""
+        """On the I/O thread: a reader asks for buffers of this size. Takes effect with the next record."""
         if 0 <= subpartition < len(self._encoders):
             self._encoders[subpartition].buffer_size = max(_LEAST_BUFFER_SIZE, min(size, self._buffer_size))

@@ -1,26 +1,26 @@
-"""What a writer has to keep until the broker has it, and when it may send. Pure; the writer holds its lock around it.
+"""What a writer keeps until the broker has acknowledged it, and when it may send. Pure; guarded by the writer's lock.
 
 Per subpartition the pushes are numbered from 0. Each is in one of three states:
 
     state           is in                       leaves it by
     unsent          ``_unsent``, ``_kept``      ``take`` (one credit each) -> sent
     sent            ``_kept``                   ``acknowledged`` -> forgotten; ``disconnected`` -> unsent
-    forgotten       -                           nothing: the broker has it
+    forgotten       -                           -: the broker has it
 
     event           credit                      effect
     opened          what the broker grants      all that is kept and not known there is unsent again, in order
     granted         + n
     take            - 1 for each                oldest first
     disconnected    0
-    forget          0: nobody wants what is kept
+    forget          0                           drops all that is kept, because all readers have left
 
 A writer calls ``has_room`` before ``push``: there has to be a credit for each unsent push and for the new one, and memory.
 If there is no room, ``lacks`` says what the writer waits for: credit, or acknowledgements that free memory.
 
-A broker acknowledges what has arrived without being asked, but some of an older release do so only after a number of pushes,
-which the window may never reach. ``unanswered`` tells a writer that waits for an acknowledgement which no credit will bring:
-everything has been sent, and there is credit for more. It opens the partition again then, on the same connection, and
-PartitionOpened says what the broker has.
+A broker acknowledges what has arrived, but brokers of older releases do so only after a number of pushes, which the window may
+never reach. ``unanswered`` is true when the writer waits for an acknowledgement and nothing else can come, because everything was
+sent and there is credit for more. The writer then opens the partition again on the same connection, and PartitionOpened says
+what the broker has.
 """
 
 from collections import deque
@@ -90,7 +90,7 @@ class ResendWindow:
         return not any(self._kept)
 
     def has_room(self, size: int) -> bool:
-        """Whether a push of ``size`` bytes is welcome now. One that is larger than the memory alone is, when it is alone."""
+        """Whether a push of ``size`` bytes is possible now. One above ``max_bytes`` is possible if nothing is kept."""
         if self.credit <= len(self._unsent):
             return False
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
@@ -105,7 +105,7 @@ class ResendWindow:
 
     @property
     def unanswered(self) -> bool:
-        """Everything that is kept has been sent, and there is credit left: nothing but an acknowledgement can come."""
+        """All that is kept was sent, and there is credit left: only an acknowledgement can come."""
         return self._connected and self.credit > 0 and not self._unsent and self.kept_bytes > 0
 
     def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
@@ -119,7 +119,7 @@ class ResendWindow:
         return push
 
     def take(self, most: int) -> list[Push]:
-        """What is to be sent now, at most ``most``: as many as there is credit for."""
+        """The pushes to send now, at most ``most``: as many as there is credit for."""
         unsent = self._unsent
         count = min(most, self.credit, len(unsent))
         self.credit -= count
@@ -128,8 +128,8 @@ class ResendWindow:
     def opened(self, credit: int, next_sequences: Iterable[int]) -> None:
         """The broker has the partition and says which push of each subpartition it expects next.
 
-        At the first time that is where a new writer goes on from. PartitionLostError if the broker is behind what it had
-        acknowledged, ProtocolError if it is ahead of what was pushed.
+        The first time, a new writer continues from there. Raises PartitionLostError if the broker is behind what it had
+        acknowledged, and ProtocolError if it is ahead of what was pushed.
         """
         expected = tuple(next_sequences)
         if len(expected) != len(self._next):
@@ -152,12 +152,12 @@ class ResendWindow:
             self._unsent.extend(kept)
 
     def disconnected(self) -> None:
-        """What is on its way may be lost, and the credit is void."""
+        """What was sent and not acknowledged may be lost, and the credit is void."""
         self._connected = False
         self.credit = 0
 
     def forget(self) -> None:
-        """All of it, sent or not."""
+        """Drop everything, sent or not."""
         self.disconnected()
         self.kept_bytes = 0
         self._unsent.clear()
@@ -165,14 +165,14 @@ class ResendWindow:
             kept.clear()
 
     def granted(self, credit: int) -> None:
-        """ProtocolError for a credit below 0; what comes while disconnected is void."""
+        """Raises ProtocolError for a negative credit. Credit that comes while disconnected is void."""
         if credit < 0:
             raise ProtocolError(f"a credit of {credit}")
         if self._connected:
             self.credit += credit
 
     def acknowledged(self, subpartition: int, sequence: int) -> None:
-        """The broker has all before ``sequence``. ProtocolError if that was never sent; an old news is no error."""
+        """The broker has all before ``sequence``. Raises ProtocolError if that was never pushed; an older number is no error."""
         if not 0 <= subpartition < len(self._next) or sequence > self._next[subpartition]:
             raise ProtocolError(f"an acknowledgement of push {sequence - 1} of subpartition {subpartition}")
         kept = self._kept[subpartition]

@@ -53,13 +53,13 @@ _PARTING_S = 5.0
 class ShuffleWriter(PartitionWriter):
     """``address`` is ``host:port``; ``partition`` a ResultPartitionID, its 120 hex digits or Flink's text form.
 
-    ``writer_id``: 16 bytes, random if not given. Who opens an unfinished partition under the same one, within the
-    broker's retention, goes on where the last one stopped: see ``next_sequences``. ``ttl_ms``: how long the finished
-    partition is kept. ``owner``: whose quota it counts in. ``window_bytes``: what may wait for an acknowledgement.
-    ``reconnect_timeout``: s without a connection after which the writer gives up; 0: at once. ``answer_timeout``: s without
-    any word from a broker of which an answer is expected, after which the connection counts as lost. So ``open`` ends within
-    ``connect_timeout + answer_timeout``, and no other method waits for a broker that does not answer for longer than
-    ``answer_timeout + reconnect_timeout``, whatever ``timeout`` it was given.
+    ``writer_id``: 16 bytes, random if not given. A writer that opens an unfinished partition under the same id, within the
+    broker's retention, continues where the last one stopped: see ``next_sequences``. ``ttl_ms``: how long the finished partition
+    is kept. ``owner``: whose quota it counts in. ``window_bytes``: how much may wait for an acknowledgement.
+    ``reconnect_timeout``: how many s the writer tries to connect again; 0: not at all. ``answer_timeout``: after how many s of
+    silence, while an answer is expected, the connection counts as lost. So ``open`` ends within
+    ``connect_timeout + answer_timeout``, and no other method waits for a silent broker longer than
+    ``answer_timeout + reconnect_timeout``, whatever its ``timeout``.
     """
 
     def __init__(
