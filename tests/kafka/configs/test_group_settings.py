@@ -2,9 +2,10 @@
 
 import pytest
 
-from broker.errors import RequestError
+from broker.errors import Refusal, RequestError
 from broker.kafka.configs import group_settings
 from broker.kafka.configs.group_settings import BY_NAME, check, in_force, require_name
+from broker.kafka.error_codes import code_of
 from protocol.kafka.errors import ErrorCode
 
 SESSION = "consumer.session.timeout.ms"
@@ -12,7 +13,7 @@ SESSION = "consumer.session.timeout.ms"
 
 def test_what_a_group_does_not_set_has_kafkas_default() -> None:
     assert in_force(SESSION) == "45000"
-    assert all(setting.text(setting.parse(setting.default)) == setting.default for setting in group_settings.SETTINGS)
+    assert all(setting.parse(setting.default_text) == setting.default for setting in group_settings.SETTINGS)
 
 
 def test_values_are_kept_as_kafka_writes_them_and_none_takes_one_back() -> None:
@@ -33,9 +34,9 @@ def test_values_are_kept_as_kafka_writes_them_and_none_takes_one_back() -> None:
     ],
 )
 def test_what_is_no_setting_or_no_value_is_refused(name: str, value: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(Refusal) as refused:
         check({name: value})
-    assert refused.value.code == ErrorCode.invalid_config
+    assert code_of(refused.value) == ErrorCode.invalid_config
 
 
 def test_groups_have_no_common_settings() -> None:

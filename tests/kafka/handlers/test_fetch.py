@@ -128,7 +128,9 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
     topic = kafka.topic()
     write(kafka, topic, batches=2)
     warmed: list[int] = []
-    warm, read = fetch._Reading.warm, fetch.Log.read
+    log = kafka.inside.logs.get(topic, 0)
+    assert log is not None
+    warm, read = fetch._Reading.warm, log.read
 
     def cold(*args: Any, **options: Any) -> Any:
         return read(*args, **options)._replace(resident=False)
@@ -137,7 +139,7 @@ def test_records_that_are_not_in_memory_are_read_by_a_handler_before_they_are_se
         warmed.append(reading.size)
         warm(reading)
 
-    monkeypatch.setattr(fetch.Log, "read", cold)
+    monkeypatch.setattr(log, "read", cold)
     monkeypatch.setattr(fetch._Reading, "warm", noted)
     (result,) = results(ask(kafka, 12, topic, {}))
     assert offsets(result) == [0, 1]
