@@ -10,7 +10,7 @@ from broker.runtime import forks
 
 
 class AtExit:
-    """Has ``function`` called when the interpreter ends, unless it is cancelled before.
+    """Calls ``function`` when the interpreter exits, unless it is cancelled before.
 
     A child that was forked in between has a copy of the registration and may end first. It does not call the function, because
     what is to be cleaned up belongs to the parent.

@@ -10,7 +10,7 @@ from broker.runtime import forks
 from broker.runtime.temporary import TemporaryDirectory
 from broker.server import BrokerServer
 
-# Time (s) for requests in flight when the broker stops.
+# How long (s) a stopping broker waits for requests in flight.
 _DRAIN_S = 1.0
 _LISTENERS = ("kafka://127.0.0.1:0", "shuffle://127.0.0.1:0")
 
@@ -21,9 +21,9 @@ class Broker:
     >>> with Broker() as broker:
     ...     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
 
-    Without ``data_dir`` the broker works in a temporary directory, which is removed when it stops or when the program ends, by an
-    exception or not. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the same user
-    removes the directory. A ``data_dir`` that was given is never removed. ``settings`` are the broker's settings by name (see
+    Without ``data_dir`` the broker works in a temporary directory, which is removed when it stops or when the program ends,
+    also by an exception. If the program is killed (also by a SIGTERM that it does not handle), the next ``Broker()`` of the
+    same user removes the directory. A given ``data_dir`` is never removed. ``settings`` are the broker's settings by name (see
     docs/OPERATIONS.md), for example ``Broker(num_partitions=4)``. Raises ConfigError for an invalid setting.
     """
 
@@ -51,15 +51,16 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop, and remove the temporary directory. Does nothing if the broker has been stopped, and nothing in a process that
-        was forked from the one that started it."""
+        """Stop the broker and remove the temporary directory. Does nothing if the broker is stopped already, or in a process
+        that was forked from the one that started it."""
         if forks.count() != self._forks:
             return
         server, self._server = self._server, None
         if server is None:
             return
         try:
-            # The clients are in the same process and will not finish their requests: wait shortly, unless a time was configured.
+            # The clients are in this process and will not finish their requests, so wait a short time unless one was
+            # configured.
             server.stop(drain=None if "shutdown_timeout_ms" in self._settings else _DRAIN_S)
         finally:
             self._remove_directory()
@@ -71,13 +72,13 @@ class Broker:
 
     @property
     def server(self) -> BrokerServer:
-        """The running server, for tests and programs that look into it."""
+        """The running server, for tests and programs that inspect it."""
         assert self._server is not None, "not started"
         return self._server
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, for the client's setting of this name."""
+        """``host:port``, for the client setting of the same name."""
         return self._address("kafka")
 
     @property

@@ -1,1 +1,1 @@
-"""The shuffle client: writing and reading result partitions of a broker, of Flink, or of this process."""
+"""The shuffle client: writes result partitions to a broker or within the process, and reads them from there or from Flink."""

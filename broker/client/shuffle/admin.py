@@ -65,7 +65,7 @@ class ShuffleAdmin:
         forks.tell(self)
 
     def partitions(self, prefix: str = "") -> tuple[PartitionInfo, ...]:
-        """All partitions whose 120 hex digits begin with ``prefix``."""
+        """Return all partitions whose 120 hex digits begin with ``prefix``."""
         number = self._number()
         return self._ask(number, encode_list_partitions(number, prefix), PartitionList).partitions
 
@@ -162,7 +162,7 @@ class ShuffleAdmin:
         self.closed(error)
 
     def forked(self) -> None:
-        """In a forked child: the parent goes on with the connection, and this copy of it is closed."""
+        """Close this copy in a forked child. The parent keeps using the connection."""
         self._changed = Condition()
         self._closed = True
         self._error = of_another_process()

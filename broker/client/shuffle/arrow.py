@@ -32,4 +32,4 @@ def deserialize(record: bytes) -> "Iterator[pyarrow.RecordBatch]":
         with pyarrow.ipc.open_stream(pyarrow.py_buffer(record)) as stream:
             yield from stream
     except pyarrow.ArrowInvalid as error:
-        raise ShuffleError(f"a record that is no Arrow stream: {error}") from error
+        raise ShuffleError(f"a record is no Arrow stream: {error}") from error

@@ -46,7 +46,7 @@ class ShuffleClosedError(ShuffleError):
 def of_another_process() -> ShuffleClosedError:
     """The error for a forked child that uses an object of its parent."""
     return ShuffleClosedError(
-        "it belongs to the process that this one was forked from, which goes on with it: make another one here"
+        "this object belongs to the process that this one was forked from, which still uses it: create another one here"
     )
 
 
@@ -129,7 +129,7 @@ class PartitionExistsError(WriterRefusedError):
 
 
 class PartitionFinishedError(WriterRefusedError):
-    """The partition is finished: nothing can be added to it."""
+    """The partition is finished, so nothing can be added to it."""
 
 
 class PartitionReleasedError(WriterRefusedError):
@@ -164,6 +164,6 @@ _BY_CODE: dict[WriterErrorCode, type[WriterRefusedError]] = {
 
 
 def writer_refused(code: WriterErrorCode, message: str) -> WriterRefusedError:
-    """The error for what a broker answered."""
+    """Return the error for the code that a broker answered with."""
     text = message or code.name.lower().replace("_", " ")
     return _BY_CODE.get(code, WriterRefusedError)(text, code)

@@ -1,4 +1,4 @@
-"""How a user names a broker and a result partition, and what the client makes of it."""
+"""Parses the forms in which a user may give the address of a broker and the id of a result partition."""
 
 from protocol.shuffle.ids import ResultPartitionID
 
@@ -7,7 +7,7 @@ PartitionLike = ResultPartitionID | bytes | str
 
 
 def parse_address(address: str | Address) -> Address:
-    """A host and a port from ``host:port``, with or without ``shuffle://``. Raises ValueError for other text."""
+    """Return the host and port of ``host:port``, with or without ``shuffle://``. Raises ValueError for other text."""
     if not isinstance(address, str):
         return address
     text = address.removeprefix("shuffle://").partition("?")[0]
@@ -18,7 +18,7 @@ def parse_address(address: str | Address) -> Address:
 
 
 def partition_id(partition: PartitionLike) -> ResultPartitionID:
-    """The id from an id, its 60 bytes, its 120 hex digits or Flink's text form. Raises ValueError."""
+    """Return the id, given as such, as its 60 bytes, as its 120 hex digits or in Flink's text form. Raises ValueError."""
     if isinstance(partition, str):
         return ResultPartitionID.from_text(partition)
     return ResultPartitionID(partition)
