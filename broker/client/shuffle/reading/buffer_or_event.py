@@ -1,4 +1,4 @@
-"""What a gate gives to its user: a buffer of records, or an event.
+"""The items that a gate gives to its reader: a buffer of records, or an event.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -13,10 +13,10 @@ class BufferOwner(Protocol):
     """The channel that gets the room of a buffer back."""
 
     def recycle(self, kind: int) -> None:
-        """From any thread, without the gate's lock."""
+        """Return a buffer of this kind. May be called from any thread, without the gate's lock."""
 
     def free(self, kind: int) -> None:
-        """With the gate's lock held."""
+        """Return a buffer of this kind. Called with the gate's lock held."""
 
 
 class BufferOrEvent:

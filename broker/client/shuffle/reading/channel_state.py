@@ -1,4 +1,4 @@
-"""Whether a channel of a gate still receives, as one table. Guarded by the gate's lock.
+"""The states of a gate's channel, as one table. The state is guarded by the gate's lock.
 
 =========  =======  =========
 state      event    next
@@ -11,10 +11,10 @@ RUNNING    RELEASE  RELEASED
 FAILED     RELEASE  RELEASED
 =========  =======  =========
 
-START is the sender's first message, or for a channel within the process the moment at which its partition is found. FAIL is the
-first error; what came before it is still given to the reader, then the error. RELEASE comes from the gate: the channel has
-ended, its error was given to the reader, or the gate is closed. The callers see to it that no other pair comes about: a channel
-ignores errors after its first, and a second release.
+START is the sender's first message; for a channel within the process, it is the moment at which its partition is found. FAIL is
+the first error: the reader gets the items that were received before it, and then the error. The gate sends RELEASE when the
+channel has ended, when its error was given to the reader, or when the gate is closed. The callers never use another pair: a
+channel ignores later errors and a second release.
 """
 
 from enum import IntEnum
@@ -46,7 +46,7 @@ TABLE: dict[tuple[ChannelState, ChannelEvent], ChannelState] = {
 
 
 def next_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
-    """The table. AssertionError for an event that cannot happen in that state."""
+    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
     after = TABLE.get((state, event))
     if after is None:
         raise AssertionError(f"{event.name} in state {state.name}")

@@ -1,5 +1,4 @@
-"""What all channels of a gate have in common: where one stands in its gate, what the gate asks of it, and what it asks of
-the gate.
+"""The interface between a gate and its channels: the base class of all channels, and the gate as a channel sees it.
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -15,7 +14,7 @@ from protocol.shuffle.ids import IndexSet, ResultPartitionID
 
 
 class Gate(Protocol):
-    """A gate as its channels see it. The methods are called with ``lock`` held."""
+    """A gate as its channels see it. Channels call the methods with ``lock`` held."""
 
     lock: RLock
     loop: IoLoop
@@ -27,19 +26,19 @@ class Gate(Protocol):
     connect_timeout: float
 
     def available(self, channel: "InputChannel") -> None:
-        """The channel, which is not in line, has something."""
+        """The channel, which is not in line, has an item for the reader."""
 
     def available_first(self, channel: "InputChannel") -> None:
-        """The channel has a priority event: it comes first, even if the channel is blocked."""
+        """The channel has a priority event, which is read first, even if the channel is blocked."""
 
     def tell_credit(self) -> None:
-        """Some channels have credit that their senders do not know of."""
+        """Have every channel in ``pool.announce`` send its new credit to its sender."""
 
 
 class InputChannel:
-    """One range of subpartitions of one partition, as the gate's channel ``index``.
+    """The gate's channel ``index``, which reads a range of subpartitions of one partition.
 
-    The gate calls the methods with its lock held, except where a method says otherwise.
+    The gate calls the methods with its lock held unless the method says otherwise.
     """
 
     def __init__(self, gate: Gate, index: int, partition: ResultPartitionID, subpartitions: IndexSet) -> None:
@@ -47,47 +46,48 @@ class InputChannel:
         self.index = index
         self.partition = partition
         self.subpartitions = subpartitions
-        # The gate's own notes on the channel. The flags are independent of each other: a blocked channel may stand in line
-        # (it is passed over, or has a priority event), and its sender may wait or not in either case.
-        self.in_line = False  # it is among the channels that have something
-        self.blocked = False  # by the reader: nothing but priority events is taken from it
-        self.sender_waits = False  # for a ResumeConsumption
-        self.ends_of_data = 0  # of as many as there are subpartitions
+        # The gate's state of the channel. The flags are independent of each other: a blocked channel may stand in line (the
+        # gate skips it, unless it has a priority event), and its sender may wait or not in either case.
+        self.in_line = False  # the channel is in the gate's line of channels that have an item
+        self.blocked = False  # by the reader: the gate takes only priority events from it
+        self.sender_waits = False  # for ResumeConsumption
+        self.ends_of_data = 0  # EndOfData events that have come, one for each subpartition
         self.ends_of_partition = 0
-        self.finished = False  # it has ended or failed, and was released
+        self.finished = False  # the channel has ended or failed, and was released
 
     def request(self) -> None:
-        """Ask for the data. Called once, without the lock."""
+        """Request the data. Called once, without the lock."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """After ``release``, on the I/O loop's thread: give the connection back, if there is one."""
+        """Give the connection back, if there is one. Called on the I/O thread, after ``release``."""
 
     def check_peer(self, waited_s: float, silence_max_s: float) -> None:
-        """Check that the other side answers; the reader has waited for ``waited_s``. On the I/O thread, without the lock."""
+        """Check that the peer answers, after the reader has waited for ``waited_s``. Called on the I/O thread, without the
+        lock."""
 
     def announce_credit(self) -> None:
-        """Tell the sender of the credit that it does not know of."""
+        """Send the credit that the sender does not know of yet."""
 
     def next(self) -> BufferOrEvent | Exception | None:
-        """The oldest item that has come, or the error that ended the channel; None if there is nothing."""
+        """Return the oldest item that was received, or the error that ended the channel; None if there is neither."""
         raise NotImplementedError
 
     def has_next(self) -> bool:
         raise NotImplementedError
 
     def has_priority(self) -> bool:
-        """Whether a priority event comes next."""
+        """Whether the next item is a priority event."""
         return False
 
     def recycle(self, kind: int) -> None:
-        """A buffer is free again. From any thread; takes the lock itself."""
+        """Return a buffer. May be called from any thread; the method takes the lock itself."""
 
     def free(self, kind: int) -> None:
-        """A buffer is free again."""
+        """Return a buffer."""
 
     def resume(self) -> None:
-        """The sender may go on after an event that blocked it."""
+        """Let the sender continue after an event that blocked it."""
 
     def send_event(self, event: bytes) -> None:
         """Send ``event`` to the producer."""
@@ -96,8 +96,8 @@ class InputChannel:
         """Tell the sender that all records have been processed."""
 
     def announce_buffer_size(self, size: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
+        """Ask the producer to send buffers of this size from now on."""
 
     def release(self) -> None:
-        """Cancel the request and drop what has come. Calling it twice is no error."""
+        """Cancel the request and drop the received items. Calling it twice is no error."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ class ReceivedQueue(Generic[T]):
 
     @property
     def has_priority(self) -> bool:
-        """Whether what ``pop`` gives next is a priority event."""
+        """Whether ``pop`` returns a priority event next."""
         return self._priorities > 0
 
     def check(self, sequence: int, count: int = 1) -> None:

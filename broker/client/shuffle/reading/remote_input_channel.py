@@ -43,7 +43,7 @@ class RemoteInputChannel(InputChannel):
         self.receiver = gate.loop.runtime.entropy.bytes(16)
         self.buffers = ChannelBuffers(gate.pool, gate.credit, self)
         self._queue: ReceivedQueue[BufferOrEvent | Exception] = ReceivedQueue()
-        self._client: PartitionClient | None = None  # set on the loop's thread
+        self._client: PartitionClient | None = None  # set on the I/O thread
         self._state = ChannelState.WAITING
         self._asked_at = 0.0
         self._backoff = _BACKOFF_S
@@ -101,7 +101,7 @@ class RemoteInputChannel(InputChannel):
                 gate.tell_credit()
 
     def _start(self) -> bool:
-        """At the first message. False if the channel is over."""
+        """Called for the first message. Returns False if the channel has failed or was released."""
         if self._state is not ChannelState.WAITING:
             return False
         self._state = next_state(self._state, ChannelEvent.START)

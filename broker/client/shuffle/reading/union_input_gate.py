@@ -1,4 +1,4 @@
-"""Several gates read as one (Flink's UnionInputGate): a task with several inputs.
+"""Several gates that are read as one, for a task with several inputs (Flink's UnionInputGate).
 
 Tests: tests/client/shuffle/reading/test_input_gate.py.
 """
@@ -19,7 +19,7 @@ class UnionInputGate(Reader):
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
         if not gates:
-            raise ValueError("a union of no gates")
+            raise ValueError("a union needs at least one gate")
         self._gates = list(gates)
         self._offsets: list[int] = []
         count = 0
