@@ -62,7 +62,7 @@ def push_block(
     """
     size = len(block)
     if not size:
-        raise ValueError("a block has at least a byte")
+        raise ValueError("a block must have at least one byte")
     if size > buffer_size:
         block = memoryview(block)
         last = (size - 1) // buffer_size * buffer_size
@@ -87,7 +87,8 @@ class _Channel:
 
 
 class BlockReader:
-    """All blocks of finished BLOCKING partitions, as (number of the channel, block), those of a channel in order.
+    """Iterates over all blocks of finished BLOCKING partitions as (channel number, block). The blocks of a channel are in
+    order.
 
     ``channels`` as for ``InputGate``. When a connection is lost (a broker that restarts, for example), the reader connects again
     for ``patience`` s and skips what it has read: no block is missing and none comes twice. A broker that is silent for
@@ -178,7 +179,7 @@ class BlockReader:
 
 
 def _whole(channel: _Channel, data: Bytes, data_type: DataType) -> Bytes | None:
-    """The block that this buffer ends, if it ends one."""
+    """Return the block that this buffer completes, or None."""
     if data_type is not DataType.DATA_BUFFER_WITH_CLEAR_END:
         channel.parts.append(data)
         return None

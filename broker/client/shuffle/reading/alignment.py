@@ -1,9 +1,9 @@
-"""Aligned checkpoints over the channels of a task, as Flink's SingleCheckpointBarrierHandler does it. Pure.
+"""Aligns checkpoint barriers over the channels of a task as Flink's SingleCheckpointBarrierHandler does. Pure.
 
 ``current`` is the highest checkpoint of which a barrier or cancellation came; it is pending or over (aligned, or cancelled).
 
     event                        current is      effect
-    barrier n > current          pending         current is cancelled and its channels go on; n begins
+    barrier n > current          pending         current is cancelled and its channels are resumed; n begins
     barrier n > current          over            n begins
     barrier n = current          pending         the channel waits; if all open ones do now: aligned, and they go on
     barrier n = current          over            the channel goes on
@@ -85,7 +85,7 @@ class BarrierAlignment:
         return effects + self._complete()
 
     def cancel(self, checkpoint_id: int) -> list[Effect]:
-        """A CancelCheckpointMarker has come on some channel."""
+        """Handle a CancelCheckpointMarker, from any channel."""
         if checkpoint_id < self.current or (checkpoint_id == self.current and self._pending is None):
             return []
         effects = self._cancel()

@@ -1,4 +1,4 @@
-"""A gate (or several as one) with aligned checkpoint barriers (Flink's CheckpointedInputGate).
+"""A gate, or a union of gates, with aligned checkpoint barriers (Flink's CheckpointedInputGate).
 
 ``alignment.py`` decides what happens at a barrier; this gate does it. When the barrier has come on all channels, the reader gets
 one barrier (``channel`` -1) and takes its snapshot; at its next ``poll`` the channels are resumed.

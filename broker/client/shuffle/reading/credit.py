@@ -6,9 +6,9 @@ ones from the gate's pool when the sender states how many buffers wait there (th
 of is a credit. Memory is not cut into segments here, so a buffer is only a number: the right to hold one payload.
 
     event                     effect
-    data arrives              takes a floating buffer, else an exclusive one; with none: the sender broke the rules
-    backlog b stated          required = b + exclusive; borrow until that many are free; the pool is empty: wait in line
-    floating returned         to the first in line that still requires one (+1 credit for it, and it goes on borrowing)
+    data arrives              takes a floating buffer, else an exclusive one; without a free buffer, NoBufferError
+    backlog b stated          required = b + exclusive; borrow until that many are free; if the pool is empty, wait in line
+    floating returned         goes to the first in line that still requires one (+1 credit for it, and it borrows more)
     exclusive returned        free again, +1 credit; or, if more are free than required, a floating one goes back instead
     sender stops (barrier)    a channel without exclusive buffers returns what it has borrowed
     channel released          free floating ones go back; those still out go back when they are returned
@@ -27,10 +27,10 @@ FLOATING = 1
 
 
 class CreditOwner(Protocol):
-    """The channel whose buffers they are."""
+    """The channel that the buffers belong to."""
 
     def announce_credit(self) -> None:
-        """Tell the sender of the credit that it does not know of."""
+        """Send the credit that the sender does not know of yet."""
 
 
 class FloatingPool:
@@ -46,7 +46,7 @@ class FloatingPool:
         self.announce: list[ChannelBuffers] = []
 
     def recycle(self) -> None:
-        """A floating buffer is free."""
+        """Give a free floating buffer to the first channel that needs one, or keep it in the pool."""
         waiting = self.waiting
         while waiting:
             if waiting.popleft().offered():
@@ -81,7 +81,7 @@ class ChannelBuffers:
         self.released = False
 
     def take(self) -> int:
-        """A buffer for data that has come: EXCLUSIVE or FLOATING. Raises NoBufferError."""
+        """Take a buffer for received data. Returns EXCLUSIVE or FLOATING; raises NoBufferError if no buffer is free."""
         if self.floating_free:
             self.floating_free -= 1
             return FLOATING
@@ -103,7 +103,7 @@ class ChannelBuffers:
                 self._add_credit(1)
 
     def backlog(self, backlog: int) -> None:
-        """The sender has this many data buffers left."""
+        """Borrow floating buffers for a sender that has this many data buffers left."""
         if self.released:
             return
         self.required = backlog + self.exclusive
@@ -126,7 +126,7 @@ class ChannelBuffers:
             self._give_back()
 
     def resuming(self) -> None:
-        """Before ResumeConsumption, at which the sender forgets the credit of a channel without exclusive buffers."""
+        """Called before ResumeConsumption, which makes the sender forget the credit of a channel without exclusive buffers."""
         if not self.exclusive:
             self.unannounced = 0
 

@@ -1,4 +1,4 @@
-"""Reading result partitions: a gate is all the channels of one reader (Flink's SingleInputGate).
+"""Reads result partitions. A gate holds all channels of one reader (Flink's SingleInputGate).
 
 >>> with InputGate([("127.0.0.1:9094", partition, 0)]) as gate:
 ...     for record in gate.records():
@@ -111,7 +111,7 @@ class InputGate(Reader):
     # -- for channels, with the lock held -------------------------------------------------------------------------
 
     def available(self, channel: InputChannel) -> None:
-        """The channel, which is not in line, has something."""
+        """The channel, which is not in line, has an item for the reader."""
         if channel.blocked:
             return
         channel.in_line = True
@@ -119,7 +119,7 @@ class InputGate(Reader):
         self.signal.tell()
 
     def available_first(self, channel: InputChannel) -> None:
-        """The channel has a priority event: it comes first, even if the channel is blocked."""
+        """The channel has a priority event, which is read first, even if the channel is blocked."""
         if channel.in_line:
             self._line.remove(channel)
         channel.in_line = True
@@ -127,7 +127,7 @@ class InputGate(Reader):
         self.signal.tell()
 
     def tell_credit(self) -> None:
-        """Some channels have credit that their senders do not know of."""
+        """Have every channel in ``pool.announce`` send its new credit to its sender."""
         announce = self.pool.announce
         for buffers in announce:
             owner = buffers.owner
@@ -260,7 +260,7 @@ class InputGate(Reader):
             channel.release()
 
     def _acknowledge_all(self) -> None:
-        # A task of Flink that has sent EndOfData waits for this before it ends.
+        # A Flink task that has sent EndOfData waits for this message before it ends.
         self._acknowledge = False
         for channel in self._channels:
             if not channel.finished:
@@ -329,7 +329,7 @@ class InputGate(Reader):
             self.loop.call(self._disconnect)
 
     def forked(self) -> None:
-        """In a forked child: the parent goes on with the gate, and this copy of it is closed."""
+        """Close this copy in a forked child. The parent keeps using the gate."""
         self.lock = RLock()
         self.signal = Signal(ThreadEvent())
         self._closed = True

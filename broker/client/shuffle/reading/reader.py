@@ -23,7 +23,7 @@ OnEvent = Callable[[BufferOrEvent], None]
 
 
 class Reader:
-    """What ``InputGate``, ``UnionInputGate`` and ``CheckpointedInputGate`` have in common.
+    """Base class of ``InputGate``, ``UnionInputGate`` and ``CheckpointedInputGate``.
 
     Only one thread may use a reader at a time. The iterators align checkpoint barriers (``poll`` of a plain gate does not) and
     raise the error of the first channel that fails. The other channels are still usable then: iterate again.
@@ -52,7 +52,7 @@ class Reader:
         raise NotImplementedError
 
     def block(self, channel: int) -> None:
-        """Take nothing from this channel until it is resumed."""
+        """Take nothing from this channel until ``resume`` is called."""
         raise NotImplementedError
 
     def send_event(self, event: Event, channel: int | None = None) -> None:
@@ -60,7 +60,7 @@ class Reader:
         raise NotImplementedError
 
     def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
-        """Ask the producer of this channel, or of each, for buffers of ``size`` bytes from now on."""
+        """Ask the producer of this channel, or of every channel, to send buffers of ``size`` bytes from now on."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Reader:
         raise NotImplementedError
 
     def buffers(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
-        """(channel, data) of every data buffer. Events go to ``on_event``."""
+        """Yield (channel, data) for every data buffer. ``on_event`` is called with the events."""
         reader = self.aligned()
         while (item := reader.poll()) is not None:
             if item.data is not None:
@@ -77,7 +77,7 @@ class Reader:
                 on_event(item)
 
     def records(self, on_event: OnEvent | None = None) -> Iterator[bytes]:
-        """Every record, put together from the buffers; those of one subpartition in order.
+        """Yield every record, assembled from the buffers. The records of one subpartition are in order.
 
         LocalTransportError if a subpartition ends inside a record. Events go to ``on_event``, barriers after all
         records before them.
@@ -86,7 +86,7 @@ class Reader:
             yield record
 
     def records_by_channel(self, on_event: OnEvent | None = None) -> Iterator[tuple[int, bytes]]:
-        """(channel, record) of every record."""
+        """Yield (channel, record) for every record."""
         reader = self.aligned()
         decoders: dict[tuple[int, int], RecordDecoder] = {}
         while (item := reader.poll()) is not None:
@@ -108,7 +108,7 @@ class Reader:
                 on_event(item)
 
     def arrow_batches(self, on_event: OnEvent | None = None) -> "Iterator[pyarrow.RecordBatch]":
-        """Every record as what ``broker.client.shuffle.arrow.serialize`` made it from. Needs pyarrow."""
+        """Yield the batches of every record that ``broker.client.shuffle.arrow.serialize`` has made. Needs pyarrow."""
         for record in self.records(on_event):
             yield from deserialize(record)
 
