@@ -1,4 +1,4 @@
-"""One TCP connection to a broker or a Flink server, on the I/O loop's thread: connecting, receiving, sending.
+"""One TCP connection to a broker or a Flink server: connects, receives and sends on the I/O thread.
 
 Its handler interprets the messages. Output is collected during a step of the loop and sent in one system call at its end.
 
@@ -81,17 +81,17 @@ class Connection:
         """Begin to connect. A failure is reported by ``closed``, possibly before this returns."""
         self._loop.watched.add(self)
         self._timer = self._loop.at(self._loop.now() + self._connect_timeout, self._too_late)
-        self._connect("nobody answers there")
+        self._connect("no address answers")
 
     def _connect(self, failure: str) -> None:
-        """Try the next address of the name."""
+        """Try the next address that the host name resolves to."""
         while True:
             try:
                 sock = self._loop.runtime.network.connect(*self.address, self._attempt)
             except OSError as error:
                 failure = error.strerror or str(error)
                 self._attempt += 1
-                if self._attempt > 3:  # the name itself is not found
+                if self._attempt > 3:  # the host name itself cannot be resolved
                     sock = None
                 else:
                     continue
@@ -198,7 +198,7 @@ class Connection:
             self._loop.flush_later(self)
 
     def flush(self) -> None:
-        """At the end of the step."""
+        """Send the collected output. The loop calls this at the end of the step."""
         self._flushing = False
         if self.is_connected and not self.is_closed and self._interest == READ:
             self.ready(WRITE)

@@ -22,7 +22,7 @@ from broker.runtime import Runtime, forks, system_runtime
 from broker.runtime.poller import Poller
 from broker.runtime.threads import Event, Lock, ThreadHandle
 
-# Eight buffers of 32 KiB a read: as many as stay in a processor's second-level cache.
+# Eight buffers of 32 KiB in one read, which still fit into a processor's second-level cache.
 RECEIVE_BYTES = 256 * 1024
 # How long the last ``release`` waits for the thread to end.
 _STOP_S = 10.0
@@ -31,7 +31,7 @@ Callback = Callable[[], None]
 
 
 class Dirty(Protocol):
-    """Something that has collected output for the end of the step."""
+    """An object that has collected output for the end of the step."""
 
     def flush(self) -> None: ...
 
@@ -45,12 +45,12 @@ class Abandonable(Protocol):
 
 
 class Watched(Abandonable, Protocol):
-    """Something that owns a registered socket."""
+    """An object that owns a registered socket."""
 
     def ready(self, events: int) -> None: ...
 
     def forget(self) -> None:
-        """In a forked child: close this process's copy of the socket, and nothing else."""
+        """Close this process's copy of the socket and do nothing else. Called in a forked child."""
 
 
 class _NoPoller:
@@ -71,7 +71,7 @@ class _NoPoller:
 
 
 class Timer:
-    """A deadline on the loop."""
+    """A callback that the loop runs at a deadline, unless it is cancelled."""
 
     __slots__ = ("callback", "deadline")
 
@@ -94,7 +94,7 @@ class IoLoop:
         self.poller: Poller = runtime.new_poller()
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.watched: set[Watched] = set()
-        # Connections that several gates share, by address and format; see partition_client.py.
+        # Connections that several gates share, by address, generation and buffer size; see partition_client.py.
         self.clients: dict[object, object] = {}
         self.crashed: Exception | None = None
         self._now = runtime.clock.monotonic
@@ -107,7 +107,7 @@ class IoLoop:
         return self._now()
 
     def wakeup(self) -> None:
-        """From any thread: end the wait of the step that runs now."""
+        """End the wait of the current step. May be called from any thread."""
         self.poller.wakeup()
 
     def call(self, callback: Callback) -> None:
@@ -116,17 +116,17 @@ class IoLoop:
         self.poller.wakeup()
 
     def at(self, deadline: float, callback: Callback) -> Timer:
-        """Run this at ``deadline`` (monotonic, s) or soon after."""
+        """Run ``callback`` at ``deadline`` (monotonic, s) or soon after it."""
         timer = Timer(deadline, callback)
         heapq.heappush(self._timers, timer)
         return timer
 
     def flush_later(self, dirty: Dirty) -> None:
-        """Have its ``flush`` called once at the end of this step."""
+        """Call ``dirty.flush`` once at the end of this step."""
         self._dirty.append(dirty)
 
     def step(self, timeout: float | None) -> bool:
-        """Wait for something to do, at most ``timeout`` s, and do it."""
+        """Wait for work for at most ``timeout`` s, and do it. Returns whether there was any."""
         self.poller.arm()
         done = False
         for key, events in self.poller.poll(self._patience(timeout)):
@@ -162,7 +162,7 @@ class IoLoop:
             owner.abandon(error)
 
     def forked(self) -> None:
-        """In a forked child, before anything else."""
+        """Close the child's copies of sockets and poller. Called in a forked child before any other code of the client."""
         self.crashed = of_another_process()
         self._calls = deque()
         self._timers, self._dirty = [], []
@@ -217,10 +217,10 @@ def acquire() -> IoLoop:
 
 
 def release(loop: IoLoop) -> None:
-    """Give a lease back; the last one waits for the thread to end. Not from the loop's own thread."""
+    """Give a lease back; the last one waits for the thread to end. Must not be called on the I/O thread."""
     with _shared.lock:
         if _shared.loop is not loop:
-            return  # it has crashed, or belongs to the process that this one was forked from
+            return  # the loop has crashed, or belongs to the parent of a forked child
         _shared.leases -= 1
         if _shared.leases:
             return

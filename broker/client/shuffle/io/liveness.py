@@ -1,14 +1,14 @@
-"""Whether the peer of a connection still answers. Pure: its user calls ``look`` regularly with the time.
+"""Decides whether the peer of a connection still answers. Pure: the caller calls ``look`` regularly with the time.
 
-A peer that is stopped or has lost its power does not close its connections, and TCP may keep them open forever. So a peer
-counts as dead after a time of silence, but only while an answer is expected:
+A peer that is suspended or has lost power does not close its connections, and TCP may keep them open forever. So a peer counts
+as dead after it has been silent for some time, but only while an answer is expected:
 
     silent for, while an answer is expected     verdict
     less than a third of ``silence_max_s``      FINE
-    longer                                      ASK, once: a working peer answers at once, whatever it is waiting for
+    longer                                      ASK, once; a working peer answers at once, even while it waits itself
     ``silence_max_s``                           DEAD
 
-If a look comes late, this process stood still, so that time does not count.
+If a call of ``look`` comes late, this process was suspended, so that time does not count.
 """
 
 from enum import Enum, auto
@@ -21,7 +21,7 @@ class Verdict(Enum):
 
 
 class Liveness:
-    """Times are monotonic, in s."""
+    """The time since the last message of one peer. Times are monotonic, in s."""
 
     __slots__ = ("_asked", "_looked", "_since", "silence_max_s")
 
@@ -37,7 +37,7 @@ class Liveness:
         self._asked = False
 
     def look(self, now: float, expecting: bool) -> Verdict:
-        """Call this at least four times in ``silence_max_s``."""
+        """Return the verdict at ``now``. Call this at least four times in ``silence_max_s``."""
         late = now - self._looked
         self._looked = now
         if late > self.silence_max_s / 2:

@@ -1,5 +1,5 @@
-"""The reader's side of one connection (Flink's PartitionRequestClient): all channels of the process that read from one
-address share it, told apart by their receiver ids.
+"""The reader's side of one connection (Flink's PartitionRequestClient). All channels of the process that read from one address
+share the connection, and their receiver ids distinguish them.
 
 Used on the I/O thread only, except ``tell_credit`` and ``post``, which any thread may call. A client finds the channel that a
 message is for, and the channel interprets it; the sender of a message for an unknown channel is told to cancel.
@@ -29,7 +29,7 @@ from protocol.shuffle.writer_frames import encode_list_partitions
 
 
 class Receiver(Protocol):
-    """A channel as its connection sees it. All is called on the I/O loop's thread and takes the gate's lock itself."""
+    """A channel as its connection sees it. The methods are called on the I/O thread and take the gate's lock themselves."""
 
     receiver: bytes
 
@@ -42,11 +42,11 @@ class Receiver(Protocol):
     def failed(self, error: Exception) -> None: ...
 
     def take_unannounced(self) -> int:
-        """The credit that the sender is to be told of now."""
+        """Return the credit to announce to the sender now."""
 
 
 class PartitionClient:
-    """Handler of its connection. Get one by ``lease``; give it back by ``release``."""
+    """The handler of one connection. Get a client with ``lease`` and give it back with ``release``."""
 
     def __init__(
         self, loop: IoLoop, key: object, address: Address, generation: Generation, max_payload: int, timeout: float
@@ -93,7 +93,7 @@ class PartitionClient:
         if self._loop.clients.get(self._key) is self:
             del self._loop.clients[self._key]
 
-    # -- from gates -----------------------------------------------------------------------------------------------
+    # -- called by gates ------------------------------------------------------------------------------------------
 
     def check_peer(self, waited_s: float, silence_max_s: float) -> None:
         """A reader has waited for ``waited_s`` without a buffer. After a third of ``silence_max_s`` the broker is asked;
@@ -109,7 +109,7 @@ class PartitionClient:
             silence = f"{self.name} has not answered for {silence_max_s:g} s"
             self._fail_all(RemoteTransportError(silence, self.name))
 
-    # -- from channels --------------------------------------------------------------------------------------------
+    # -- called by channels ---------------------------------------------------------------------------------------
 
     def add(self, channel: Receiver, request: bytes) -> None:
         """Send ``request``, and pass the answers to this channel."""
@@ -120,7 +120,7 @@ class PartitionClient:
         self._connection.send([request])
 
     def remove(self, channel: Receiver) -> None:
-        """Cancel its request, if it has one."""
+        """Cancel the channel's request, if there is one."""
         if self._channels.pop(channel.receiver, None) is not None:
             self._connection.send([encode_cancel_partition_request(channel.receiver)])
 
@@ -158,7 +158,7 @@ class PartitionClient:
         """The I/O loop calls this when a method of the client has raised ``error``: all its channels fail."""
         self._connection.abandon(error)
 
-    # -- from the connection --------------------------------------------------------------------------------------
+    # -- called by the connection ---------------------------------------------------------------------------------
 
     def connected(self) -> None:
         # The requests are queued already.

@@ -1,7 +1,7 @@
-"""A channel of a gate that reads a partition of this process.
+"""A gate's channel that reads a partition of this process.
 
-It starts (``channel_state.py``) when its partition is there, and fails when the partition does not come within
-``partition_wait``, cannot be read, was released before it was finished, or has a producer that failed.
+The channel starts (``channel_state.py``) when its partition exists. It fails if the partition does not appear within
+``partition_wait``, cannot be read, is released before it is finished, or if its producer fails.
 
 Tests: tests/client/shuffle/local/test_exchange.py.
 """
@@ -19,7 +19,7 @@ from protocol.shuffle.ids import IndexSet, ResultPartitionID
 
 
 class LocalInputChannel(InputChannel):
-    """Reads from one of the exchange's ``partitions``."""
+    """Reads a partition of the exchange that ``partitions`` belongs to."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class LocalInputChannel(InputChannel):
     ) -> None:
         super().__init__(gate, index, partition, subpartitions)
         self._partitions = partitions
-        self._source: LocalPartition | None = None  # from START on
+        self._source: LocalPartition | None = None  # set at START
         self._state = ChannelState.WAITING
-        self._error: Exception | None = None  # why it failed, until the reader has it
-        self._stopped = False  # by an event, until the reader calls ``resume``
+        self._error: Exception | None = None  # why the channel failed, until the reader gets it
+        self._stopped = False  # by a blocking event, until the reader calls ``resume``
         self._sequence = 0
-        self._current = 0  # of the channel's subpartitions, the one that is read
-        self._positions = [0] * subpartitions.size  # in a blocking partition
+        self._current = 0  # which of the channel's subpartitions is read now
+        self._positions = [0] * subpartitions.size  # the next buffer of each subpartition, if the partition is blocking
 
     # -- without the gate's lock ----------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class LocalInputChannel(InputChannel):
             self.news()
 
     def _attach(self, partition: LocalPartition) -> Exception | None:
-        """Become a reader of the partition. Returns why that is impossible, or None."""
+        """Register as a reader of the partition. Returns the error if that is impossible, else None."""
         with partition.changed:
             if self.subpartitions.end >= len(partition.stored):
                 return PartitionNotFoundError(
@@ -81,7 +81,7 @@ class LocalInputChannel(InputChannel):
                 partition.readers[index] is not None or partition.abandoned[index] for index in indices
             ):
                 return PartitionNotFoundError(
-                    f"subpartitions {self.subpartitions} of the pipelined partition {self.partition} are read already"
+                    f"subpartitions {self.subpartitions} of the pipelined partition {self.partition} had a reader already"
                 )
             partition.channels.append(self)
             for index in indices:
@@ -97,7 +97,7 @@ class LocalInputChannel(InputChannel):
         self.news()
 
     def news(self) -> None:
-        """Something was pushed, or the state has changed."""
+        """Called when the writer has pushed a buffer or the partition has changed its state."""
         with self.gate.lock:
             if not self.in_line and self._state is not ChannelState.RELEASED:
                 self.gate.available(self)
@@ -127,7 +127,7 @@ class LocalInputChannel(InputChannel):
         )
 
     def _take(self, partition: LocalPartition) -> Stored | None:
-        """The oldest buffer of the current subpartition; if it has none, of the next one that has."""
+        """Take the oldest buffer of the current subpartition, or of the next one that has a buffer."""
         size = self.subpartitions.size
         for _ in range(size):
             index = self.subpartitions.start + self._current
@@ -144,7 +144,8 @@ class LocalInputChannel(InputChannel):
         return None
 
     def _source_error(self, partition: LocalPartition) -> Exception | None:
-        """Fail if nothing more will come of the partition. Returns the error, which the reader gets at once."""
+        """Fail the channel if no more buffers will come from the partition. Returns the error, which the reader gets at
+        once."""
         error: Exception
         if partition.state is LocalState.FAILED:
             error = ProducerFailedError(partition.failure)
@@ -163,7 +164,7 @@ class LocalInputChannel(InputChannel):
             return False
         with partition.changed:
             if partition.state is LocalState.FAILED or partition.released:
-                return True  # its error at the latest
+                return True  # at least its error
             if partition.is_pipelined:
                 return any(partition.stored[index] for index in self.subpartitions.indices)
             return partition.state is LocalState.FINISHED and any(

@@ -1,8 +1,8 @@
-"""Partitions that are written and read in one process: no broker, no network, no copies.
+"""Partitions that are written and read in one process, without a broker or a network.
 
-A ``LocalExchange`` is where the two sides meet. Writers and gates behave as with a broker: a pipelined subpartition is read
-once and holds back its writer when its reader is slow; a blocking one is read when it is finished, any number of times,
-until it is released; the readers of a failed producer get ProducerFailedError.
+A ``LocalExchange`` connects writers and gates, which behave as with a broker. A pipelined subpartition can be read once, and
+its writer waits when its reader is slow. A blocking one can be read when it is finished, any number of times, until it is
+released. The readers of a failed producer get ProducerFailedError. Payloads of type ``bytes`` are passed on without a copy.
 """
 
 from broker.client.shuffle.local.partition import LocalPartitions
@@ -14,7 +14,7 @@ from protocol.shuffle.writer_frames import PartitionType
 
 
 class LocalExchange:
-    """Where writers and gates of one process find each other. ``buffers``: how many a pipelined subpartition may hold."""
+    """The partitions that writers and gates of one process share. ``buffers``: how many a pipelined subpartition may hold."""
 
     def __init__(self, buffers: int = 16) -> None:
         self._buffers = buffers
@@ -28,9 +28,9 @@ class LocalExchange:
         *,
         generation: Generation | str = Generation.V2_0,
     ) -> LocalWriter:
-        """A writer for a new partition."""
+        """Return a writer for a new partition."""
         return LocalWriter(self.partitions, partition_id(partition), subpartitions, type, generation, self._buffers)
 
     def release(self, partition: ResultPartitionID) -> bool:
-        """Forget a partition; a writer that has not finished it fails. False if there is none."""
+        """Delete a partition. A writer that has not finished it fails. Returns False if the partition does not exist."""
         return self.partitions.release(partition)

@@ -1,15 +1,15 @@
-"""A result partition of this process: what was pushed and not yet taken, how far its writer has got, and who reads it.
+"""A result partition of this process: its buffers, the state of its writer, and its readers.
 
-One condition, ``changed``, guards a partition. It is taken with a gate's lock held, never the other way round: channels are
-told of news after it was released.
+One condition, ``changed``, guards a partition. A thread that holds a gate's lock may take it, never the other way round, so
+channels are notified after it was released.
 
     state       event                                         next
     NEW         the writer opens it                           WRITING
     WRITING     the writer commits it                         FINISHED
     WRITING     the writer fails, or closes before the end    FAILED
 
-``released`` is independent of the state: the exchange has forgotten the partition, finished or not. Channels that read it
-already take what is there; new ones do not find it.
+``released`` is independent of the state: the exchange has deleted the partition, finished or not. Channels that read it already
+take the buffers that are left; new channels do not find it.
 
 Tests: tests/client/shuffle/local/test_exchange.py.
 """
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 class Producer(Protocol):
-    """The writer, as the channels that read its partition see it. Called on the readers' threads."""
+    """A writer as the channels of its partition see it. They call the methods on the readers' threads."""
 
     def task_event(self, event: Event | UnknownEvent, subpartition: int) -> None: ...
 
@@ -51,37 +51,37 @@ class Producer(Protocol):
 
 
 class Channel(Protocol):
-    """A channel that reads the partition, or waits until it is there. Called without any lock held."""
+    """A channel that reads the partition, or waits until it exists. Its methods are called without any lock held."""
 
     partition: ResultPartitionID
 
     def partition_found(self, partition: "LocalPartition") -> None: ...
 
     def news(self) -> None:
-        """Something was pushed, or the state has changed."""
+        """Called when the writer has pushed a buffer or the partition has changed its state."""
 
 
 class LocalPartition:
-    """The fields are read and changed with ``changed`` held."""
+    """The data of one partition. Callers hold ``changed`` while they read or change the fields."""
 
     def __init__(self, id: ResultPartitionID, subpartitions: int, type: PartitionType, capacity: int) -> None:
         self.id = id
         self.is_pipelined = type is PartitionType.PIPELINED
-        self.capacity = capacity  # buffers that may wait in a subpartition, if pipelined
+        self.capacity = capacity  # how many buffers a pipelined subpartition may hold
         self.changed = Condition()
         self.state = LocalState.NEW
         self.released = False
-        self.failure = ""  # why it is FAILED
+        self.failure = ""  # why the state is FAILED
         self.stored: list[deque[Stored] | list[Stored]] = [
             deque() if self.is_pipelined else [] for _ in range(subpartitions)
         ]
-        self.abandoned = [False] * subpartitions  # its reader has left: what is pushed is dropped
+        self.abandoned = [False] * subpartitions  # the reader has left, so pushed buffers are dropped
         self.readers: list[Channel | None] = [None] * subpartitions
-        self.channels: list[Channel] = []  # all that read it
+        self.channels: list[Channel] = []  # the channels that read the partition
         self.producer: Producer | None = None
 
     def abandon(self, indices: Iterable[int]) -> None:
-        """The reader of these subpartitions has left, and with it what it has not taken. With ``changed`` held."""
+        """Drop the buffers of subpartitions whose reader has left. Called with ``changed`` held."""
         for index in indices:
             self.abandoned[index] = True
             self.stored[index] = deque()
@@ -89,7 +89,7 @@ class LocalPartition:
 
 
 class LocalPartitions:
-    """The partitions of one exchange, by id, and the channels that wait for one. Has a lock of its own."""
+    """The partitions of one exchange by id, and the channels that wait for a partition. Has a lock of its own."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -100,11 +100,11 @@ class LocalPartitions:
         return len(self._partitions)
 
     def add(self, partition: LocalPartition) -> None:
-        """Make it known, and tell the channels that wait for it. Raises PartitionExistsError."""
+        """Add the partition and notify the channels that wait for it. Raises PartitionExistsError."""
         with self._lock:
             if partition.id in self._partitions:
                 raise PartitionExistsError(
-                    f"partition {partition.id} is there already", WriterErrorCode.EXISTS_WITH_OTHER_SHAPE
+                    f"partition {partition.id} exists already", WriterErrorCode.EXISTS_WITH_OTHER_SHAPE
                 )
             self._partitions[partition.id] = partition
             waiting = self._waiting.pop(partition.id, [])
@@ -112,7 +112,8 @@ class LocalPartitions:
             channel.partition_found(partition)
 
     def find(self, channel: Channel) -> LocalPartition | None:
-        """The partition that the channel reads, or None: then the channel is told as soon as it is there."""
+        """Return the partition that the channel reads. Returns None if it does not exist, and notifies the channel when it
+        does."""
         with self._lock:
             partition = self._partitions.get(channel.partition)
             if partition is None:
@@ -120,7 +121,7 @@ class LocalPartitions:
             return partition
 
     def stop_waiting(self, channel: Channel) -> bool:
-        """The channel is not to be told any more. False if it did not wait."""
+        """Do not notify the channel any more. Returns False if it did not wait."""
         with self._lock:
             waiting = self._waiting.get(channel.partition, [])
             if channel not in waiting:
@@ -131,13 +132,13 @@ class LocalPartitions:
             return True
 
     def forget(self, partition: LocalPartition) -> None:
-        """All of it was read, and it can be read only once."""
+        """Delete a pipelined partition that has been read completely, because it can be read only once."""
         with self._lock:
             if self._partitions.get(partition.id) is partition:
                 del self._partitions[partition.id]
 
     def release(self, id: ResultPartitionID) -> bool:
-        """Forget a partition, and tell its writer and readers. False if there is none."""
+        """Delete a partition and notify its writer and readers. Returns False if it does not exist."""
         with self._lock:
             partition = self._partitions.pop(id, None)
         if partition is None:

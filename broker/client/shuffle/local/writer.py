@@ -1,4 +1,4 @@
-"""Writing a partition of a ``LocalExchange``.
+"""Writes a partition of a ``LocalExchange``.
 
 Tests: tests/client/shuffle/local/test_exchange.py, tests/client/shuffle/writing/test_record_writer.py.
 """
@@ -25,7 +25,7 @@ _monotonic = SystemClock.monotonic
 
 
 class LocalWriter(PartitionWriter):
-    """Made by ``LocalExchange.writer``."""
+    """Writes a partition of this process. Created by ``LocalExchange.writer``."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class LocalWriter(PartitionWriter):
         super().__init__(partition, subpartitions, kind, generation)
         self._partition = LocalPartition(partition, subpartitions, self.type, capacity)
         self._partitions = partitions
-        self._closed = False  # in any state of the partition
-        self._error: Exception | None = None  # what a callback has raised
+        self._closed = False  # independent of the partition's state
+        self._error: Exception | None = None  # the error of a user's callback
 
     def open(self, timeout: float | None = None) -> None:
         partition = self._partition
@@ -101,7 +101,7 @@ class LocalWriter(PartitionWriter):
         return True
 
     def _refuse(self) -> None:
-        """Raise why nothing can be pushed."""
+        """Raise the error that explains why the writer cannot push."""
         partition = self._partition
         if self._error is not None:
             raise self._error
@@ -136,18 +136,18 @@ class LocalWriter(PartitionWriter):
             channel.news()
 
     def _end(self, state: LocalState) -> list[Channel]:
-        """With the partition's lock held. Returns the channels that are to be told when it is released."""
+        """Called with the partition's lock held. Returns the channels to notify after the lock was released."""
         self._partition.state = state
         self._partition.changed.notify_all()
         return self._partition.channels[:]
 
     def close(self) -> None:
-        """Unlike on a broker nobody can go on with an unfinished partition, so it has failed."""
+        """Close the writer. An unfinished partition fails, because no other writer can resume it, unlike on a broker."""
         if not self._closed:
             self.fail("the writer was closed before it had finished")
         self._closed = True
 
-    # -- from readers, on their threads ---------------------------------------------------------------------------
+    # -- called by readers, on their threads ----------------------------------------------------------------------
 
     def task_event(self, event: Event | UnknownEvent, subpartition: int) -> None:
         self._call(self.on_task_event, event, subpartition)
@@ -159,7 +159,7 @@ class LocalWriter(PartitionWriter):
         self._call(self.on_all_processed, subpartition)
 
     def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
-        """Call a user's callback. What it raises is the writer's error, not the reader's."""
+        """Call a user's callback. An error that it raises fails the writer, not the reader whose thread calls it."""
         if callback is None:
             return
         try:
