@@ -1,1 +1,1 @@
-"""Records into buffers, and buffers to the broker: the writing side of the shuffle client."""
+"""The writing side of the shuffle client: puts records into buffers and sends the buffers to the broker."""

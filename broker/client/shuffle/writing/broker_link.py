@@ -1,17 +1,17 @@
-"""A writer's connection to its broker: opening the partition, sending what there is credit for, and connecting again.
+"""A writer's connection to its broker: opens the partition, sends pushes as credit allows, and connects again.
 
-Everything here runs on the I/O thread, except ``schedule_send`` and ``part``, which the user's threads call. What is shared with
-them is guarded by the lock of ``SharedState``; how far the connection has got is ``link_state.py``'s table.
+All methods run on the I/O thread, except ``start``, ``schedule_send`` and ``part``, which the user's threads call. The lock of
+``SharedState`` guards the state that they share. The table in ``link_state.py`` has the states of the connection.
 
     event                                    what the link does
     connected                                sends OpenPartition
-    PartitionOpened                          sends again what is kept and not known to the broker, then the rest
-    connection lost, opened before           connects again, a little later, until ``reconnect_timeout`` is over
+    PartitionOpened                          sends the kept pushes that the broker does not have, then new ones
+    connection lost, opened before           connects again after a short delay, until ``reconnect_timeout`` is over
     connection lost, never opened            the writer fails
-    for a while nothing but an               sends OpenPartition again, on the same connection; PartitionOpened says what the
-    acknowledgement can come, and none does  broker has
-    nothing comes for ``answer_timeout``,    as if the connection were lost
-    though something is expected
+    the writer can only wait for an          sends OpenPartition again, on the same connection; PartitionOpened states what
+    acknowledgement, and none comes          the broker has
+    no message for ``answer_timeout``        handles it as a lost connection
+    while an answer is expected
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py, tests/client/shuffle/test_silent_broker.py.
 """
@@ -61,24 +61,24 @@ from protocol.shuffle.writer_frames import (
     push_header,
 )
 
-# How much is given to the connection at a time: it should always have something to send, and a lost one little to lose.
+# How much the connection gets in advance: enough that it can always send, and little enough that a loss costs little.
 _AHEAD_BYTES = 2 * 1024 * 1024
 _PUSHES_AT_A_TIME = 256
-# A payload below this is copied behind its header: one part less for the kernel costs more than the copy.
+# A smaller payload is copied behind its header, because another part in the system call costs more than the copy.
 _JOIN_BYTES = 2048
-# How often the link checks whether the broker still answers, and whether it should be asked what it has.
+# How often the link checks whether the broker still answers, and whether to open the partition again.
 _CHECK_S = 1.0
 
-# Messages for the user's callbacks.
+# The messages that are passed to the user's callbacks.
 Notice = WriterTaskEvent | BufferSizeHint | AllRecordsProcessed
 
 
 @attrs.frozen
 class Opening:
-    """What OpenPartition says of the writer and its partition."""
+    """The fields of OpenPartition that describe the writer and its partition."""
 
     writer_id: bytes
-    incarnation: int  # tells this writer from another one of the same id
+    incarnation: int  # distinguishes this writer from another one with the same id
     partition: ResultPartitionID
     subpartitions: int
     type: PartitionType
@@ -88,7 +88,7 @@ class Opening:
 
 @attrs.frozen
 class Timeouts:
-    """In s; see ``ShuffleWriter``."""
+    """The timeouts of ``ShuffleWriter``, in s."""
 
     connect_s: float
     reconnect_s: float
@@ -96,7 +96,7 @@ class Timeouts:
 
 
 class BrokerLink:
-    """``on_notice`` is called with the lock held, on the I/O thread."""
+    """Sends the pushes of one writer. ``on_notice`` is called on the I/O thread with the lock held."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class BrokerLink:
         on_notice: Callable[[Notice], None],
     ) -> None:
         self.state = LinkState.UNCONNECTED
-        self.send_scheduled = False  # a call of ``_send_scheduled`` is on its way to the I/O thread
+        self.send_scheduled = False  # the I/O thread has a pending call of ``_send_scheduled``
         self.reconnecting = Reconnecting(timeouts.reconnect_s)
         self._shared = shared
         self._window = shared.window
@@ -121,22 +121,22 @@ class BrokerLink:
         self._opening: Opening | None = None
         self._openings_sent = 0
         self._connection: Connection | None = None
-        self._handle = -1  # what the broker calls the partition on this connection; valid from OPEN to PARTED
+        self._handle = -1  # the broker's number of the partition on this connection; valid from OPEN to PARTED
         self._parting = b""  # the frame to send in PARTING
-        self._liveness: Liveness | None = None  # of the present connection
+        self._liveness: Liveness | None = None  # of the current connection
         self._check_timer: Timer | None = None
         self._was_unanswered = False  # at the last check, and no acknowledgement has come since
 
     # -- from any thread, with the lock held ----------------------------------------------------------------------
 
     def schedule_send(self) -> None:
-        """Have the I/O thread send what there is to send. Needless while ``send_scheduled``."""
+        """Make the I/O thread send the unsent pushes. Has no effect while ``send_scheduled``."""
         if not self.send_scheduled and self._loop is not None:
             self.send_scheduled = True
             self._loop.call(self._send_scheduled)
 
     def part(self, parting: Callable[[int], bytes]) -> bool:
-        """Have a last frame, made for the handle, sent with the next send. False if the broker has no use for one."""
+        """Create the last frame from the handle, and send it in the next send. Returns False if the broker cannot use one."""
         if self.state is not LinkState.OPEN and self.state is not LinkState.FINISH_SENT:
             return False
         self._advance(LinkEvent.PART)
@@ -145,7 +145,7 @@ class BrokerLink:
 
     @property
     def is_parting(self) -> bool:
-        """The last frame is not with the kernel yet."""
+        """Whether the kernel has not yet taken the last frame."""
         return self.state is LinkState.PARTING or self.state is LinkState.PARTING_SENT
 
     def _advance(self, event: LinkEvent) -> None:
@@ -156,7 +156,7 @@ class BrokerLink:
     # -- the connection, on the I/O thread ------------------------------------------------------------------------
 
     def start(self, loop: IoLoop, opening: Opening) -> None:
-        """Once, from the user's thread, before everything else."""
+        """Begin to connect. The user's thread calls this once, before any other method."""
         self._loop, self._opening = loop, opening
         loop.call(self._connect)
 
@@ -207,7 +207,7 @@ class BrokerLink:
         with shared.changed:
             self._advance(LinkEvent.LOST)
             self._window.disconnected()
-            if shared.state >= WriterState.DISCARDING:  # there is nothing left to tell the broker
+            if shared.state >= WriterState.DISCARDING:  # the broker needs no more messages
                 shared.changed.notify_all()
                 return
             now = loop.now()
@@ -220,7 +220,7 @@ class BrokerLink:
         loop.at(now + delay_s, self._connect)
 
     def disconnect(self) -> None:
-        """The writer is closed."""
+        """Close the connection, because the writer was closed."""
         self._stop_checking()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -249,7 +249,7 @@ class BrokerLink:
             self._check_timer = None
 
     def _check(self) -> None:
-        """Every second, as long as there is a connection."""
+        """Check the connection. Called every second while there is one, or more often if ``answer_timeout`` is short."""
         loop, connection, liveness, shared = self._loop, self._connection, self._liveness, self._shared
         assert loop is not None
         if connection is None or liveness is None:
@@ -258,7 +258,7 @@ class BrokerLink:
             verdict = liveness.look(loop.now(), self._expects_an_answer())
             if verdict is Verdict.ASK:
                 assert self._opening is not None
-                # Any question with a short answer will do.
+                # Any request with a short answer will do.
                 connection.send([encode_list_partitions(0, self._opening.partition.hex())])
             unanswered = self._window.unanswered and shared.state is WriterState.WRITING
             if unanswered and self._was_unanswered:
@@ -275,7 +275,7 @@ class BrokerLink:
             connection.close(ConnectionFailedError(f"no connection to {self._name}: {silence}", self._name))
 
     def _expects_an_answer(self) -> bool:
-        """With the lock held."""
+        """Whether the broker owes an answer. Called with the lock held."""
         shared = self._shared
         if shared.state >= WriterState.DISCARDING:
             return False
@@ -287,7 +287,7 @@ class BrokerLink:
         )
 
     def _open_again(self) -> None:
-        """With the lock held: ask the broker what it has. The answer takes the place of an acknowledgement."""
+        """Send OpenPartition again. The answer replaces an acknowledgement. Called with the lock held."""
         self._was_unanswered = False
         self._advance(LinkEvent.OPEN_AGAIN)
         self._window.disconnected()
@@ -303,7 +303,7 @@ class BrokerLink:
         with shared.changed:
             for message in messages:
                 self._on_message(message)
-            # On this thread, so that what the credit is for is sent at the end of the same step.
+            # Called directly, so that pushes with new credit are sent at the end of the same step of the loop.
             self._send()
             if shared.waiting_threads:
                 shared.changed.notify_all()
@@ -339,7 +339,7 @@ class BrokerLink:
 
     def _on_opened(self, handle: int, credit: int, next_sequences: tuple[int, ...]) -> None:
         if self.state is not LinkState.OPENING:
-            raise ProtocolError("a PartitionOpened that nobody has asked for")
+            raise ProtocolError("a PartitionOpened that was not requested")
         window = self._window
         try:
             window.opened(credit, next_sequences)
@@ -348,7 +348,7 @@ class BrokerLink:
             return
         self._advance(LinkEvent.OPENED)
         self._handle = handle
-        # With something left to send, only its acknowledgement proves the connection.
+        # If anything is left to send, only its acknowledgement proves the connection.
         if window.all_acknowledged and not self._shared.is_finishing:
             self.reconnecting.proven()
         elif not credit and not window.all_sent:
@@ -378,7 +378,7 @@ class BrokerLink:
             self._send()
 
     def _send(self) -> None:
-        """With the lock held: give the connection what there is credit for."""
+        """Give the connection the pushes that there is credit for. Called with the lock held."""
         connection = self._connection
         handle = self._handle
         if connection is None or handle < 0 or not connection.is_connected:

@@ -1,4 +1,4 @@
-"""Where a RecordWriter pushes its buffers: a writer of a result partition, as far as records are concerned.
+"""The part of a partition's writer that a RecordWriter uses to push its buffers.
 
 Tests: tests/client/shuffle/writing/test_record_writer.py.
 """

@@ -1,4 +1,4 @@
-"""Which subpartitions a record goes to (Flink's ChannelSelectors and StreamPartitioners).
+"""Selects the subpartitions of a record (Flink's ChannelSelectors and StreamPartitioners).
 
 round_robin()               one after the other, from the first
 rebalance(start)            the same, from ``start`` (Flink: a random one, so that writers begin at different ones)
@@ -45,8 +45,8 @@ class RoundRobin(ChannelSelector[Any]):
 
 
 class Rescale(ChannelSelector[Any]):
-    """Flink's pointwise distribution: with ``n`` writers and ``m`` subpartitions, writer ``i`` has those from i*m/n on, up
-    to the next writer's; with more writers than subpartitions each has one.
+    """Flink's pointwise distribution: with ``n`` writers and ``m`` subpartitions, writer ``i`` has the subpartitions from i*m/n
+    up to the first of the next writer; if there are more writers than subpartitions, each writer has one.
     """
 
     def __init__(self, index: int, writers: int) -> None:
@@ -75,12 +75,12 @@ class Broadcast(ChannelSelector[Any]):
     is_broadcast = True
 
     def select(self, value: Any) -> int:
-        raise AssertionError("a broadcast selects nothing")
+        raise AssertionError("a broadcast does not select a subpartition")
 
 
 class HashByKey(ChannelSelector[T]):
-    """``key`` of a value: str, int, bytes, float, bool, or a tuple of them. ``max_parallelism``: Flink's default for the
-    number of subpartitions if not given.
+    """``key`` returns the key of a value: str, int, bytes, float, bool, or a tuple of them. ``max_parallelism``: the number of
+    key groups; if not given, Flink's default for the number of subpartitions.
     """
 
     def __init__(self, key: Callable[[T], Any], max_parallelism: int | None = None) -> None:
@@ -93,7 +93,7 @@ class HashByKey(ChannelSelector[T]):
         super().setup(subpartitions)
         self.max_parallelism = self._max_parallelism or default_max_parallelism(subpartitions)
         if subpartitions > self.max_parallelism:
-            raise ValueError(f"{subpartitions} subpartitions and only {self.max_parallelism} key groups")
+            raise ValueError(f"{subpartitions} subpartitions need more than {self.max_parallelism} key groups")
 
     def select(self, value: T) -> int:
         return assign(self._key(value), self.subpartitions, self.max_parallelism)

@@ -35,7 +35,7 @@ class Registration:
 
 
 class Flusher:
-    """The body of the thread."""
+    """The body of the flusher's thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,19 +1,19 @@
-"""Which subpartition a key belongs to, exactly as Flink computes it (KeyGroupRangeAssignment).
+"""Computes the subpartition of a key exactly as Flink does (KeyGroupRangeAssignment).
 
     key group = murmur(hashCode(key)) mod max_parallelism          subpartition = key group * parallelism / max_parallelism
 
-``hashCode`` is Java's, of the type that PyFlink makes of a Python value:
+``hashCode`` is that of the Java type to which PyFlink converts a Python value:
 
     Python              Java                hashCode
     str                 String              s[0] * 31^(n-1) + ... + s[n-1] over its UTF-16 code units
     int                 Long                low half xor high half of the 64 bits
     ``Int32``           Integer             the value
-    float               Double              low half xor high half of its bits; every NaN is the same one, -0.0 is not 0.0
+    float               Double              low half xor high half of its bits; all NaNs are equal, -0.0 is not 0.0
     bool                Boolean             1231 or 1237
-    bytes               byte[]              as ``Arrays.hashCode``: from 1 on, h * 31 + each byte with its sign
+    bytes               byte[]              as ``Arrays.hashCode``: h = 1, then h * 31 + each signed byte
     tuple               Flink's Tuple       h(first), then h * 31 + h(next)
-    list                List                from 1 on, h * 31 + h(each)
-    None                null                0 (Flink itself takes no null as the whole key)
+    list                List                h = 1, then h * 31 + h(each)
+    None                null                0 (Flink does not accept null as the whole key)
 
 Long and Integer have the same hash code from 0 to 2**31 - 1. Flink refuses a bare array as key; bytes are supported for jobs that
 use a list or string of the same bytes, and for readers that use this library.
@@ -23,7 +23,7 @@ import struct
 from functools import lru_cache
 from typing import Any
 
-# Flink's bounds of the number of key groups (KeyGroupRangeAssignment).
+# Flink's limits for the number of key groups (KeyGroupRangeAssignment).
 LOWEST_MAX_PARALLELISM = 128
 HIGHEST_MAX_PARALLELISM = 32768
 
@@ -31,7 +31,7 @@ _MASK = 0xFFFFFFFF
 
 
 class Int32(int):
-    """An int that is an Integer in Java, not a Long."""
+    """An int whose Java type is Integer, not Long."""
 
     __slots__ = ()
 
@@ -79,9 +79,7 @@ def _hash(key: Any) -> int:
     for base in bases:
         if isinstance(key, base):
             return _hash(base(key))
-    raise TypeError(
-        f"no hash code of Java's is known for a {kind.__name__}: give its key as str, int, bytes or a tuple"
-    )
+    raise TypeError(f"the Java hash code of a {kind.__name__} is not known: use a str, int, bytes or tuple as the key")
 
 
 def _fold(bits: int) -> int:
@@ -104,7 +102,7 @@ def _hash_bytes(data: bytes) -> int:
 
 
 def murmur_hash(code: int) -> int:
-    """Flink's MathUtils.murmurHash: 0 or more."""
+    """Flink's MathUtils.murmurHash, which returns 0 or more."""
     code = (code * 0xCC9E2D51) & _MASK
     code = (code << 15 | code >> 17) & _MASK
     code = (code * 0x1B873593) & _MASK
@@ -133,7 +131,7 @@ def key_group(key: Any, max_parallelism: int) -> int:
 
 
 def subpartition_of(group: int, max_parallelism: int, parallelism: int) -> int:
-    """The subtask, and so the subpartition, that a key group belongs to."""
+    """Return the subtask, and so the subpartition, of a key group."""
     return group * parallelism // max_parallelism
 
 
@@ -145,7 +143,7 @@ def _cached(key: Any, max_parallelism: int, parallelism: int) -> int:
 
 
 def assign(key: Any, parallelism: int, max_parallelism: int) -> int:
-    """The subpartition of a key."""
+    """Return the subpartition of a key."""
     kind = type(key)
     # Only these types are cached: a typed cache does not see the types within a tuple, and -0.0 equals 0.0.
     if kind is str or kind is bytes or kind is int:

@@ -1,4 +1,4 @@
-"""How far a writer and its broker have got on the present connection, as one table. Guarded by the writer's lock.
+"""The states of a writer's current connection to its broker, as one table. The state is guarded by the writer's lock.
 
 ============  ============  ============
 state         event         next
@@ -28,20 +28,21 @@ PARTED        LOST          UNCONNECTED
 VOID          LOST          UNCONNECTED
 ============  ============  ============
 
-In OPENING the broker was sent OpenPartition and has not answered. From OPEN to PARTED the broker's handle for the partition is
-valid; pushes are sent in OPEN only. The parting frame is the last one, FailPartition or CloseWriter; in PARTED the kernel has it.
-In VOID all readers have left, and nothing more is sent. OPEN_AGAIN sends OpenPartition a second time, because only an
-acknowledgement can come and none does: PartitionOpened says what the broker has.
+In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle for the
+partition is valid; the writer sends pushes only in OPEN. The parting frame is the last one, FailPartition or CloseWriter; in
+PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At OPEN_AGAIN, the writer
+sends OpenPartition again, because it can only wait for an acknowledgement and none comes. PartitionOpened states what the
+broker has.
 
-LOST is any end of the connection, by either side. Whether it is made anew depends on the writer's own state, in
-``writer_state.py``.
+LOST is any end of the connection, by either side. The writer's own state in ``writer_state.py`` decides whether it connects
+again.
 """
 
 from enum import IntEnum
 
 
 class LinkState(IntEnum):
-    """In order: from OPEN to PARTED the broker's handle is valid."""
+    """The order matters: from OPEN to PARTED, the broker's handle is valid."""
 
     UNCONNECTED = 0
     CONNECTING = 1
@@ -97,7 +98,7 @@ TABLE: dict[tuple[LinkState, LinkEvent], LinkState] = {
 
 
 def next_state(state: LinkState, event: LinkEvent) -> LinkState:
-    """The table. AssertionError for an event that cannot happen in that state."""
+    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
     after = TABLE.get((state, event))
     if after is None:
         raise AssertionError(f"{event.name} in state {state.name}")

@@ -21,7 +21,7 @@ Self = TypeVar("Self", bound="PartitionWriter")
 
 
 def partition_type(kind: PartitionType | str) -> PartitionType:
-    """``"pipelined"`` or ``"blocking"``. ValueError."""
+    """Return the type for ``"pipelined"`` or ``"blocking"``. Raises ValueError for other text."""
     if isinstance(kind, PartitionType):
         return kind
     try:
@@ -76,7 +76,7 @@ class PartitionWriter:
         timeout: float | None = None,
         copy: bool = True,
     ) -> None:
-        """Add a buffer. Waits while the other side has no room (back-pressure), at most ``timeout`` s.
+        """Add a buffer. Waits at most ``timeout`` s while the receiving side has no room (back-pressure).
 
         Raises ShuffleTimeoutError if nothing was pushed, and the error of a writer that has failed. A mutable ``payload`` is
         copied, unless ``copy`` is false: then the caller must not change it.
@@ -96,10 +96,10 @@ class PartitionWriter:
     def push_event(
         self, event: Event, subpartition: int | None = None, *, priority: bool = False, timeout: float | None = None
     ) -> None:
-        """Add an event to one subpartition, or to each of them."""
+        """Add an event to one subpartition, or to all of them."""
         payload = encode(event)
         data_type = data_type_of(event, priority)
-        if data_type > self.generation.last_data_type:  # to older releases these are events like any other
+        if data_type > self.generation.last_data_type:  # older releases of Flink know only this type of event
             data_type = DataType.EVENT_BUFFER
         for index in range(self.subpartitions) if subpartition is None else (subpartition,):
             self.push(index, payload, data_type, timeout=timeout)
@@ -134,7 +134,7 @@ class PartitionWriter:
         raise NotImplementedError
 
     def records(self, selector: ChannelSelector[Any] | None = None, **options: Any) -> RecordWriter[Any]:
-        """A ``RecordWriter`` on this writer, with its options; round robin if no selector is given."""
+        """Return a ``RecordWriter`` on this writer, with these options. The default selector is round robin."""
         return RecordWriter(self, selector, **options)
 
     def __enter__(self: Self) -> Self:

@@ -1,7 +1,7 @@
-"""For how long, and how often, a writer tries to get a lost connection back. Pure; used on the I/O thread only.
+"""Decides for how long and how often a writer tries to connect again. Pure; used on the I/O thread only.
 
-The time counts from the first loss until something proves the connection: an acknowledgement, or an opening after which nothing
-was left to send. A connection that opens and breaks again and again proves nothing.
+The time counts from the first loss until the connection is proven: by an acknowledgement, or by PartitionOpened if nothing is
+left to send. A connection that opens but breaks again before that does not restart the time.
 """
 
 _DELAY_FIRST_S = 0.05
@@ -9,17 +9,17 @@ _DELAY_MAX_S = 2.0
 
 
 class Reconnecting:
-    """Times are monotonic, in s. ``timeout_s``: without a proven connection, after which the writer gives up; 0: at once."""
+    """Times are monotonic, in s. The writer gives up after ``timeout_s`` without a proven connection; 0: at the first loss."""
 
     __slots__ = ("_delay_s", "lost_at", "timeout_s")
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.lost_at: float | None = None  # None: the connection was proven since
+        self.lost_at: float | None = None  # when the unproven time began; None if the connection is proven
         self._delay_s = _DELAY_FIRST_S
 
     def lost(self, now: float) -> float | None:
-        """The connection was lost. After how many s to try again; None if the time is over."""
+        """The connection was lost. Returns the delay (s) before the next attempt, or None if the time is over."""
         if self.lost_at is None:
             self.lost_at = now
         if now - self.lost_at >= self.timeout_s:
@@ -28,16 +28,17 @@ class Reconnecting:
         return delay_s
 
     def proven(self) -> None:
-        """The connection works."""
+        """The connection is proven to work."""
         self.lost_at = None
         self._delay_s = _DELAY_FIRST_S
 
     def held_back(self) -> None:
-        """The broker lets the writer wait for room, for as long as that takes: this is no lost connection."""
+        """The broker grants no credit because it has no room. That may last for any time and does not count as a lost
+        connection."""
         self.lost_at = None
 
     def limit(self, timeout_s: float, now: float) -> float:
-        """``timeout_s``, but no longer than a lost connection is tried to get back."""
+        """Return ``timeout_s``, limited to the time that is left before the writer gives up."""
         if self.lost_at is None:
             return timeout_s
         return max(0.0, min(timeout_s, self.lost_at + self.timeout_s - now))

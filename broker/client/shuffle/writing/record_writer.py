@@ -1,4 +1,4 @@
-"""Records into buffers (Flink's RecordWriter): chooses the subpartition, serializes, cuts, flushes, compresses.
+"""Writes records into buffers (Flink's RecordWriter): selects the subpartition, serializes, divides, flushes and compresses.
 
 A record, and even its length field, may begin in one buffer and continue in the next. A buffer is pushed when it is full, or when
 it has waited for ``flush_interval_ms``; then it ends with a whole record, and its data type says so.
@@ -67,7 +67,7 @@ class RecordWriter(Generic[T]):
         self._encoders = [RecordEncoder(buffer_size) for _ in range(writer.subpartitions)]
         self._always_flush = flush_interval_ms == 0
         self._lock = Lock()
-        self._dirty = False  # something may wait in an encoder
+        self._dirty = False  # an encoder may hold unflushed records
         self._closed = False
         # The type says that a reader of several subpartitions may switch after it; releases before 1.19 do not know it.
         clear_end = DataType.DATA_BUFFER_WITH_CLEAR_END
@@ -110,7 +110,7 @@ class RecordWriter(Generic[T]):
         self._write_all(value if self._serialize is None else self._serialize(value))
 
     def extend(self, values: Iterable[T]) -> None:
-        """``write`` each."""
+        """Call ``write`` for each value."""
         write = self.write
         for value in values:
             write(value)
@@ -196,7 +196,7 @@ class RecordWriter(Generic[T]):
             self._push_one(index, encoder.flush(), self._clear_end)
 
     def _flush_what_can_be(self) -> None:
-        """On the flusher's thread: without waiting, neither for the lock nor for credit."""
+        """Flush as much as possible without waiting for the lock or for credit. Called on the flusher's thread."""
         if not self._dirty or not self._lock.acquire(blocking=False):
             return
         try:

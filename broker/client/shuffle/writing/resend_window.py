@@ -1,21 +1,22 @@
 """What a writer keeps until the broker has acknowledged it, and when it may send. Pure; guarded by the writer's lock.
 
-Per subpartition the pushes are numbered from 0. Each is in one of three states:
+The pushes of each subpartition are numbered from 0. Each push is in one of three states:
 
-    state           is in                       leaves it by
+    state           is in                       left by
     unsent          ``_unsent``, ``_kept``      ``take`` (one credit each) -> sent
     sent            ``_kept``                   ``acknowledged`` -> forgotten; ``disconnected`` -> unsent
     forgotten       -                           -: the broker has it
 
     event           credit                      effect
-    opened          what the broker grants      all that is kept and not known there is unsent again, in order
+    opened          what the broker grants      all kept pushes that the broker does not have are unsent again, in order
     granted         + n
     take            - 1 for each                oldest first
     disconnected    0
     forget          0                           drops all that is kept, because all readers have left
 
-A writer calls ``has_room`` before ``push``: there has to be a credit for each unsent push and for the new one, and memory.
-If there is no room, ``lacks`` says what the writer waits for: credit, or acknowledgements that free memory.
+A writer calls ``has_room`` before ``push``. There is room if there is a credit for each unsent push and for the new one, and if
+the new push fits into ``max_bytes``. If there is no room, ``lacks`` returns what the writer waits for: a connection, credit, or
+acknowledgements, which free memory.
 
 A broker acknowledges what has arrived, but brokers of older releases do so only after a number of pushes, which the window may
 never reach. ``unanswered`` is true when the writer waits for an acknowledgement and nothing else can come, because everything was
@@ -34,7 +35,7 @@ from protocol.errors import ProtocolError
 
 
 class Lack(Enum):
-    """What a writer waits for."""
+    """The reason why a writer has to wait."""
 
     NOTHING = "nothing"
     CONNECTION = "a connection"
@@ -51,7 +52,8 @@ class Push(NamedTuple):
 
 
 class ResendWindow:
-    """Invariants: credit >= 0; kept sequences of a subpartition are dense and end below ``next_sequences`` of it."""
+    """Invariants: credit >= 0; the kept sequence numbers of a subpartition are dense and end just below its
+    ``next_sequences``."""
 
     __slots__ = (
         "_acknowledged",
@@ -74,11 +76,11 @@ class ResendWindow:
         self._kept: list[deque[Push]] = [deque() for _ in range(subpartitions)]
         self._unsent: deque[Push] = deque()
         self._connected = False
-        self.was_opened = False  # at least once
+        self.was_opened = False  # at least once since the writer was created
 
     @property
     def next_sequences(self) -> tuple[int, ...]:
-        """The number that the next push of each subpartition gets."""
+        """The sequence number of the next push of each subpartition."""
         return tuple(self._next)
 
     @property
@@ -96,7 +98,7 @@ class ResendWindow:
         return self.kept_bytes + size <= self.max_bytes or not self.kept_bytes
 
     def lacks(self, size: int) -> Lack:
-        """Why there is no room for a push of ``size`` bytes."""
+        """Return the reason why there is no room for a push of ``size`` bytes."""
         if not self._connected:
             return Lack.CONNECTION
         if self.credit <= len(self._unsent):
@@ -109,7 +111,7 @@ class ResendWindow:
         return self._connected and self.credit > 0 and not self._unsent and self.kept_bytes > 0
 
     def push(self, subpartition: int, data_type: int, compressed: bool, payload: Buffer) -> Push:
-        """Number it and keep it."""
+        """Number the push and keep it."""
         sequence = self._next[subpartition]
         push = Push(subpartition, sequence, data_type, compressed, payload)
         self._next[subpartition] = sequence + 1
@@ -126,7 +128,7 @@ class ResendWindow:
         return [unsent.popleft() for _ in range(count)]
 
     def opened(self, credit: int, next_sequences: Iterable[int]) -> None:
-        """The broker has the partition and says which push of each subpartition it expects next.
+        """The broker has opened the partition and states the push of each subpartition that it expects next.
 
         The first time, a new writer continues from there. Raises PartitionLostError if the broker is behind what it had
         acknowledged, and ProtocolError if it is ahead of what was pushed.

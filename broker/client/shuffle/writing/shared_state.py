@@ -1,4 +1,4 @@
-"""What the user's threads and the I/O thread share of one writer. All of it is guarded by ``changed``.
+"""The state of one writer that the user's threads and the I/O thread share. All fields are guarded by ``changed``.
 
 Tests: tests/client/shuffle/writing/test_shuffle_writer.py.
 """
@@ -15,8 +15,8 @@ class SharedState:
         self.changed = Condition()
         self.window = window
         self.state = WriterState.NEW
-        self.error: Exception | None = None  # why it is FAILED; it stays when the writer is closed
-        self.readers_left = False  # a fact about the readers, which outlasts DISCARDING
+        self.error: Exception | None = None  # why the state is FAILED; kept when the writer is closed
+        self.readers_left = False  # all readers have cancelled; stays true in the states after DISCARDING
         self.waiting_threads = 0
 
     @property
@@ -28,15 +28,15 @@ class SharedState:
         self.state = next_state(self.state, event)
 
     def fail(self, error: Exception) -> None:
-        """The first error counts, unless the partition is finished."""
+        """Record the first error, unless the partition is finished, and wake all waiting threads."""
         if self.state < WriterState.FINISHED:
             self.state = next_state(self.state, WriterEvent.FAIL)
             self.error = error
         elif self.state is WriterState.CLOSED and self.error is None:
-            self.error = error  # for a thread that still waits
+            self.error = error  # for a thread that is still waiting
         self.changed.notify_all()
 
     def wake_waiting(self) -> None:
-        """Something has changed that a waiting thread may wait for."""
+        """Wake the waiting threads, after a change that one of them may wait for."""
         if self.waiting_threads:
             self.changed.notify_all()

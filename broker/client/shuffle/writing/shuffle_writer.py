@@ -1,15 +1,15 @@
-"""Writing a result partition to a broker.
+"""Writes a result partition to a broker.
 
 >>> with ShuffleWriter("127.0.0.1:9094", partition, subpartitions=3) as writer:
 ...     with writer.records(round_robin()) as out:
 ...         out.write(b"a record")
 
-Pushes are kept until the broker has acknowledged them (``resend_window.py``). When the connection is lost the writer connects
-again, learns what the broker has, and sends the rest, so nothing is lost and nothing is stored twice (``broker_link.py``).
+The writer keeps pushes until the broker has acknowledged them (``resend_window.py``). When the connection is lost, the writer
+connects again, learns what the broker has, and sends the rest, so no buffer is lost or stored twice (``broker_link.py``).
 
-Here is what the user calls. What a writer may still do is the table of ``writer_state.py``; how far it has got on the present
-connection is the table of ``link_state.py``. One lock guards both and the window (``SharedState.changed``); the connection
-belongs to the I/O thread.
+This module contains the methods that users call. The table in ``writer_state.py`` has the states of the writer, the one in
+``link_state.py`` those of its current connection. One lock, ``SharedState.changed``, guards both states and the window; only
+the I/O thread uses the connection.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from protocol.shuffle.writer_frames import (
     encode_fail_partition,
 )
 
-# How long ``fail`` and ``close`` wait for the kernel to take their last frame.
+# How long (s) ``fail`` and ``close`` wait until the kernel has taken their last frame.
 _PARTING_S = 5.0
 
 
@@ -101,19 +101,19 @@ class ShuffleWriter(PartitionWriter):
 
     @property
     def writer_id(self) -> bytes:
-        """The name under which this writer may be resumed."""
+        """The id with which another writer can resume the partition."""
         assert self._writer_id is not None, "not open"
         return self._writer_id
 
     @property
     def next_sequences(self) -> tuple[int, ...]:
-        """How many buffers and events each subpartition has, including those of an earlier writer of the same id."""
+        """The number of buffers and events of each subpartition, including those of an earlier writer with the same id."""
         with self._shared.changed:
             return self._window.next_sequences
 
     @property
     def all_acknowledged(self) -> bool:
-        """Whether the broker has all that was pushed."""
+        """Whether the broker has acknowledged all pushes."""
         with self._shared.changed:
             return self._window.all_acknowledged
 
@@ -124,9 +124,9 @@ class ShuffleWriter(PartitionWriter):
 
     @property
     def discards(self) -> bool:
-        """Whether all readers of this pipelined partition have cancelled: nobody gets what is pushed from now on.
+        """Whether all readers of this pipelined partition have cancelled, so that further pushes are dropped.
 
-        As for Flink's producers this is no error, but a producer that can stop may do so.
+        As for Flink's producers, this is no error. A producer that can stop early may do so.
         """
         with self._shared.changed:
             return self._shared.readers_left
@@ -245,7 +245,7 @@ class ShuffleWriter(PartitionWriter):
             loop.call(self._link.disconnect)
 
     def forked(self) -> None:
-        """In a forked child: the parent goes on with the writer, and this copy of it is closed."""
+        """Close this copy in a forked child. The parent keeps using the writer."""
         shared = self._shared
         shared.changed = Condition()
         if shared.state < WriterState.CLOSED:
@@ -255,7 +255,7 @@ class ShuffleWriter(PartitionWriter):
     # -- with the lock held ---------------------------------------------------------------------------------------
 
     def _check(self, subpartition: int, data_type: DataType, size: int) -> None:
-        """Raise why this cannot be pushed."""
+        """Raise the error that explains why the buffer cannot be pushed, if there is one."""
         if self._shared.state is not WriterState.WRITING:
             self._check_state()
         if not 0 <= subpartition < self.subpartitions:
@@ -274,7 +274,7 @@ class ShuffleWriter(PartitionWriter):
         if shared.state >= WriterState.CLOSED:
             raise self._why_closed
         if shared.error is not None:
-            raise shared.error  # if finishing was tried, it says why the partition is not finished
+            raise shared.error  # after ``commit``, the error explains why the partition is not finished
         if shared.state is WriterState.NEW:
             raise ShuffleClosedError("the writer is not open")
         raise ShuffleClosedError("the partition is finished")
@@ -283,7 +283,7 @@ class ShuffleWriter(PartitionWriter):
         return self._window.has_room(size) or self._shared.readers_left
 
     def _push(self, subpartition: int, data_type: DataType, compressed: bool, payload: Bytes) -> None:
-        """After ``_check``."""
+        """Push the buffer. Called after ``_check``."""
         if self._shared.readers_left:
             return
         self._window.push(subpartition, data_type, compressed, payload)
@@ -291,7 +291,7 @@ class ShuffleWriter(PartitionWriter):
             self._link.schedule_send()
 
     def _no_room(self, size: int) -> ShuffleTimeoutError:
-        """Why a push of ``size`` bytes had to wait."""
+        """Return the error that explains why a push of ``size`` bytes had to wait."""
         window = self._window
         match window.lacks(size):
             case Lack.CREDIT:
@@ -311,8 +311,8 @@ class ShuffleWriter(PartitionWriter):
     def _wait(
         self, done: Callable[[], bool], timeout: float | None, too_late: Callable[[], ShuffleTimeoutError]
     ) -> None:
-        """Wait until ``done``, or raise the writer's error. ``too_late`` makes the error to raise after ``timeout`` s, which
-        are added to its text.
+        """Wait until ``done`` returns true, or raise the writer's error. ``too_late`` creates the error to raise after
+        ``timeout``; the time is appended to its text.
         """
         loop, shared = self._loop, self._shared
         if shared.error is not None:
@@ -330,7 +330,7 @@ class ShuffleWriter(PartitionWriter):
                     raise ShuffleClosedError("the writer was closed")
                 if loop.crashed is not None:
                     raise loop.crashed
-                # Not for ever, because an I/O thread that has died notifies nobody.
+                # The wait is bounded, because an I/O thread that has died does not notify this thread.
                 patience = 1.0 if deadline is None else min(1.0, deadline - loop.now())
                 if patience <= 0:
                     error = too_late()
@@ -340,7 +340,7 @@ class ShuffleWriter(PartitionWriter):
             shared.waiting_threads -= 1
 
     def _part(self, parting: Callable[[int], bytes]) -> None:
-        """Send a last frame, if the broker has a use for one, and wait until the kernel has it."""
+        """Send the last frame, if the broker can use one, and wait until the kernel has taken it."""
         loop, link, shared = self._loop, self._link, self._shared
         if loop is None or loop.crashed is not None or not link.part(parting):
             return
@@ -368,20 +368,20 @@ class ShuffleWriter(PartitionWriter):
             return
         try:
             callback(*arguments)
-        except BaseException as error:  # it belongs to this writer, and the thread serves others
+        except BaseException as error:  # the error must not end the thread, which serves other writers, too
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        """Fail with what a callback has raised, and have the readers told."""
+        """Fail with the error of a callback, and tell the readers."""
         shared = self._shared
         if shared.state >= WriterState.FINISHED:
             return
         if isinstance(error, Exception):
             shared.fail(error)
-        else:  # SystemExit: the callback's author thought that it would end the process
+        else:  # such as SystemExit, which would end the I/O thread and not the process
             failed = ShuffleError(f"a callback has raised {error!r}")
             failed.__cause__ = error
             shared.fail(failed)
-        # It is sent when the I/O thread has read all that has come.
+        # The I/O thread sends the frame after it has handled all received messages.
         if self._link.part(lambda handle: encode_fail_partition(handle, f"{type(error).__name__}: {error}")):
             self._gave_up = True

@@ -1,4 +1,4 @@
-"""What a writer to a broker may still do, as one table. Guarded by the writer's lock.
+"""The states of a writer to a broker, as one table. The state is guarded by the writer's lock.
 
 ===================  ==================  ===================
 state                event               next
@@ -28,21 +28,22 @@ FINISHED             CLOSE               FINISHED_AND_CLOSED
 FAILED               CLOSE               CLOSED
 ===================  ==================  ===================
 
-From the user come START (``start``, ``open``), FINISH (``commit``, also when it is called again after a timeout), FAIL (``fail``)
-and CLOSE (``close``). From the connection comes FINISH_SENT, once for each connection on which FinishPartition was sent, and
-FAIL when it is lost for good. From the broker come PARTITION_FINISHED (PartitionFinished; or, after FinishPartition was sent on
-a connection that was then lost, the refusal to open the partition because it is finished), READERS_LEFT (all readers of a
-pipelined partition have cancelled: what is pushed is dropped, and finishing succeeds) and FAIL (any other refusal).
+The user causes START (``start``, ``open``), FINISH (``commit``, also when it is called again after a timeout), FAIL (``fail``)
+and CLOSE (``close``). The connection causes FINISH_SENT, once for each connection on which FinishPartition was sent, and FAIL
+when it is lost and the writer does not connect again. The broker causes PARTITION_FINISHED, READERS_LEFT and FAIL. It reports
+PARTITION_FINISHED with PartitionFinished; or, if FinishPartition was sent on a connection that was then lost, by refusing to
+open the partition because it is finished. READERS_LEFT means that all readers of a pipelined partition have cancelled: pushes
+are dropped, and finishing succeeds. Any other refusal is FAIL.
 
-What comes from the connection and the broker after FINISHED, FAILED or CLOSED is ignored; so is ``fail`` there. The callers see
-to it that no other pair comes about. Whether there is a connection is the business of ``link_state.py``.
+In FINISHED, FAILED and CLOSED, the writer ignores ``fail`` and the events of the connection and the broker. The callers never
+use another pair. The states of the connection are in ``link_state.py``.
 """
 
 from enum import IntEnum
 
 
 class WriterState(IntEnum):
-    """In order: before DISCARDING a lost connection is made anew, from FINISHED on the outcome is known."""
+    """The order matters: before DISCARDING, a lost connection is established again; from FINISHED on, the outcome is known."""
 
     NEW = 0
     WRITING = 1
@@ -95,7 +96,7 @@ TABLE: dict[tuple[WriterState, WriterEvent], WriterState] = {
 
 
 def next_state(state: WriterState, event: WriterEvent) -> WriterState:
-    """The table. AssertionError for an event that cannot happen in that state."""
+    """Look up the next state. Raises AssertionError for an event that cannot happen in that state."""
     after = TABLE.get((state, event))
     if after is None:
         raise AssertionError(f"{event.name} in state {state.name}")
