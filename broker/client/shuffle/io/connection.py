@@ -134,7 +134,7 @@ class Connection:
                 RemoteTransportError(f"the connection to {self.name} broke: {error.strerror or error}", self.name)
             )
         except ProtocolError as error:
-            failed = LocalTransportError(f"{self.name} sent what cannot be read: {error}", self.name)
+            failed = LocalTransportError(f"the data from {self.name} cannot be read: {error}", self.name)
             failed.__cause__ = error
             self.close(failed)
 
@@ -244,7 +244,7 @@ class Connection:
 
     def abandon(self, error: Exception) -> None:
         if not isinstance(error, TransportError):
-            failed = LocalTransportError(f"the connection to {self.name} failed here: {error!r}", self.name)
+            failed = LocalTransportError(f"this side of the connection to {self.name} failed: {error!r}", self.name)
             failed.__cause__ = error
             error = failed
         self.close(error)

@@ -300,7 +300,7 @@ class InputGate(Reader):
 
     def announce_buffer_size(self, size: int, channel: int | None = None) -> None:
         if size <= 0:
-            raise ValueError(f"buffers of {size} bytes")
+            raise ValueError(f"a buffer size of {size} bytes is not possible")
         with self.lock:
             for target in self._targets(channel):
                 target.announce_buffer_size(size)
@@ -343,5 +343,5 @@ class InputGate(Reader):
 def _indices(indices: int | tuple[int, int]) -> IndexSet:
     start, end = (indices, indices) if isinstance(indices, int) else indices
     if not 0 <= start <= end:
-        raise ValueError(f"subpartitions {start} to {end}")
+        raise ValueError(f"{start} to {end} is no range of subpartitions")
     return IndexSet(start, end)

@@ -335,7 +335,7 @@ class BrokerLink:
             case PartitionList():
                 pass  # the answer to a check
             case _:
-                raise ProtocolError(f"a {type(message).__name__} for a writer")
+                raise ProtocolError(f"a writer cannot handle the message {type(message).__name__}")
 
     def _on_opened(self, handle: int, credit: int, next_sequences: tuple[int, ...]) -> None:
         if self.state is not LinkState.OPENING:

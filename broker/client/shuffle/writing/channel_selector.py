@@ -51,7 +51,7 @@ class Rescale(ChannelSelector[Any]):
 
     def __init__(self, index: int, writers: int) -> None:
         if not 0 <= index < writers:
-            raise ValueError(f"writer {index} of {writers}")
+            raise ValueError(f"there is no writer {index} of {writers}")
         self._index, self._writers = index, writers
 
     def setup(self, subpartitions: int) -> None:
@@ -106,7 +106,7 @@ class Custom(ChannelSelector[T]):
     def select(self, value: T) -> int:
         chosen = self._function(value, self.subpartitions)
         if not 0 <= chosen < self.subpartitions:
-            raise ValueError(f"subpartition {chosen} of {self.subpartitions} was selected")
+            raise ValueError(f"the function selected subpartition {chosen} of {self.subpartitions}")
         return chosen
 
 

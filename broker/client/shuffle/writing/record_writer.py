@@ -50,7 +50,7 @@ class RecordWriter(Generic[T]):
         buffer_size: int = DEFAULT_BUFFER_SIZE,
     ) -> None:
         if buffer_size < 1:
-            raise ValueError(f"buffers of {buffer_size} bytes")
+            raise ValueError(f"a buffer size of {buffer_size} bytes is not possible")
         codec = Codec.NONE if compression is None else compression
         self._codec = codec if isinstance(codec, Codec) else Codec(codec.upper())
         if self._codec is not Codec.NONE and writer.type is not PartitionType.BLOCKING:

@@ -135,7 +135,9 @@ class ResendWindow:
         """
         expected = tuple(next_sequences)
         if len(expected) != len(self._next):
-            raise ProtocolError(f"a partition of {len(self._next)} subpartitions opened with {len(expected)}")
+            raise ProtocolError(
+                f"PartitionOpened for {len(self._next)} subpartitions has {len(expected)} sequence numbers"
+            )
         if not self.was_opened:
             self.was_opened = True
             self._next = list(expected)
@@ -169,14 +171,16 @@ class ResendWindow:
     def granted(self, credit: int) -> None:
         """Raises ProtocolError for a negative credit. Credit that comes while disconnected is void."""
         if credit < 0:
-            raise ProtocolError(f"a credit of {credit}")
+            raise ProtocolError(f"a negative credit: {credit}")
         if self._connected:
             self.credit += credit
 
     def acknowledged(self, subpartition: int, sequence: int) -> None:
         """The broker has all before ``sequence``. Raises ProtocolError if that was never pushed; an older number is no error."""
         if not 0 <= subpartition < len(self._next) or sequence > self._next[subpartition]:
-            raise ProtocolError(f"an acknowledgement of push {sequence - 1} of subpartition {subpartition}")
+            raise ProtocolError(
+                f"push {sequence - 1} of subpartition {subpartition} was acknowledged, but never pushed"
+            )
         kept = self._kept[subpartition]
         while kept and kept[0].sequence < sequence:
             self.kept_bytes -= len(kept.popleft().payload)

@@ -259,13 +259,13 @@ class ShuffleWriter(PartitionWriter):
         if self._shared.state is not WriterState.WRITING:
             self._check_state()
         if not 0 <= subpartition < self.subpartitions:
-            raise ValueError(f"subpartition {subpartition} of {self.subpartitions}")
+            raise ValueError(f"there is no subpartition {subpartition} of {self.subpartitions}")
         if (
             data_type == DataType.NONE
             or data_type > self.generation.last_data_type
             or (not size and data_type.is_event)
         ):
-            raise ValueError(f"a buffer of {size} bytes and the type {data_type!r}")
+            raise ValueError(f"a buffer of {size} bytes cannot have the type {data_type!r}")
 
     def _check_state(self) -> None:
         shared = self._shared
