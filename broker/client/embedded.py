@@ -59,8 +59,7 @@ class Broker:
         if server is None:
             return
         try:
-            # The clients are in this process and will not finish their requests, so wait a short time unless one was
-            # configured.
+            # The clients are in this process and will not finish their requests, so do not wait long unless a time was set.
             server.stop(drain=None if "shutdown_timeout_ms" in self._settings else _DRAIN_S)
         finally:
             self._remove_directory()

@@ -87,8 +87,7 @@ class _Channel:
 
 
 class BlockReader:
-    """Iterates over all blocks of finished BLOCKING partitions as (channel number, block). The blocks of a channel are in
-    order.
+    """Iterates over all blocks of finished BLOCKING partitions as (channel number, block), in order within a channel.
 
     ``channels`` as for ``InputGate``. When a connection is lost (a broker that restarts, for example), the reader connects again
     for ``patience`` s and skips what it has read: no block is missing and none comes twice. A broker that is silent for

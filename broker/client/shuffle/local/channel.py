@@ -144,8 +144,7 @@ class LocalInputChannel(InputChannel):
         return None
 
     def _source_error(self, partition: LocalPartition) -> Exception | None:
-        """Fail the channel if no more buffers will come from the partition. Returns the error, which the reader gets at
-        once."""
+        """Fail the channel if the partition will give no more buffers. Returns the error, which the reader gets at once."""
         error: Exception
         if partition.state is LocalState.FAILED:
             error = ProducerFailedError(partition.failure)

@@ -112,8 +112,7 @@ class LocalPartitions:
             channel.partition_found(partition)
 
     def find(self, channel: Channel) -> LocalPartition | None:
-        """Return the partition that the channel reads. Returns None if it does not exist, and notifies the channel when it
-        does."""
+        """Return the partition that the channel reads, or None. In that case, the channel is notified when it exists."""
         with self._lock:
             partition = self._partitions.get(channel.partition)
             if partition is None:

@@ -63,8 +63,7 @@ class InputChannel:
         """Give the connection back, if there is one. Called on the I/O thread, after ``release``."""
 
     def check_peer(self, waited_s: float, silence_max_s: float) -> None:
-        """Check that the peer answers, after the reader has waited for ``waited_s``. Called on the I/O thread, without the
-        lock."""
+        """Check that the peer answers; the reader has waited for ``waited_s``. Called on the I/O thread, without the lock."""
 
     def announce_credit(self) -> None:
         """Send the credit that the sender does not know of yet."""

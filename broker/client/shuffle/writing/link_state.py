@@ -31,11 +31,9 @@ VOID          LOST          UNCONNECTED
 In OPENING, the writer has sent OpenPartition and the broker has not answered. From OPEN to PARTED, the broker's handle for the
 partition is valid; the writer sends pushes only in OPEN. The parting frame is the last one, FailPartition or CloseWriter; in
 PARTED, the kernel has taken it. In VOID, all readers have left and the writer sends nothing more. At OPEN_AGAIN, the writer
-sends OpenPartition again, because it can only wait for an acknowledgement and none comes. PartitionOpened states what the
-broker has.
+sends OpenPartition again, because it waits for an acknowledgement that does not come. PartitionOpened states what was received.
 
-LOST is any end of the connection, by either side. The writer's own state in ``writer_state.py`` decides whether it connects
-again.
+LOST is any end of the connection, by either side. Whether the writer connects again depends on its state (``writer_state.py``).
 """
 
 from enum import IntEnum

@@ -33,8 +33,7 @@ class Reconnecting:
         self._delay_s = _DELAY_FIRST_S
 
     def held_back(self) -> None:
-        """The broker grants no credit because it has no room. That may last for any time and does not count as a lost
-        connection."""
+        """The broker grants no credit while it has no room. However long that lasts, it is no lost connection."""
         self.lost_at = None
 
     def limit(self, timeout_s: float, now: float) -> float:

@@ -52,8 +52,7 @@ class Push(NamedTuple):
 
 
 class ResendWindow:
-    """Invariants: credit >= 0; the kept sequence numbers of a subpartition are dense and end just below its
-    ``next_sequences``."""
+    """Invariants: credit >= 0; the kept numbers of a subpartition are dense and end just below ``next_sequences``."""
 
     __slots__ = (
         "_acknowledged",
