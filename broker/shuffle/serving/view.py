@@ -405,6 +405,7 @@ class View:
                 partition.readers.remove(self)
                 if self.current is not None and not self.current.ready:
                     partition.readers.go_on_inside_record()
+                    self.current = None  # the rest of the record may still be pushed before the last step
             if not partition.pipelined:
                 return True
             begin, end = self._closed_to, min(self._closed_to + AT_ONCE, self._indices.end + 1)

@@ -402,6 +402,26 @@ def test_a_view_that_is_closed_while_it_is_opened_lets_go_of_all_that_was_asked_
     assert bench.budget.memory == 0
 
 
+def test_a_view_that_is_closed_inside_a_record_leaves_the_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The rest of the record may come between two steps of closing. It must not be counted as if another reader had got it.
+    monkeypatch.setattr(view_module, "AT_ONCE", 10)
+    bench = Bench(26)
+    view = union(bench, 25, 100)
+    while view.open_further():
+        pass
+    begun = memoryview(b"begun")
+    bench.partition.append(24, 0, DataType.DATA_BUFFER, False, begun)
+    assert len(view.take(9, 1000)) == 1
+    assert bench.partition.readers.inside_record
+    assert not view.close(True)
+    assert not bench.partition.readers.inside_record
+    bench.partition.append(24, 1, DataType.DATA_BUFFER_WITH_CLEAR_END, False, memoryview(b"rest"))
+    while not view.close(True):
+        pass
+    bench.partition.readers.wait_inside_record()  # another reader
+    assert bench.partition.readers.inside_record
+
+
 def test_of_two_views_that_are_opened_at_once_only_one_gets_a_subpartition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_module, "AT_ONCE", 10)
     bench = Bench(25)
