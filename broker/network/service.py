@@ -153,9 +153,8 @@ class Service(Protocol):
         """
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
-        """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and
-        closes the
-        connection.
+        """Act on the request and answer it through ``outbox``, now or later, from any thread. An exception is logged and closes
+        the connection.
 
         ``prepared`` is the value that ``inline`` has returned, or the one in its ``Handover``.
         """
