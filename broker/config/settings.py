@@ -39,7 +39,7 @@ class BrokerConfig(
                 )
         for name, address in self.advertised_listeners.items():
             if name not in names:
-                raise ConfigError(f"Name a listener in advertised_listeners: {name!r} is none of {', '.join(names)}.")
+                raise ConfigError(f"Name a listener in advertised_listeners: {name!r} is not among {', '.join(names)}.")
             parse_address(address, "advertised_listeners")
         for address, connections in self.max_connections_per_ip_overrides.items():
             if not connections >= 0:

@@ -82,7 +82,7 @@ def refuse_null(configs: Iterable[Any]) -> None:
     """Raises RequestError with invalid_request where a setting has no value."""
     names = [config.name for config in configs if config.value is None]
     if names:
-        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value: null is none.")
+        raise RequestError(ErrorCode.invalid_request, f"Give {', '.join(names[:10])} a value, not null.")
 
 
 def _alter_one(context: KafkaContext, resource: Any, validate_only: bool, plan: Plan) -> None:

@@ -86,7 +86,7 @@ def is_this_broker(context: KafkaContext, name: str) -> bool:
     try:
         node_id = int(name)
     except ValueError:
-        raise RequestError(ErrorCode.invalid_request, f"A broker's id is a number: {name!r} is none.") from None
+        raise RequestError(ErrorCode.invalid_request, f"A broker's id must be a number, not {name!r}.") from None
     if node_id != context.node_id:
         raise RequestError(
             ErrorCode.invalid_request, f"This is broker {context.node_id}; there is no broker {node_id} to ask about."

@@ -177,7 +177,7 @@ def check_names(names: Iterable[str], known: Iterable[str], also: Iterable[str] 
         if lower in ("bootstrap.servers", "topics", "group.id"):
             better = "subscribe" if lower == "topics" else f"kafka.{lower}"
             raise ConfigError(f"There is no option {name!r}: did you mean {better}?")
-        _log.warning("the option %r is none of this source's and has no effect", name)
+        _log.warning("the option %r is unknown to this source and has no effect", name)
 
 
 class _Given:
