@@ -73,6 +73,24 @@ class Counter:
         return family
 
 
+class ReadCounter:
+    """Only goes up, like a ``Counter``, for numbers that a thread counts in fields of its own. ``read`` as for a ``Gauge``."""
+
+    def __init__(self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()) -> None:
+        self.name = name
+        self.doc = doc
+        self.labels = labels
+        self.read = read
+
+    def collect(self) -> "Metric":
+        from prometheus_client.core import CounterMetricFamily
+
+        family = CounterMetricFamily(self.name, self.doc, labels=self.labels)
+        for values, total in sorted(self.read().items()):
+            family.add_metric(values, total)
+        return family
+
+
 class Gauge:
     """Goes up and down. ``read`` is called when metrics are read, on the thread that reads them."""
 
@@ -135,10 +153,17 @@ class Registry:
     """All metrics of one broker. Create metrics when the broker is put together, and cells on the threads that use them."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
+        self._metrics: dict[str, Counter | ReadCounter | Gauge | Histogram] = {}
 
     def counter(self, name: str, doc: str, labels: Labels = ()) -> Counter:
         counter = Counter(name, doc, labels)
+        self._add(counter)
+        return counter
+
+    def read_counter(
+        self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()
+    ) -> ReadCounter:
+        counter = ReadCounter(name, doc, read, labels)
         self._add(counter)
         return counter
 
@@ -152,7 +177,7 @@ class Registry:
         self._add(histogram)
         return histogram
 
-    def _add(self, metric: "Counter | Gauge | Histogram") -> None:
+    def _add(self, metric: Counter | ReadCounter | Gauge | Histogram) -> None:
         assert metric.name not in self._metrics, f"two metrics are called {metric.name}"
         self._metrics[metric.name] = metric
 

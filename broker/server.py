@@ -16,6 +16,7 @@ from broker.errors import BrokerError, ConfigError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
+from broker.metrics import Registry
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
@@ -72,6 +73,7 @@ class BrokerServer:
         """``runtime`` and ``open_catalogue`` (from a path to a catalogue) are the system's by default."""
         self.config = config
         self.runtime = runtime if runtime is not None else system_runtime()
+        self.metrics = Registry()
         self.started_ms = 0
         self.crash: BaseException | None = None
         self.left_behind = 0  # how many threads did not end in time when the broker stopped
@@ -171,6 +173,7 @@ class BrokerServer:
         # Locked before anything in it is opened, the catalogue included.
         self._directory = data_directory.take(runtime.disk, storage)
         self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
+        self._sockets.register_metrics(self.metrics)
         # Bound before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
         # backlog.
         self._sockets.bind(

@@ -52,3 +52,11 @@ def test_two_metrics_of_one_name_are_a_bug() -> None:
 def test_a_cell_has_a_value_for_every_label() -> None:
     with pytest.raises(AssertionError):
         Registry().counter("broker_requests", "Requests.", ("api",)).cell()
+
+
+def test_what_is_counted_elsewhere_is_read_when_it_is_rendered() -> None:
+    registry = Registry()
+    counted = {("0",): 1.0}
+    registry.read_counter("broker_requests", "Requests.", lambda: counted, ("processor",))
+    counted["0",] = 7
+    assert 'broker_requests_total{processor="0"} 7.0' in registry.render().decode().splitlines()

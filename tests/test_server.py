@@ -13,8 +13,11 @@ from broker.config import load
 from broker.errors import ConfigError
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.network.part import PartThread, Surroundings
+from broker.runtime.dial import ask
 from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
 
 
 def server(
@@ -175,3 +178,16 @@ def test_a_service_that_does_not_open_is_closed(
         broker.start()
     assert noted[0].calls == ["open", "close"]
     broker.runtime.disk.lock(f"{tmp_path}/{LOCK}").close()
+
+
+def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
+    running = BrokerServer(load(data_dir=str(tmp_path), listeners=["kafka://127.0.0.1:0"], network_threads=1))
+    running.start()
+    try:
+        host, port = running.listeners["kafka"].rsplit(":", 1)
+        answer = ask(host, int(port), control.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {}), 30)
+        lines = running.metrics.render().decode().splitlines()
+        assert 'broker_network_requests_total{processor="processor-0"} 1.0' in lines
+        assert f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}' in lines
+    finally:
+        running.stop()

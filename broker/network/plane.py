@@ -45,7 +45,7 @@ class Plane:
         quotas: ConnectionQuotas,
     ) -> None:
         """``name`` begins the names of its threads. ``queue``: requests that may wait for a handler."""
-        self._name = name
+        self.name = name
         self._runtime = runtime
         self._outbox = outbox
         self._on_crash = on_crash
@@ -65,17 +65,17 @@ class Plane:
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         for number, handler in enumerate(self.handlers):
-            self._spawn(f"{self._name}handler-{number}", handler)
+            self._spawn(f"{self.name}handler-{number}", handler)
         self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)
         self.resize(self._initial_processors)
-        self._spawn(f"{self._name}acceptor", self.acceptor)
+        self._spawn(f"{self.name}acceptor", self.acceptor)
 
     def resize(self, processors: int) -> None:
         """Change the number of processors. The connections of a processor that is taken away are closed."""
         assert self.acceptor is not None
         while len(self.processors) < processors:
             processor = self._new_processor(self.acceptor.wakeup)
-            self._spawn(f"{self._name}processor-{self._processors_started}", processor)
+            self._spawn(f"{self.name}processor-{self._processors_started}", processor)
             self._processors_started += 1
             self.processors.append(processor)
         removed = self.processors[processors:]

@@ -11,6 +11,7 @@ import attrs
 
 from broker.errors import ConfigError
 from broker.log import get_logger
+from broker.metrics import Registry
 from broker.network.acceptor import Endpoint
 from broker.network.memory_pool import MemoryPool
 from broker.network.outbox import ProcessorOutbox
@@ -30,6 +31,20 @@ _CONTROL_QUEUE = 20
 # Bytes of requests, and connections: far more than people and health checks need, and bounded.
 _CONTROL_MEMORY = 16 * 1024 * 1024
 CONTROL_CONNECTIONS = 100
+
+# What each processor counts: the name of the metric, what it is, and the number.
+_COUNTERS: tuple[tuple[str, str, Callable[[Processor], int]], ...] = (
+    ("requests", "Requests that were received.", lambda each: each.stats.requests),
+    ("inline_requests", "Requests that the processor handled itself.", lambda each: each.stats.inline),
+    ("received_bytes", "Bytes that were received.", lambda each: each.stats.bytes_in),
+    ("sent_bytes", "Bytes that were sent.", lambda each: each.stats.bytes_out),
+    ("protocol_errors", "Connections that were closed because of a frame.", lambda each: each.stats.protocol_errors),
+    (
+        "idle_closed_connections",
+        "Connections that were closed because they were idle.",
+        lambda each: each.stats.idle_closed,
+    ),
+)
 
 
 @attrs.frozen
@@ -143,6 +158,24 @@ class SocketServer:
     @property
     def processors(self) -> list[Processor]:
         return [processor for plane in self.planes for processor in plane.processors]
+
+    def register_metrics(self, metrics: Registry) -> None:
+        """Add what the processors count. The label is the name of the processor's thread; the series of a processor that is taken
+        away ends."""
+
+        def by_processor(value: Callable[[Processor], float]) -> Callable[[], dict[tuple[str, ...], float]]:
+            return lambda: {
+                (f"{plane.name}processor-{each.number}",): value(each)
+                for plane in self.planes
+                for each in plane.processors
+            }
+
+        label = ("processor",)
+        for name, doc, value in _COUNTERS:
+            metrics.read_counter(f"broker_network_{name}", doc, by_processor(value), label)
+        metrics.gauge(
+            "broker_network_connections", "Open connections.", by_processor(lambda each: len(each.connections)), label
+        )
 
     def resize_processors(self, count: int) -> None:
         """Change the data plane's number of processors while running."""
