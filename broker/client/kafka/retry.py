@@ -64,11 +64,17 @@ class Retry:
         self.unknown_topic_answers = 0
 
     def again(self, failure: KafkaClientError) -> None:
+        left_s = self._left_s(failure)
+        pause(min(self._pause_s, left_s / 2))  # the other half is for the attempt
+        self._left_s(failure)  # the pause may have taken longer, on a busy machine
+        self._pause_s = min(max(self._pause_s * 2, 0.001), self._config.retry_backoff_max_ms / 1000)
+
+    def _left_s(self, failure: KafkaClientError) -> float:
+        """The time left (s). Raises the failure if it is too short for another attempt."""
         left_s = self.deadline - self._clock.monotonic()
         if left_s <= _ATTEMPT_S:
             raise failure
-        pause(min(self._pause_s, left_s / 2))  # the other half is for the attempt
-        self._pause_s = min(max(self._pause_s * 2, 0.001), self._config.retry_backoff_max_ms / 1000)
+        return left_s
 
     def shorten(self, total_ms: float) -> None:
         """Give up ``total_ms`` from now, if that is earlier than before."""

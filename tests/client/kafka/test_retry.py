@@ -50,6 +50,20 @@ def test_a_failure_is_raised_when_there_is_no_time_for_another_try() -> None:
         retry.again(failure)
 
 
+def test_a_failure_is_raised_when_a_pause_has_taken_all_the_time() -> None:
+    """As on a busy machine: the next try would fail for want of time, and its error would hide this one."""
+
+    class SlowMachine(HandClock):
+        def monotonic(self) -> float:
+            self.now += 0.6
+            return self.now
+
+    clock = SlowMachine()
+    retry = Retry(CONFIG, clock, 1000, Limit(clock))
+    with pytest.raises(KafkaClientError, match="refused"):
+        retry.again(KafkaClientError("refused"))
+
+
 def test_a_retry_ends_with_the_call_that_it_is_in_and_can_be_shortened() -> None:
     clock = HandClock()
     limit = Limit(clock)

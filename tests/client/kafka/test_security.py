@@ -40,7 +40,8 @@ def gate(context: ssl.SSLContext | None = None, kind: type[SaslGate] = SaslGate)
 
 def cluster(gate: SaslGate, **settings: str) -> Cluster:
     given = {name.replace("_", "."): value for name, value in settings.items()}
-    patience = {"socket.connection.setup.timeout.ms": 200, "default.api.timeout.ms": 5000}
+    # A TLS handshake takes long on a busy machine.
+    patience = {"socket.connection.setup.timeout.ms": 2000, "default.api.timeout.ms": 20000}
     return Cluster(ClientConfig.from_properties({"bootstrap.servers": f"localhost:{gate.port}"} | patience | given))
 
 
