@@ -11,10 +11,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 Labels = tuple[str, ...]
+# The present values, by label values.
+Read = Callable[[], Mapping[Labels, float]]
 
 
 class Cell:
@@ -39,6 +44,12 @@ class HistogramCell:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
+
+
+def _filled(family: "CounterMetricFamily | GaugeMetricFamily", values: Mapping[Labels, float]) -> "Metric":
+    for labels, value in sorted(values.items()):
+        family.add_metric(labels, value)
+    return family
 
 
 class Counter:
@@ -67,46 +78,37 @@ class Counter:
     def collect(self) -> "Metric":
         from prometheus_client.core import CounterMetricFamily
 
-        family = CounterMetricFamily(self.name, self.doc, labels=self.labels)
-        for values, total in sorted(self.read().items()):
-            family.add_metric(values, total)
-        return family
+        return _filled(CounterMetricFamily(self.name, self.doc, labels=self.labels), self.read())
 
 
+@attrs.frozen(eq=False)
 class ReadCounter:
     """Only goes up, like a ``Counter``, for numbers that a thread counts in fields of its own. ``read`` as for a ``Gauge``."""
 
-    def __init__(self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()) -> None:
-        self.name = name
-        self.doc = doc
-        self.labels = labels
-        self.read = read
+    name: str
+    doc: str
+    read: Read
+    labels: Labels = ()
 
     def collect(self) -> "Metric":
         from prometheus_client.core import CounterMetricFamily
 
-        family = CounterMetricFamily(self.name, self.doc, labels=self.labels)
-        for values, total in sorted(self.read().items()):
-            family.add_metric(values, total)
-        return family
+        return _filled(CounterMetricFamily(self.name, self.doc, labels=self.labels), self.read())
 
 
+@attrs.frozen(eq=False)
 class Gauge:
     """Goes up and down. ``read`` is called when metrics are read, on the thread that reads them."""
 
-    def __init__(self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()) -> None:
-        self.name = name
-        self.doc = doc
-        self.labels = labels
-        self.read = read
+    name: str
+    doc: str
+    read: Read
+    labels: Labels = ()
 
     def collect(self) -> "Metric":
         from prometheus_client.core import GaugeMetricFamily
 
-        family = GaugeMetricFamily(self.name, self.doc, labels=self.labels)
-        for values, value in sorted(self.read().items()):
-            family.add_metric(values, value)
-        return family
+        return _filled(GaugeMetricFamily(self.name, self.doc, labels=self.labels), self.read())
 
 
 class Histogram:
@@ -160,14 +162,12 @@ class Registry:
         self._add(counter)
         return counter
 
-    def read_counter(
-        self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()
-    ) -> ReadCounter:
+    def read_counter(self, name: str, doc: str, read: Read, labels: Labels = ()) -> ReadCounter:
         counter = ReadCounter(name, doc, read, labels)
         self._add(counter)
         return counter
 
-    def gauge(self, name: str, doc: str, read: Callable[[], Mapping[Labels, float]], labels: Labels = ()) -> Gauge:
+    def gauge(self, name: str, doc: str, read: Read, labels: Labels = ()) -> Gauge:
         gauge = Gauge(name, doc, read, labels)
         self._add(gauge)
         return gauge

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from broker.storage.refusals import OldProducerEpoch, OutOfOrderSequence
 from protocol.checksum import crc32c
+from protocol.kafka.records.batch import SEQUENCES
 
 WINDOW = 5  # Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN: max.in.flight.requests.per.connection of an idempotent producer
 
@@ -32,7 +33,6 @@ MOST_PRODUCERS = 50_000
 # At most so many are looked at to find one that has been silent.
 _LOOKS = 8
 
-_SEQUENCES = 2**31  # 0 follows 2^31 - 1
 
 _FILE = Struct(">hIi")  # version, checksum of all that follows it, number of producers
 _PRODUCER = Struct(
@@ -78,7 +78,7 @@ class Producer:
         self.batches = batches
         self.seen_ms = seen_ms
         self.known_ms = seen_ms  # `seen_ms` when it was last considered for being forgotten
-        self.next_sequence = (batches[-1].last_sequence + 1) % _SEQUENCES if batches else 0
+        self.next_sequence = (batches[-1].last_sequence + 1) % SEQUENCES if batches else 0
 
 
 class Frozen(NamedTuple):
@@ -155,7 +155,7 @@ class ProducerState:
             raise OutOfOrderSequence(
                 f"Producer {producer_id} begins epoch {epoch} with sequence number {sequence}.",
             )
-        last_sequence = (sequence + offset_delta) % _SEQUENCES
+        last_sequence = (sequence + offset_delta) % SEQUENCES
         for batch in producer.batches:
             if batch.last_sequence == last_sequence and batch.offset_delta == offset_delta:
                 return batch
@@ -174,7 +174,7 @@ class ProducerState:
         seen_ms: int,
     ) -> None:
         """The batch is in the log."""
-        last_sequence = (sequence + offset_delta) % _SEQUENCES
+        last_sequence = (sequence + offset_delta) % SEQUENCES
         batch = SeenBatch(last_sequence, last_offset, offset_delta, timestamp)
         producer = self._producers.get(producer_id)
         if producer is None or producer.epoch != epoch:
@@ -187,7 +187,7 @@ class ProducerState:
         batches.append(batch)
         if len(batches) > WINDOW:
             del batches[0]
-        producer.next_sequence = (last_sequence + 1) % _SEQUENCES
+        producer.next_sequence = (last_sequence + 1) % SEQUENCES
         producer.seen_ms = seen_ms
 
     def _put(self, producer_id: int, producer: Producer) -> None:
