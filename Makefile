@@ -4,6 +4,7 @@ VENV ?= .venv
 ARGS ?=
 # Number of test processes; 0 runs the tests in the main process, for a debugger.
 WORKERS ?= 2
+RERUNS ?= 1
 SEEDS ?= 1-2000
 CYCLES ?= 200
 
@@ -47,8 +48,8 @@ run: $(VENV)/.stamp-run ## serve on 127.0.0.1:9092, topics in ./broker-data (ARG
 demo: $(VENV)/.stamp-spark ## run the pipeline of docs/PIPELINE.md on Spark, kill it in the middle, and check its counts
 	@$(BIN)/python docs/examples/demo.py
 
-test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(VENV)/.stamp-test ## all tests (ARGS="tests/storage -x", WORKERS=0 for a debugger, RERUNS=0 to fail at the first failure)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff, as CI runs it
 	@$(BIN)/ruff check .

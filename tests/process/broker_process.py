@@ -88,6 +88,15 @@ class BrokerProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
+    def suspend(self) -> None:
+        """SIGSTOP. Returns when the whole process stands still: the signal alone takes effect a little later."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """SIGCONT. Does nothing if it was not suspended."""
+        self.process.send_signal(signal.SIGCONT)
+
     @property
     def process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "not started"

@@ -2,8 +2,6 @@
 
 import datetime
 import decimal
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -573,7 +571,7 @@ def test_a_broker_that_does_not_answer_is_not_called_full(tmp_path: Path) -> Non
             text = pa.array(["x" * 100_000] * 100)
             for number in range(10):
                 if number == 1:
-                    os.kill(broker.process.pid, signal.SIGSTOP)
+                    broker.suspend()
                 yield pa.record_batch({"v": text, "bucket": pa.array([0] * len(text), pa.int32())})
 
         with pytest.raises(ExchangeError, match="has not answered for") as caught:

@@ -3,8 +3,6 @@
 ``request.timeout.ms`` is left at half a minute: a call that hung would wait at least as long.
 """
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,11 +43,11 @@ def config(process: BrokerProcess, call_ms: int = CALL_MS) -> ClientConfig:
 
 @contextmanager
 def stopped(process: BrokerProcess) -> Iterator[None]:
-    os.kill(process.process.pid, signal.SIGSTOP)
+    process.suspend()
     try:
         yield
     finally:
-        os.kill(process.process.pid, signal.SIGCONT)
+        process.resume()
 
 
 def fails_in_time(call: Callable[[], object]) -> None:

@@ -3,8 +3,6 @@
 The times here are short, and far shorter than what a call would take that does not bound its wait: that one would hang.
 """
 
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,16 +44,16 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 def goes_on(process: BrokerProcess) -> Iterator[None]:
     """Whatever has failed."""
     yield
-    os.kill(process.process.pid, signal.SIGCONT)
+    process.resume()
 
 
 @contextmanager
 def stopped(process: BrokerProcess) -> Iterator[None]:
-    os.kill(process.process.pid, signal.SIGSTOP)
+    process.suspend()
     try:
         yield
     finally:
-        os.kill(process.process.pid, signal.SIGCONT)
+        process.resume()
 
 
 @pytest.fixture
@@ -193,9 +191,9 @@ def test_a_reader_of_blocks_goes_on_with_a_broker_that_goes_on(
     for _, block in BlockReader([(process.address, partition, 0)], answer_timeout=ANSWER_S, patience=FOR_EVER_S):
         found.append(bytes(block))
         if len(found) == 50:
-            os.kill(process.process.pid, signal.SIGSTOP)
+            process.suspend()
             # Later than the reader gives the connection up.
-            threading.Timer(2 * ANSWER_S, os.kill, (process.process.pid, signal.SIGCONT)).start()
+            threading.Timer(2 * ANSWER_S, process.resume).start()
     assert [b"%d" % number * 500 for number in range(2000)] == found
 
 
