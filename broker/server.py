@@ -12,6 +12,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
+from broker.config.per_listener import check_names
 from broker.errors import BrokerError, ConfigError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
@@ -22,6 +23,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
+from broker.security.security import Security, open_security
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
 from broker.storage.data_directory import DataDirectory
@@ -164,10 +166,13 @@ class BrokerServer:
 
     def _start(self) -> None:
         config, runtime = self.config, self.runtime
+        check_names(config)
         for listener in self._all_listeners():
             if listener.scheme not in _SERVICES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
+            if listener.ssl or listener.sasl:
+                raise ConfigError(f"Take the listener {listener} out: this broker has no TLS and no SASL.")
         self._descriptors = self._share_out_descriptors()
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Locked before anything in it is opened, the catalogue included.
@@ -193,12 +198,13 @@ class BrokerServer:
         self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
-        self._open_services(logs, self._catalogue)
+        security = open_security(config, self._catalogue, runtime, self._sockets.timer)
+        self._open_services(logs, self._catalogue, security)
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
 
-    def _open_services(self, logs: LogManager, catalogue: Catalogue) -> None:
+    def _open_services(self, logs: LogManager, catalogue: Catalogue, security: Security) -> None:
         """First the services that are always open, with the storage's threads between theirs; then the others."""
         cluster_id = self._cluster_id(catalogue)
         sources = self._sources()
@@ -211,6 +217,7 @@ class BrokerServer:
                 runtime=self.runtime,
                 timer=self.sockets.timer,
                 catalogue=catalogue,
+                security=security,
                 cluster_id=cluster_id,
                 listeners=listeners,
                 addresses={listener.name: self.sockets.address(listener.name) for listener in listeners},

@@ -27,6 +27,7 @@ FLOORS: dict[str, float] = {
     "broker.metrics": 2,
     "broker.log": 1.6,
     "broker.metadata": 2.5,
+    "broker.security": 2.7,
     "broker.network": 3,
     "broker.storage": 3,
     "broker.kafka": 4,

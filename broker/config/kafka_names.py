@@ -102,8 +102,6 @@ def _names() -> frozenset[str]:
 
 
 WITHOUT_EFFECT = _names()
-# The same for one listener, as Kafka writes it.
-_OF_LISTENER = re.compile(r"listener\.name\.[A-Za-z0-9_-]+\.[a-z0-9._-]+")
 _SECRET = re.compile(r".*(password|jaas\.config|secret\.key|master\.key|keystore\.key|certificate\.chain|certificates)")
 _MS_PER_MINUTE, _MS_PER_HOUR = 60_000, 3_600_000
 
@@ -125,7 +123,7 @@ REFUSED = {
 
 def is_without_effect(name: str) -> bool:
     """True for a setting that a Kafka broker has and that has no effect here."""
-    return name in WITHOUT_EFFECT or _OF_LISTENER.fullmatch(name) is not None
+    return name in WITHOUT_EFFECT
 
 
 def is_secret(name: str) -> bool:

@@ -8,6 +8,7 @@ The parser knows the syntax and no protocol; ``server.py`` knows which schemes c
     kafka://:9092                                             all interfaces (the same as 0.0.0.0)
     shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 has it
     kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
+    kafka+sasl+ssl://:9093                                    TLS, and clients log in; also kafka+ssl:// and kafka+sasl://
 """
 
 import difflib
@@ -31,7 +32,9 @@ _URL = re.compile(
     r"/?(?:\?(?P<options>[^#\s]*))?"
 )
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]+)):(?P<port>\d{1,5})")
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+# What a scheme says of security, always in this order.
+_SECURITY = re.compile(r"(.*?)(\+sasl)?(\+ssl)?")
 
 
 @attrs.frozen
@@ -39,11 +42,24 @@ class Listener:
     """Where the broker listens. ``port`` 0 is any free port. Ports from ``port`` to ``port_max`` are tried in order."""
 
     name: str
-    scheme: str
+    scheme: str  # of the service, without the security: "kafka" for kafka+ssl://
     host: str
     port: int
     port_max: int
     options: Mapping[str, str] = attrs.field(factory=dict)
+    sasl: bool = False  # clients log in
+    ssl: bool = False  # TLS
+
+    @property
+    def url_scheme(self) -> str:
+        """The scheme as it is written: "kafka+sasl+ssl"."""
+        return self.scheme + "+sasl" * self.sasl + "+ssl" * self.ssl
+
+    @property
+    def security_protocol(self) -> str:
+        """Kafka's name for it."""
+        protocol = "SSL" if self.ssl else "PLAINTEXT"
+        return f"SASL_{protocol}" if self.sasl else protocol
 
     @property
     def ports(self) -> range:
@@ -58,9 +74,9 @@ class Listener:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         ports = f"{self.port}" if self.port == self.port_max else f"{self.port}-{self.port_max}"
-        options = dict(self.options) if self.name == self.scheme else {"name": self.name, **self.options}
+        options = dict(self.options) if self.name == self.url_scheme else {"name": self.name, **self.options}
         query = "&".join(f"{key}={value}" for key, value in options.items())
-        return f"{self.scheme}://{host}:{ports}" + (f"?{query}" if query else "")
+        return f"{self.url_scheme}://{host}:{ports}" + (f"?{query}" if query else "")
 
 
 def parse_listener(url: str, default_name: str | None = None) -> Listener:
@@ -71,25 +87,28 @@ def parse_listener(url: str, default_name: str | None = None) -> Listener:
             f"Write the listener {url!r} as scheme://host:port, for example kafka://127.0.0.1:9092 "
             "(an IPv6 address in brackets, a range of ports as 9310-9319)."
         )
-    scheme = match["scheme"]
+    url_scheme = match["scheme"]
+    scheme, sasl, ssl = _SECURITY.fullmatch(url_scheme).groups()  # type: ignore[union-attr]
     port_text = match["port"]
     if port_text is None and scheme not in DEFAULT_PORTS:
         raise ConfigError(
-            f"Say in the listener {url!r} which port to listen on, for example {scheme}://127.0.0.1:9310."
+            f"Say in the listener {url!r} which port to listen on, for example {url_scheme}://127.0.0.1:9310."
         )
     port = _port(port_text, url) if port_text else DEFAULT_PORTS[scheme]
     port_max = _port(match["port_max"], url) if match["port_max"] else port
     if match["port_max"] and (port == 0 or port_max < port):
         raise ConfigError(f"Write the range of ports in the listener {url!r} from low to high and from 1 on.")
     options = _options(match["options"] or "", url)
-    name = options.pop("name", default_name or scheme)
+    name = options.pop("name", default_name or url_scheme)
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"Give the listener {url!r} a name of letters, digits, '.', '_' and '-' only: it is {name!r}."
+            f"Give the listener {url!r} a name of letters, digits, '.', '_', '+' and '-' only: it is {name!r}."
         )
     if "advertised" in options:
         parse_address(options["advertised"], f"listener {url!r}")
-    return Listener(name, scheme, match["v6"] or match["host"] or ALL_INTERFACES, port, port_max, options)
+    return Listener(
+        name, scheme, match["v6"] or match["host"] or ALL_INTERFACES, port, port_max, options, bool(sasl), bool(ssl)
+    )
 
 
 def parse_address(text: str, where: str) -> tuple[str, int]:

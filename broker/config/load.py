@@ -18,6 +18,9 @@ from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
 
+# How Kafka begins the name of a setting of one listener.
+_OF_LISTENER = "listener.name."
+
 
 def load(
     toml: str | None = None, *, source: str = "the configuration", overrides: Iterable[str] = (), **settings: Any
@@ -52,6 +55,10 @@ class _Collected:
         """True for a setting that only Kafka has; its value is remembered. Raises ConfigError."""
         if key in _BY_NAME:
             return False
+        if key.startswith(_OF_LISTENER):
+            of_listeners = self.values.setdefault("listener_settings", {})
+            self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): _plain(value)}
+            return True
         if key in REFUSED:
             raise ConfigError(f"Take {key} out of {source}: {REFUSED[key]}.")
         if key in COARSER:
@@ -99,6 +106,12 @@ def _flatten(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, An
             yield from _flatten(value, full)
         else:
             yield full, value
+
+
+def parse_setting(key: str, text: str, source: str) -> tuple[str, Any]:
+    """The setting's name here and its value. ``key`` is either name of it. Raises ConfigError."""
+    info = _find(key, source)
+    return info.name, _structure(info, text, source)
 
 
 def _find(key: str, source: str) -> SettingInfo:

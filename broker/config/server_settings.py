@@ -112,6 +112,14 @@ class NetworkSettings:
         "over `advertised` in the listener's URL.",
         reason="Without it clients are told the address that the broker listens on.",
     )
+    listener_settings: Mapping[str, str] = setting(
+        attrs.Factory(dict),
+        kafka=None,
+        doc="Settings of one listener, which take precedence over the same settings of the broker: listener name, a dot, and "
+        'the setting = value, as in `internal.ssl_client_auth = "required"`. Kafka\'s `listener.name.internal.ssl.client.auth` '
+        "at the top level means the same.",
+        reason="As in Kafka, so that two listeners may differ in their certificates, mechanisms and limits.",
+    )
     control_listener: Listener | None = setting(
         None,
         kafka="control.plane.listener.name",

@@ -15,6 +15,7 @@ from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
+from broker.security.principal import Principal
 from protocol.errors import MessageTooLarge
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
@@ -78,6 +79,11 @@ class Call:
     @property
     def peer(self) -> Peer:
         return self._request.connection.peer
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is."""
+        return self._request.connection.principal
 
     @property
     def connection(self) -> Any:

@@ -44,6 +44,7 @@ class KafkaPart:
             topic_maker=TopicMaker(logs),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
+            authorizer=surroundings.security.authorizer,
             endpoints=_endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )

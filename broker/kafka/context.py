@@ -17,6 +17,7 @@ from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
+from broker.security.authorizer import Authorizer
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -47,6 +48,7 @@ class KafkaContext:
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
+    authorizer: Authorizer | None = None  # None: every client may do everything
     # What clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # The ports that are bound, by the listener's name.

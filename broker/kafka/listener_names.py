@@ -7,25 +7,15 @@ from collections.abc import Iterable, Mapping
 
 from broker.config.listener import Listener
 
-# Kafka's name of the security protocol, by the scheme of the listener.
-_PROTOCOLS = {
-    "kafka": "PLAINTEXT",
-    "kafka+ssl": "SSL",
-    "kafka+sasl": "SASL_PLAINTEXT",
-    "kafka+sasl+ssl": "SASL_SSL",
-}
-
 
 def listeners_text(listeners: Iterable[Listener], addresses: Mapping[str, tuple[str, int]]) -> str:
     """The value of ``listeners`` or ``advertised.listeners``. ``addresses``: (host, port) by the listener's name; a listener
     without an address is written as it was configured."""
     return ",".join(
-        _text(each, *addresses.get(each.name, (each.host, each.port)))
-        for each in listeners
-        if each.scheme in _PROTOCOLS
+        _text(each, *addresses.get(each.name, (each.host, each.port))) for each in listeners if each.scheme == "kafka"
     )
 
 
 def _text(listener: Listener, host: str, port: int) -> str:
-    name = _PROTOCOLS[listener.scheme] if listener.name == listener.scheme else listener.name.upper()
+    name = listener.security_protocol if listener.name == listener.url_scheme else listener.name.upper()
     return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"

@@ -1,6 +1,7 @@
 """The interface of the catalogue: everything durable that is not a record.
 
 It holds topics and their settings, the settings of the broker, consumer groups with their committed offsets, transactions,
+security (ACLs, SCRAM credentials, client quotas),
 and the next producer id. ``sqlite.py`` is the embedded implementation; the simulator has another (``tests/sim/catalogue.py``).
 
 Any thread may call any method. A method that changes something returns when the change is durable, that is, when it survives
@@ -76,6 +77,37 @@ class PendingOffset(NamedTuple):
     commit_ms: int
 
 
+class AclRow(NamedTuple):
+    """One ACL. The numbers are Kafka's codes: of the type of the resource, of the pattern, the operation and the permission."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class CredentialRow(NamedTuple):
+    """What a broker keeps of a password (RFC 5802): the password cannot be computed from it."""
+
+    user: str
+    mechanism: str  # "SCRAM-SHA-256" or "SCRAM-SHA-512"
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class QuotaRow(NamedTuple):
+    """One quota of one entity. ``entity`` is the quotas' own text for it, such as ``user=alice,client-id=<default>``."""
+
+    entity: str
+    key: str  # such as "producer_byte_rate"
+    value: float
+
+
 class Catalogue(Protocol):
     # Topics ---------------------------------------------------------------------------------------------------------
 
@@ -147,6 +179,26 @@ class Catalogue(Protocol):
 
     def allocate_producer_ids(self, n: int) -> int:
         """The first of ``n`` consecutive producer ids that were never allocated before. Allocation starts at 0."""
+
+    # Security -------------------------------------------------------------------------------------------------------
+
+    def load_acls(self) -> Iterable[AclRow]:
+        """All ACLs, in no particular order."""
+
+    def alter_acls(self, added: Iterable[AclRow], removed: Iterable[AclRow]) -> None:
+        """Remove, then add, all of these or none. Adding an ACL that is there, or removing one that is not, does nothing."""
+
+    def load_credentials(self) -> Iterable[CredentialRow]:
+        """All SCRAM credentials, in no particular order."""
+
+    def alter_credentials(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
+        """Delete those of (user, mechanism), then insert or replace these: all of it or nothing."""
+
+    def load_quotas(self) -> Iterable[QuotaRow]:
+        """All client quotas, in no particular order."""
+
+    def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
+        """Set the value of (entity, key), or remove it if the value is None: all of these or none."""
 
     # The rest -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,17 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from broker.metadata.catalogue import Change, OffsetRow, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.catalogue import (
+    AclRow,
+    Change,
+    CredentialRow,
+    OffsetRow,
+    PendingOffset,
+    QuotaRow,
+    StoredOffset,
+    TopicRow,
+    TransactionRow,
+)
 from broker.metadata.sqlite_database import Connection, SqliteDatabase
 
 T = TypeVar("T")
@@ -162,6 +172,51 @@ class SqliteCatalogue:
             return first
 
         return self._database.write(change)
+
+    # Security ---------------------------------------------------------------------------------------------------------
+
+    def load_acls(self) -> Iterable[AclRow]:
+        return map(AclRow._make, self._database.read("SELECT * FROM acls"))
+
+    def alter_acls(self, added: Iterable[AclRow], removed: Iterable[AclRow]) -> None:
+        added, removed = list(added), list(removed)
+
+        def change(connection: Connection) -> None:
+            connection.executemany(
+                "DELETE FROM acls WHERE resource_type = ? AND resource_name = ? AND pattern_type = ? AND principal = ? "
+                "AND host = ? AND operation = ? AND permission = ?",
+                removed,
+            )
+            connection.executemany("INSERT OR IGNORE INTO acls VALUES (?, ?, ?, ?, ?, ?, ?)", added)
+
+        self._database.write(change)
+
+    def load_credentials(self) -> Iterable[CredentialRow]:
+        return map(CredentialRow._make, self._database.read("SELECT * FROM credentials"))
+
+    def alter_credentials(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
+        put, deleted = list(put), list(deleted)
+
+        def change(connection: Connection) -> None:
+            connection.executemany("DELETE FROM credentials WHERE user = ? AND mechanism = ?", deleted)
+            connection.executemany("INSERT OR REPLACE INTO credentials VALUES (?, ?, ?, ?, ?, ?)", put)
+
+        self._database.write(change)
+
+    def load_quotas(self) -> Iterable[QuotaRow]:
+        return map(QuotaRow._make, self._database.read("SELECT * FROM quotas"))
+
+    def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
+        changes = list(changes)
+
+        def change(connection: Connection) -> None:
+            for entity, key, value in changes:
+                if value is None:
+                    connection.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (entity, key))
+                else:
+                    connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+
+        self._database.write(change)
 
     # The rest ---------------------------------------------------------------------------------------------------------
 

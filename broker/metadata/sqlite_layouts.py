@@ -45,7 +45,23 @@ ALTER TABLE transactions ADD COLUMN last_producer_id INTEGER NOT NULL DEFAULT -1
 UPDATE transactions SET last_producer_id = producer_id WHERE last_epoch >= 0;
 """
 
-_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER)
+# 4: who may come in, what they may do, and how much they may take.
+_SECURITY = """
+CREATE TABLE acls (
+    resource_type INTEGER NOT NULL, resource_name TEXT NOT NULL, pattern_type INTEGER NOT NULL, principal TEXT NOT NULL,
+    host TEXT NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
+    PRIMARY KEY (resource_type, resource_name, pattern_type, principal, host, operation, permission)
+) WITHOUT ROWID;
+CREATE TABLE credentials (
+    user TEXT NOT NULL, mechanism TEXT NOT NULL, salt BLOB NOT NULL, stored_key BLOB NOT NULL, server_key BLOB NOT NULL,
+    iterations INTEGER NOT NULL, PRIMARY KEY (user, mechanism)
+) WITHOUT ROWID;
+CREATE TABLE quotas (
+    entity TEXT NOT NULL, key TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY (entity, key)
+) WITHOUT ROWID;
+"""
+
+_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY)
 
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(_LAYOUTS)

@@ -19,6 +19,7 @@ from broker.network.receive_buffer import ReceiveBuffer
 from broker.network.service import Part, Peer, Request, Service, Session
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.net import WOULD_BLOCK, Socket
+from broker.security.principal import ANONYMOUS, Principal
 
 # Bytes of files that one connection may send before the processor's other connections get their turn. Bytes in memory are
 # bounded by the high-water mark.
@@ -58,6 +59,7 @@ class ProcessorConnection:
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
     data: Any = None  # for the service
+    principal: Principal = ANONYMOUS
 
     @property
     def writable(self) -> bool:

@@ -22,6 +22,7 @@ from broker.network.service import Service
 from broker.runtime import Runtime
 from broker.runtime.threads import Body
 from broker.runtime.timers import Timer
+from broker.security.security import Security
 
 
 @attrs.frozen
@@ -32,6 +33,7 @@ class Surroundings:
     runtime: Runtime
     timer: Timer
     catalogue: Catalogue
+    security: Security
     cluster_id: str
     listeners: Sequence[Listener]  # of all services
     addresses: Mapping[str, tuple[str, int]]  # where each listener is bound, by its name: (host, port)

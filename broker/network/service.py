@@ -14,6 +14,7 @@ import attrs
 
 from broker.network.mailbox import Mailbox
 from broker.runtime.disk import Buffer, FileRegion
+from broker.security.principal import Principal
 
 Part = Buffer | FileRegion
 
@@ -36,6 +37,8 @@ class Connection(Protocol):
     """
 
     data: Any  # for the service
+    # Who the client is: ANONYMOUS until a TLS certificate or the service has said. Any thread may read it.
+    principal: Principal
     keep: bool  # set by the service: do not close the connection when it is idle
     # False while more than the high-water mark is queued. A service that has more to send than it may queue sets it to False
     # itself, on the processor's thread, and is called back (`Service.writable`) when the queue has drained.

@@ -1,18 +1,13 @@
 """The names of Kafka's settings that have no effect here."""
 
 from broker.config import BrokerConfig, setting_infos
-from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT, is_secret, is_without_effect
+from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT, is_secret
 
 
 def test_no_setting_is_both_known_and_without_effect() -> None:
     known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys() | REFUSED.keys()
     assert not known & WITHOUT_EFFECT
     assert all(name == name.strip().lower() and "." in name for name in WITHOUT_EFFECT)
-
-
-def test_settings_of_one_listener_are_recognised() -> None:
-    assert is_without_effect("listener.name.external.ssl.client.auth")
-    assert not is_without_effect("listener.name.external")
 
 
 def test_secrets_are_known_by_their_names() -> None:

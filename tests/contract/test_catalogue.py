@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from broker.errors import StorageError
-from broker.metadata.catalogue import Catalogue, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.catalogue import (
+    AclRow,
+    Catalogue,
+    CredentialRow,
+    PendingOffset,
+    QuotaRow,
+    StoredOffset,
+    TopicRow,
+    TransactionRow,
+)
 from tests.contract.implementations import CATALOGUES
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -122,6 +131,37 @@ def test_groups_are_saved_replaced_and_deleted_without_their_offsets(catalogue: 
     catalogue.now.delete_group("never was")
     assert list(catalogue.again().load_groups()) == [("g", b"\0two")]
     assert keys(catalogue.now) == [("h", "t", 0)]
+
+
+def test_acls_are_added_and_removed(catalogue: Reopening) -> None:
+    reads = AclRow(2, "ü ⇒", 3, "User:a,b", "*", 3, 3)
+    denied = reads._replace(permission=2)
+    catalogue.now.alter_acls([reads, denied, reads], [])
+    catalogue.now.alter_acls([denied], [reads, reads._replace(host="10.0.0.1")])
+    assert list(catalogue.again().load_acls()) == [denied]
+    catalogue.now.alter_acls([reads], [reads, denied])
+    assert list(catalogue.again().load_acls()) == [reads]
+
+
+def test_credentials_are_replaced_and_deleted(catalogue: Reopening) -> None:
+    alice = CredentialRow("alice", "SCRAM-SHA-256", b"\0salt", b"stored", b"server", 4096)
+    bob = CredentialRow("bob", "SCRAM-SHA-512", b"s", b"k", b"v", 2**31 - 1)
+    catalogue.now.alter_credentials([alice, bob, alice._replace(mechanism="SCRAM-SHA-512")], [])
+    catalogue.now.alter_credentials(
+        [alice._replace(salt=b"new")], [("alice", "SCRAM-SHA-512"), ("nobody", "SCRAM-SHA-256")]
+    )
+    assert sorted(catalogue.again().load_credentials()) == [alice._replace(salt=b"new"), bob]
+
+
+def test_quotas_are_set_and_removed(catalogue: Reopening) -> None:
+    catalogue.now.alter_quotas([("user=a", "producer_byte_rate", 1e12), ("user=a", "request_percentage", 0.5)])
+    catalogue.now.alter_quotas(
+        [("user=a", "producer_byte_rate", None), ("ip=::1", "never", None), ("ip=::1", "rate", 3)]
+    )
+    assert sorted(catalogue.again().load_quotas()) == [
+        QuotaRow("ip=::1", "rate", 3),
+        QuotaRow("user=a", "request_percentage", 0.5),
+    ]
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:

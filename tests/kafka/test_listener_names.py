@@ -1,18 +1,18 @@
 """Listeners as Kafka's tools read them."""
 
-from broker.config.listener import Listener
+from broker.config.listener import Listener, parse_listener
 from broker.kafka.listener_names import listeners_text
 
 
 def listener(url: str, name: str | None = None) -> Listener:
-    scheme, rest = url.split("://")
-    host, port = rest.rsplit(":", 1)
-    return Listener(name or scheme, scheme, host, int(port), int(port))
+    return parse_listener(url, name)
 
 
 def test_each_listener_has_the_name_of_its_security_protocol() -> None:
     both = [listener("kafka://0.0.0.0:9092"), listener("kafka+ssl://0.0.0.0:9093")]
     assert listeners_text(both, {}) == "PLAINTEXT://0.0.0.0:9092,SSL://0.0.0.0:9093"
+    encrypted = [listener("kafka+sasl://h:1"), listener("kafka+sasl+ssl://h:2")]
+    assert listeners_text(encrypted, {}) == "SASL_PLAINTEXT://h:1,SASL_SSL://h:2"
 
 
 def test_a_name_of_its_own_is_kept() -> None:
@@ -20,7 +20,7 @@ def test_a_name_of_its_own_is_kept() -> None:
 
 
 def test_the_address_that_is_given_wins() -> None:
-    both = [listener("kafka://:0"), listener("kafka://h:1", "inner")]
+    both = [listener("kafka://127.0.0.1:0"), listener("kafka://h:1", "inner")]
     assert listeners_text(both, {"kafka": ("localhost", 32768)}) == "PLAINTEXT://localhost:32768,INNER://h:1"
 
 

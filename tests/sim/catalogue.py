@@ -8,7 +8,16 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from broker.errors import StorageError
-from broker.metadata.catalogue import Change, PendingOffset, StoredOffset, TopicRow, TransactionRow
+from broker.metadata.catalogue import (
+    AclRow,
+    Change,
+    CredentialRow,
+    PendingOffset,
+    QuotaRow,
+    StoredOffset,
+    TopicRow,
+    TransactionRow,
+)
 from tests.sim.world import Process, World
 
 
@@ -22,6 +31,9 @@ class Tables:
         self.groups: dict[str, bytes] = {}
         self.transactions: dict[str, TransactionRow] = {}
         self.pending: dict[tuple[str, str, str, int], PendingOffset] = {}
+        self.acls: dict[AclRow, None] = {}
+        self.credentials: dict[tuple[str, str], CredentialRow] = {}
+        self.quotas: dict[tuple[str, str], QuotaRow] = {}
         self.next_producer_id = 0
         self.meta: dict[str, str] = {}
 
@@ -184,6 +196,44 @@ class SimCatalogue:
         self.tables.next_producer_id += n
         self._end()
         return first
+
+    def load_acls(self) -> Iterable[AclRow]:
+        self._read()
+        return list(self.tables.acls)
+
+    def alter_acls(self, added: Iterable[AclRow], removed: Iterable[AclRow]) -> None:
+        added, removed = list(added), list(removed)
+        self._begin()
+        for row in removed:
+            self.tables.acls.pop(row, None)
+        self.tables.acls.update(dict.fromkeys(added))
+        self._end()
+
+    def load_credentials(self) -> Iterable[CredentialRow]:
+        self._read()
+        return list(self.tables.credentials.values())
+
+    def alter_credentials(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
+        put, deleted = list(put), list(deleted)
+        self._begin()
+        for key in deleted:
+            self.tables.credentials.pop(key, None)
+        self.tables.credentials.update({(row.user, row.mechanism): row for row in put})
+        self._end()
+
+    def load_quotas(self) -> Iterable[QuotaRow]:
+        self._read()
+        return list(self.tables.quotas.values())
+
+    def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
+        changes = list(changes)
+        self._begin()
+        for entity, key, value in changes:
+            if value is None:
+                self.tables.quotas.pop((entity, key), None)
+            else:
+                self.tables.quotas[entity, key] = QuotaRow(entity, key, value)
+        self._end()
 
     def together(self, changes: Iterable[Change]) -> None:
         self._begin()

@@ -1,0 +1,42 @@
+"""The settings of one listener: those of the broker, with what ``listener_settings`` says of this listener in their place."""
+
+import attrs
+
+from broker.config.kafka_names import is_without_effect
+from broker.config.load import parse_setting
+from broker.config.settings import BrokerConfig
+from broker.errors import ConfigError
+
+# Settings that a listener may have for itself. The modules that define such settings add them.
+OF_LISTENER: set[str] = set()
+
+
+def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:
+    """The configuration as the listener ``name`` has it. Raises ConfigError for what a listener cannot have."""
+    values = {}
+    prefix = f"{name.lower()}."  # Kafka writes the name in lower case
+    for key, text in config.listener_settings.items():
+        if not key.lower().startswith(prefix):
+            continue
+        key = key[len(prefix) :]
+        if is_without_effect(key.partition(".")[2]) or is_without_effect(key):  # the former: of one SASL mechanism
+            continue
+        setting, value = parse_setting(key, text, f"listener_settings of {name}")
+        if setting not in OF_LISTENER:
+            raise ConfigError(
+                f"Set {setting} for the whole broker rather than for the listener {name}: "
+                f"a listener may have {', '.join(sorted(OF_LISTENER))} for itself."
+            )
+        values[setting] = value
+    return attrs.evolve(config, **values)
+
+
+def check_names(config: BrokerConfig) -> None:
+    """Raises ConfigError where ``listener_settings`` names no listener."""
+    listeners = [*config.listeners, *([config.control_listener] if config.control_listener else [])]
+    for key in config.listener_settings:
+        if not any(key.lower().startswith(f"{listener.name.lower()}.") for listener in listeners):
+            raise ConfigError(
+                f"Begin {key!r} in listener_settings with the name of a listener: "
+                f"{', '.join(listener.name for listener in listeners)}."
+            )

@@ -1,0 +1,51 @@
+"""Asks the authorizer for Kafka's handlers: what the client of a connection may do, and the error code where it may not.
+
+Any thread. Without an authorizer a question costs one comparison.
+
+Tests: tests/kafka/test_service.py.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from broker.errors import RequestError
+from broker.kafka.context import KafkaContext
+from broker.network.service import Connection
+from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from protocol.kafka.errors import ErrorCode
+
+DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
+    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    ResourceType.GROUP: ErrorCode.group_authorization_failed,
+    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
+}
+
+
+def may(
+    context: KafkaContext,
+    connection: Connection,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str = CLUSTER_NAME,
+    *,
+    audited: bool = True,
+) -> bool:
+    """Whether the client of this connection may do this."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows(
+        connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
+    )
+
+
+def require(
+    context: KafkaContext,
+    connection: Connection,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str = CLUSTER_NAME,
+) -> None:
+    """Raises RequestError with the code of the resource's type where the client may not do this."""
+    if not may(context, connection, operation, resource_type, name):
+        raise RequestError(DENIED[resource_type], "Not authorized.")
