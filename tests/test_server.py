@@ -191,3 +191,8 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
         assert f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}' in lines
     finally:
         running.stop()
+
+
+def test_a_shuffle_listener_has_no_logins_and_is_told_what_it_may_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"as shuffle\+ssl://: its protocol has no SASL"):
+        BrokerServer(load(data_dir=str(tmp_path), listeners=["shuffle+sasl://127.0.0.1:0"])).start()
