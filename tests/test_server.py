@@ -191,3 +191,21 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
         assert f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}' in lines
     finally:
         running.stop()
+
+
+def test_a_listener_that_lets_anybody_in_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="allow_anonymous_listeners"):
+        server(tmp_path, Untouchable, ["kafka://0.0.0.0:0"]).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_listener_that_lets_anybody_in_is_named_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load(data_dir=str(tmp_path), listeners=["kafka://0.0.0.0:0"], allow_anonymous_listeners=True)
+    broker = BrokerServer(config)
+    broker.start()
+    broker.stop()
+    error = capsys.readouterr().err
+    assert "listener_unauthenticated" in error
+    assert "kafka://0.0.0.0:0" in error
