@@ -12,6 +12,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
+from broker.config.open_listeners import unauthenticated
 from broker.config.per_listener import check_names
 from broker.errors import BrokerError, ConfigError
 from broker.log import get_logger
@@ -186,6 +187,8 @@ class BrokerServer:
                     f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "
                     "With ssl_client_auth = required, certificates say who the clients are."
                 )
+        for listener in unauthenticated(config):
+            log.warning("listener_unauthenticated", listener=str(listener))
         self._descriptors = self._share_out_descriptors()
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Locked before anything in it is opened, the catalogue included.

@@ -24,6 +24,7 @@ COMMANDS = {
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "inspect": "Show and verify segment files, without a broker.",
+    "certs": "Make a certificate authority and certificates for development.",
     "health": "Check whether a broker answers.",
 }
 

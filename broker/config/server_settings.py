@@ -104,7 +104,7 @@ class NetworkSettings:
         doc="Where to listen, as URLs: `scheme://host:port?name=...&advertised=host:port`. Port 0 is any free port, "
         "`9310-9319` the first free one of these, an empty host all interfaces. A second listener of a scheme needs a "
         "name.",
-        reason="Kafka's port, so that every example works; loopback only, because no password is asked for yet.",
+        reason="Kafka's port, so that every example works; loopback only, because nobody is asked who they are.",
     )
     advertised_listeners: Mapping[str, str] = setting(
         attrs.Factory(dict),
@@ -127,6 +127,13 @@ class NetworkSettings:
         doc="URL of a listener with an acceptor, a processor and a handler of its own, for health and admin calls while "
         "the others are full.",
         reason="Off as in Kafka: it takes a second port.",
+    )
+    allow_anonymous_listeners: bool = setting(
+        False,
+        kafka=None,
+        doc="Allow listeners on other addresses than `localhost`, 127.0.0.0/8 and ::1 whose clients need not say who they are: "
+        "without SASL, and without `ssl_client_auth = required`. The event `listener_unauthenticated` names them at the start.",
+        reason="Everybody who can reach such a listener can read, write and delete everything that anonymous clients may.",
     )
     network_threads: int = setting(
         3,

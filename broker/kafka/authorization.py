@@ -5,7 +5,7 @@ Any thread. Without an authorizer a question costs one comparison.
 Tests: tests/kafka/test_service.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.errors import RequestError
@@ -21,6 +21,9 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
+
+# What is denied where everything is allowed.
+NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def may(
@@ -49,3 +52,32 @@ def require(
     """Raises RequestError with the code of the resource's type where the client may not do this."""
     if not may(context, connection, operation, resource_type, name):
         raise RequestError(DENIED[resource_type], "Not authorized.")
+
+
+def denied(
+    context: KafkaContext,
+    connection: Connection,
+    operation: Operation,
+    resource_type: ResourceType,
+    names: Iterable[str],
+    *,
+    audited: bool = True,
+) -> frozenset[str]:
+    """Those of these names with which the client may not do this. Each distinct name is asked for once."""
+    if context.authorizer is None:
+        return NO_NAMES
+    return frozenset(
+        name
+        for name in dict.fromkeys(names)
+        if not may(context, connection, operation, resource_type, name, audited=audited)
+    )
+
+
+def may_with_any(
+    context: KafkaContext, connection: Connection, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether there is any resource of this type with which the client may do this."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows_any(
+        connection.principal, connection.peer.host, operation, resource_type
+    )

@@ -17,7 +17,12 @@ def test_every_setting_does_something() -> None:
     sources = [path.read_text("utf-8") for path in root.rglob("*.py") if path.parent.name != "config"]
     topic_defaults = {setting.synonym.replace(".", "_") for setting in SETTINGS if setting.synonym}
     # Read in broker/config itself; and one whose only possible value says that there is one node.
-    elsewhere = {"advertised_listeners", "listener_settings", "default_replication_factor"}
+    elsewhere = {
+        "advertised_listeners",
+        "allow_anonymous_listeners",
+        "listener_settings",
+        "default_replication_factor",
+    }
     used = topic_defaults | elsewhere
     idle = [
         info.name

@@ -9,7 +9,7 @@ KILOBYTE = bytes(1024)
 
 
 def key(body: bytes) -> Key:
-    return 9, ("localhost", 9092), body
+    return 9, ("localhost", 9092), body, frozenset()
 
 
 def test_an_answer_is_kept_for_its_generation_and_its_question() -> None:

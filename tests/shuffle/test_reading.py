@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.shuffle.partition.life import LifeState
+from broker.shuffle.partition.result_partition import ResultPartition
 from protocol.shuffle import messages as m
 from protocol.shuffle import writer_frames as w
 from protocol.shuffle.buffer_response import BufferResponse
@@ -407,6 +409,26 @@ def test_a_writer_that_finishes_after_all_was_read_has_finished(server: Served) 
     reader.send(m.encode_cancel_partition_request(receiver))
     reader.sync()
     wait_for(lambda: server.partitions.list("") == [])
+    client.finish(writer)
+
+
+def test_a_push_that_returns_after_all_was_read_is_no_error(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is on another processor, and may leave before the writer's processor has gone on."""
+    append = ResultPartition.append
+
+    def slow(self: ResultPartition, subpartition: int, sequence: int, data_type: DataType, *rest: Any) -> int:
+        expected = append(self, subpartition, sequence, data_type, *rest)
+        if data_type is END:
+            wait_for(lambda: self.life is LifeState.CONSUMED)
+        return expected
+
+    monkeypatch.setattr(ResultPartition, "append", slow)
+    client, reader = server.connect(), server.connect()
+    writer = client.open(partition := new_id())
+    receiver = reader.request(partition)
+    writer.push(b"data").end()
+    assert len(reader.read_to_end(receiver)) == 3
+    reader.send(m.encode_cancel_partition_request(receiver))
     client.finish(writer)
 
 

@@ -6,17 +6,19 @@ watches its logs, and a thread that appends to one of them has the fetch's own p
 enough bytes, a handler answers a fetch of many partitions. Records are sent by sendfile; nothing here reads them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import NO_NAMES, denied
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.network.service import Handover, Outbox
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
 from broker.runtime.timers import TimerHandle
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -42,8 +44,15 @@ class _Reading:
 
     __slots__ = ("committed", "failed", "limit", "logs", "resident", "results", "size")
 
-    def __init__(self, context: KafkaContext, request: fetch.FetchRequest, work: Work | None = None) -> None:
-        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer."""
+    def __init__(
+        self,
+        context: KafkaContext,
+        request: fetch.FetchRequest,
+        work: Work | None = None,
+        unauthorized: frozenset[str] = NO_NAMES,
+    ) -> None:
+        """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. ``unauthorized``:
+        topics that the client may not read, of which nothing is looked up."""
         self.results: list[tuple[str, list[fetch.PartitionData]]] = []
         self.logs: list[_Seen] = []
         self.size = 0
@@ -51,12 +60,16 @@ class _Reading:
         self.resident = True
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
-        partitions = context.logs.partitions
+        partitions: Mapping[tuple[str, int], Log] = context.logs.partitions
+        if unauthorized:
+            partitions = _readable(partitions, request, unauthorized)
         last_topic: str | None = None
         for wanted in request.partitions if work is None else work.each(request.partitions):
             target = partitions.get((wanted.topic, wanted.partition))
             if target is None:
-                data = _error(wanted.partition, ErrorCode.unknown_topic_or_partition)
+                denial = wanted.topic in unauthorized
+                code = ErrorCode.topic_authorization_failed if denial else ErrorCode.unknown_topic_or_partition
+                data = _error(wanted.partition, code)
                 self.failed = True
             else:
                 data = self._read(context, target, wanted, left)
@@ -117,6 +130,20 @@ class _Reading:
                         region.file.pread(min(_WARM_BYTES, region.offset + region.size - offset), offset)
 
 
+def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
+    """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
+    names = (wanted.topic for wanted in parsed.partitions)
+    return denied(context, request.connection, Operation.READ, ResourceType.TOPIC, names)
+
+
+def _readable(
+    partitions: Mapping[tuple[str, int], Log], request: fetch.FetchRequest, unauthorized: frozenset[str]
+) -> Mapping[tuple[str, int], Log]:
+    """What the client may read of what it asks for."""
+    keys = ((wanted.topic, wanted.partition) for wanted in request.partitions if wanted.topic not in unauthorized)
+    return {key: target for key in keys if (target := partitions.get(key)) is not None}
+
+
 def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset: int = -1) -> fetch.PartitionData:
     return fetch.PartitionData(partition, code, high_watermark, -1, log_start_offset, None, 0, ())
 
@@ -136,7 +163,8 @@ _Prepared = tuple[fetch.FetchRequest, _Reading]
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
     parsed = _parse(request, INLINE_ENTRIES)
-    reading = _Reading(context, parsed)
+    unauthorized = NO_NAMES if context.authorizer is None else _unauthorized(context, request, parsed)
+    reading = _Reading(context, parsed, None, unauthorized)
     prepared = parsed, reading
     return prepared if reading.resident else Handover(None, prepared)
 
@@ -149,7 +177,8 @@ def _handle(
         return
     if prepared is None:  # the request is long
         parsed = _parse(request, REQUEST_ENTRIES_MAX)
-        reading = _Reading(context, parsed, request.work(context))
+        unauthorized = _unauthorized(context, request, parsed)
+        reading = _Reading(context, parsed, request.work(context), unauthorized)
     else:
         parsed, reading = prepared
     if parsed.session_id != 0:

@@ -1,17 +1,18 @@
 """Metadata: which topics and partitions exist, and on which broker. Creates topics that a client asks for, if it may.
 
 Every client asks when it starts and every few minutes, and a thousand topics take milliseconds to encode. So answers are kept
-until any topic changes (``LogManager.generation``). Creating a topic waits for the disk, so the topic maker does it; the request
-is parked meanwhile, for a bounded time.
+until any topic changes (``LogManager.generation``), for all clients that may see the same topics. Creating a topic waits for the
+disk, so the topic maker does it; the request is parked meanwhile, for a bounded time.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
@@ -20,6 +21,7 @@ from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
 from broker.runtime.timers import TimerHandle
+from broker.security.acl import Operation, ResourceType
 from broker.storage.refusals import TopicExists
 from broker.storage.topic import TopicInfo
 from protocol.errors import ProtocolError
@@ -40,36 +42,78 @@ _WAIT_S = 2.0
 _COPY_MAX_BYTES = 16 * 1024
 
 
-def _key(context: KafkaContext, request: KafkaRequest) -> Key:
-    return (request.api_version, context.advertised(request.connection.peer), bytes(request.body))
+@attrs.frozen
+class _Asked:
+    """A request, and what its client may see."""
+
+    request: metadata.MetadataRequest
+    generation: int  # of the topics, read before anything was looked up: if a topic changes, the answer is not kept
+    names: Collection[str] | None  # None: all topics
+    topics: Sequence[TopicInfo]  # if all are asked for, those that the client may see
+    hidden: frozenset[str]  # topics that it may not describe: nothing of them is looked up
+    uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that it may not create
+
+    def is_open(self, name: str) -> bool:
+        return name not in self.hidden and name not in self.uncreatable
 
 
-def _cached(context: KafkaContext, request: KafkaRequest) -> BytesLike | None:
-    return context.metadata_cache.get(_key(context, request), context.logs.generation)
+def _ask(context: KafkaContext, request: KafkaRequest, parsed: metadata.MetadataRequest) -> _Asked:
+    generation = context.logs.generation
+    connection, describe = request.connection, Operation.DESCRIBE
+    if parsed.topics is not None:
+        names = once(parsed.topics)
+        hidden = denied(context, connection, describe, ResourceType.TOPIC, names)
+        return _Asked(parsed, generation, names, (), hidden)
+    topics = context.logs.topics()
+    hidden = denied(context, connection, describe, ResourceType.TOPIC, (one.name for one in topics), audited=False)
+    visible = [info for info in topics if info.name not in hidden] if hidden else topics
+    return _Asked(parsed, generation, None, visible, hidden)
 
 
-def _prepare(context: KafkaContext, request: KafkaRequest) -> BytesLike | metadata.MetadataRequest | Handover:
-    cached = _cached(context, request)
-    if cached is not None:
-        return cached
+def _key(context: KafkaContext, request: KafkaRequest, hidden: frozenset[str]) -> Key:
+    return (request.api_version, context.advertised(request.connection.peer), bytes(request.body), hidden)
+
+
+def _cached(context: KafkaContext, request: KafkaRequest, asked: _Asked | None = None) -> BytesLike | None:
+    """``asked``: given where an authorizer decides what the client may see."""
+    if asked is None:
+        return context.metadata_cache.get(_key(context, request, NO_NAMES), context.logs.generation)
+    return context.metadata_cache.get(_key(context, request, asked.hidden), asked.generation)
+
+
+def _prepare(context: KafkaContext, request: KafkaRequest) -> BytesLike | _Asked | Handover:
+    if context.authorizer is None:
+        cached = _cached(context, request)
+        if cached is not None:
+            return cached
     parsed = metadata.parse_request(request.body, request.api_version, 0, INLINE_ENTRIES)
-    found = [] if parsed.topics is None else [context.logs.topic(name) for name in once(parsed.topics)]
     if parsed.topics is None:
         partitions = len(context.logs.partitions)
-    else:
-        partitions = sum(info.partitions for info in found if info is not None)
+        if context.authorizer is not None and partitions <= _INLINE_PARTITIONS_MAX:
+            cached = _cached(context, request, _ask(context, request, parsed))
+            if cached is not None:
+                return cached
+        return Handover(BULK if partitions > _USUAL_PARTITIONS_MAX else None)
+    asked = _ask(context, request, parsed)
+    if context.authorizer is not None:
+        cached = _cached(context, request, asked)
+        if cached is not None:
+            return cached
+    assert asked.names is not None
+    found = [context.logs.topic(name) for name in asked.names if name not in asked.hidden]
+    partitions = sum(info.partitions for info in found if info is not None)
     if partitions > _USUAL_PARTITIONS_MAX:
         return Handover(BULK)
-    if parsed.topics is None or len(found) > _INLINE_TOPICS_MAX or None in found or partitions > _INLINE_PARTITIONS_MAX:
+    if len(found) > _INLINE_TOPICS_MAX or None in found or partitions > _INLINE_PARTITIONS_MAX:
         return Handover()
-    return parsed
+    return asked
 
 
 def _handle(
     context: KafkaContext,
     request: KafkaRequest,
     outbox: Outbox,
-    prepared: "BytesLike | metadata.MetadataRequest | _Waiting | None",
+    prepared: "BytesLike | _Asked | _Waiting | None",
 ) -> None:
     if type(prepared) is bytes:  # the usual answer
         outbox.send(request, [with_correlation_id(prepared, request.correlation_id)])
@@ -80,24 +124,44 @@ def _handle(
     short = len(request.body) <= INLINE_BYTES
     if prepared is None:
         # After a change many clients ask the same at once: those that waited for a handler find the answer to the first.
-        prepared = _cached(context, request) if short else None
-    if prepared is not None and not isinstance(prepared, metadata.MetadataRequest):
+        if context.authorizer is None:
+            prepared = _cached(context, request) if short else None
+        if prepared is None:
+            parsed = metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
+            prepared = _ask(context, request, parsed)
+            if context.authorizer is not None and short:
+                prepared = _cached(context, request, prepared) or prepared
+    if not isinstance(prepared, _Asked):
         outbox.send(request, _parts(prepared, request))
         return
-    # Read before the topics: if a topic changes in between, the answer is not kept.
-    generation = context.logs.generation
-    parsed = prepared or metadata.parse_request(request.body, request.api_version, 0, REQUEST_ENTRIES_MAX)
-    names = None if parsed.topics is None else once(parsed.topics)
-    create = parsed.allow_auto_topic_creation and context.config.auto_create_topics_enable
+    asked, names = prepared, prepared.names
+    create = asked.request.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
-        missing = [name for name in names if context.logs.topic(name) is None and _refusal(context, name) is None]
+        missing = [name for name in names if name not in asked.hidden and context.logs.topic(name) is None]
+        asked = attrs.evolve(asked, uncreatable=_uncreatable(context, request, missing))
+        missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
-            _Waiting(context, request, outbox, parsed, names).park(missing)
+            _Waiting(context, request, outbox, asked, names).park(missing)
             return
-    frame, complete = _answer(context, request, parsed, names, create)
-    if complete and generation == context.logs.generation and short:
-        context.metadata_cache.put(_key(context, request), generation, frame)
+    frame, complete = _answer(context, request, asked, create)
+    if complete and short and asked.generation == context.logs.generation and _is_common(context, asked):
+        context.metadata_cache.put(_key(context, request, asked.hidden), asked.generation, frame)
     outbox.send(request, _parts(frame, request))
+
+
+def _uncreatable(context: KafkaContext, request: KafkaRequest, missing: Collection[str]) -> frozenset[str]:
+    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
+    if may(context, request.connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
+        return NO_NAMES
+    return denied(context, request.connection, Operation.CREATE, ResourceType.TOPIC, missing)
+
+
+def _is_common(context: KafkaContext, asked: _Asked) -> bool:
+    """The answer is the same for every client that may see the same topics."""
+    parsed = asked.request
+    return context.authorizer is None or not (
+        parsed.include_topic_authorized_operations or parsed.include_cluster_authorized_operations
+    )
 
 
 def _parts(frame: BytesLike, request: KafkaRequest) -> list[Part]:
@@ -127,13 +191,13 @@ class _Waiting:
         context: KafkaContext,
         request: KafkaRequest,
         outbox: Outbox,
-        parsed: metadata.MetadataRequest,
+        asked: _Asked,
         names: Collection[str],
     ) -> None:
         self._context = context
         self._request = request
         self._outbox = outbox
-        self._parsed = parsed
+        self._asked = asked
         self._names = names
         self._failures: Failures = {}
         self._timer: TimerHandle | None = None
@@ -177,15 +241,14 @@ class _Waiting:
 
     def answer(self) -> None:
         """Called on a handler thread. Topics that do not exist yet will be created, at the latest when the client asks again."""
-        frame, _ = _answer(self._context, self._request, self._parsed, self._names, True, self._failures)
+        frame, _ = _answer(self._context, self._request, self._asked, True, self._failures)
         self._outbox.send(self._request, _parts(frame, self._request))
 
 
 def _answer(
     context: KafkaContext,
     request: KafkaRequest,
-    parsed: metadata.MetadataRequest,
-    names: Collection[str] | None,
+    asked: _Asked,
     create: bool,
     failures: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[BytesLike, bool]:
@@ -195,12 +258,16 @@ def _answer(
     Raises ProtocolError where the answer would be too long.
     """
     work = request.work(context)
+    parsed = asked.request
     topics = []
-    complete = True
-    if names is None:
-        topics = [_topic(context, info, work) for info in context.logs.topics()]
+    complete = not asked.uncreatable
+    if asked.names is None:
+        topics = [_topic(context, info, work) for info in asked.topics]
     else:
-        for name in work.each(names):
+        for name in work.each(asked.names):
+            if not asked.is_open(name):
+                topics.append(metadata.TopicMetadata(ErrorCode.topic_authorization_failed, name))
+                continue
             info = context.logs.topic(name)
             if info is not None:
                 topics.append(_topic(context, info, work))
@@ -211,9 +278,13 @@ def _answer(
             else:
                 code = ErrorCode.unknown_topic_or_partition
             topics.append(metadata.TopicMetadata(code, name))
-    if parsed.include_topic_authorized_operations:
+    if (
+        parsed.include_topic_authorized_operations
+    ):  # also of topics that the client may not see: they are its own rights
         topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
-    asked = parsed.include_cluster_authorized_operations
+    cluster_operations = (
+        CLUSTER_OPERATIONS if parsed.include_cluster_authorized_operations else metadata.OPERATIONS_NOT_ASKED
+    )
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
         raise ProtocolError(f"its answer would have about {size} bytes: more than {RESPONSE_MAX_BYTES}")
@@ -225,7 +296,7 @@ def _answer(
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else metadata.OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=cluster_operations,
     )
     return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 

@@ -4,17 +4,19 @@ Requests are handled on the connection's processor as long as appends to the pag
 waits for the flusher without occupying a thread. Batches are not decompressed: see ``broker.storage.log.log``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Handover, Outbox
 from broker.network.work import INLINE_ENTRIES, REQUEST_ENTRIES_MAX
 from broker.runtime.threads import Lock
+from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
 from broker.storage.refusals import InvalidTransactionState, KeylessRecords
 from protocol.errors import ProtocolError
@@ -50,12 +52,32 @@ def _handle(
     if parsed is None:
         parsed = produce.parse_request(request.frame, request.api_version, request.body_offset, REQUEST_ENTRIES_MAX)
     acks = parsed.acks
-    if acks == 1 and len(parsed.topics) == 1:  # the usual request, which needs no _Produce object
+    refused = None if context.authorizer is None else _unauthorized(context, request, parsed)
+    if acks == 1 and len(parsed.topics) == 1 and not refused:  # the usual request, which needs no _Produce object
         topic, partition, records = parsed.topics[0]
         result = _append(context, topic, partition, records, acks, parsed.transactional_id)[0]
         outbox.send(request, [produce.response(request.correlation_id, request.api_version, [result], 0)])
         return
-    _Produce(context, request, outbox, parsed).run()
+    _Produce(context, request, outbox, parsed).run(refused)
+
+
+def _unauthorized(
+    context: KafkaContext, request: KafkaRequest, parsed: produce.ProduceRequest
+) -> Mapping[str, ErrorCode]:
+    """The topics to which the client may not write, each with its error: all, if it may not use the transactional id."""
+    connection, topics = request.connection, parsed.topics
+    if any(_is_transactional(records) for _, _, records in topics):
+        transactional_id = parsed.transactional_id
+        if transactional_id is None or not may(
+            context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            return {topic: ErrorCode.transactional_id_authorization_failed for topic, _, _ in topics}
+    names = denied(context, connection, Operation.WRITE, ResourceType.TOPIC, (topic for topic, _, _ in topics))
+    return dict.fromkeys(names, ErrorCode.topic_authorization_failed)
+
+
+def _is_transactional(records: memoryview | None) -> bool:
+    return records is not None and len(records) > _ATTRIBUTES and bool(records[_ATTRIBUTES] & TRANSACTIONAL)
 
 
 def _append(
@@ -141,10 +163,18 @@ class _Produce:
         self._answered = False
         self.deadline = 0.0
 
-    def run(self) -> None:
-        acks = self._parsed.acks
+    def run(self, refused: Mapping[str, int] | None) -> None:
+        """``refused``: topics to which nothing is appended, with their errors."""
+        acks, topics = self._parsed.acks, self._parsed.topics
         written: list[tuple[int, Log]] = []
-        for topic, partition, records in self._parsed.topics:
+        if refused:
+            self._results += [
+                produce.PartitionResult(topic, partition, refused[topic])
+                for topic, partition, _ in topics
+                if topic in refused
+            ]
+            topics = [one for one in topics if one[0] not in refused]
+        for topic, partition, records in topics:
             result, target = _append(self._context, topic, partition, records, acks, self._parsed.transactional_id)
             if target is not None:
                 written.append((len(self._results), target))

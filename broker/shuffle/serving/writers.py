@@ -162,7 +162,8 @@ class Writers:
             self._refuse_push(handle, subpartition, error)
             return
         life = partition.life
-        if life is not OPEN and life is not FINISHING:
+        # CONSUMED: its readers had everything before this push returned, and its writer is about to finish.
+        if life is not OPEN and life is not FINISHING and life is not LifeState.CONSUMED:
             self.end(handle)
             return
         if handle.unacknowledged.add(subpartition, expected, len(payload), self._connection.last_active):
@@ -305,7 +306,7 @@ class Writers:
         text = partition.failure or "the partition was released"
         if life is not LifeState.FAILED and self._partitions.lost_race(partition.id):
             code, text = WriterErrorCode.ANOTHER_ATTEMPT_WON, "another attempt has finished"
-        elif life is LifeState.CANCELLED or life is LifeState.CONSUMED:
+        elif life is LifeState.CANCELLED:
             code, text = WriterErrorCode.READERS_GONE, "all readers have cancelled"
         self._give_up(handle, code, text)
 

@@ -1,0 +1,47 @@
+"""Which listeners let anybody in: those that other machines can reach, and whose clients need not say who they are.
+
+Such a listener is refused unless the operator has allowed it, so that no broker is open to a network by mistake. What it can be
+reached from is judged by the configured address alone: `localhost`, 127.0.0.0/8 and ::1 are this machine, and every other name or
+address may be reached from elsewhere, also if a firewall or a container keeps the others away.
+"""
+
+import ipaddress
+
+from broker.config.listener import Listener
+from broker.config.per_listener import for_listener
+from broker.config.settings import BrokerConfig
+from broker.errors import ConfigError
+
+
+def unauthenticated(config: BrokerConfig) -> list[Listener]:
+    """The listeners that let anybody in, the control listener included. Raises ConfigError if there are any and
+    ``allow_anonymous_listeners`` is not set."""
+    control = [] if config.control_listener is None else [config.control_listener]
+    anybody = [one for one in (*config.listeners, *control) if not is_loopback(one.host) and not _asks(config, one)]
+    if anybody and not config.allow_anonymous_listeners:
+        names = ", ".join(str(one) for one in anybody)
+        raise ConfigError(
+            f"Listen on 127.0.0.1 instead of {names}, or have clients log in (SASL) or show a certificate "
+            "(ssl_client_auth = required), or set allow_anonymous_listeners to true if everybody who can reach that "
+            "address may use this broker."
+        )
+    return anybody
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to ``host``."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False  # a name: what it means is not known before it is resolved
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return (mapped or address).is_loopback
+
+
+def _asks(config: BrokerConfig, listener: Listener) -> bool:
+    """Whether every client of the listener has to say who it is."""
+    if listener.sasl:
+        return True
+    return listener.ssl and getattr(for_listener(config, listener.name), "ssl_client_auth", "none") == "required"

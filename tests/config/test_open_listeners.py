@@ -1,0 +1,52 @@
+"""Listeners that let anybody in."""
+
+import pytest
+
+from broker.config import BrokerConfig, load
+from broker.config.open_listeners import is_loopback, unauthenticated
+from broker.errors import ConfigError
+from tests.config.sentences import sentence
+
+
+def names(config: BrokerConfig) -> list[str]:
+    return [listener.name for listener in unauthenticated(config)]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost", "127.0.0.1", "127.9.9.9", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"]
+)
+def test_only_this_machine_reaches_a_loopback_address(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["0.0.0.0", "::", "", "10.0.0.1", "128.0.0.1", "::2", "::ffff:10.0.0.1", "fe80::1%eth0"]
+    + ["localhost.example", "127.0.0.1.example", "127.1"],
+)
+def test_every_other_name_or_address_may_be_reached_from_elsewhere(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "shuffle", "kafka+ssl"])
+def test_a_listener_that_lets_anybody_in_is_refused_until_it_is_allowed(scheme: str) -> None:
+    listeners = ["kafka://127.0.0.1:1", f"{scheme}://0.0.0.0:2?name=outer"]
+    with pytest.raises(ConfigError) as raised:
+        unauthenticated(load(listeners=listeners))
+    text = sentence(raised.value)
+    assert f"{scheme}://0.0.0.0:2?name=outer" in text
+    assert "kafka://127.0.0.1:1" not in text
+    assert "allow_anonymous_listeners" in text
+    assert ["outer"] == names(load(listeners=listeners, allow_anonymous_listeners=True))
+
+
+def test_the_control_listener_is_no_exception() -> None:
+    with pytest.raises(ConfigError, match=r"kafka://\[::\]:2\?name=control"):
+        unauthenticated(load(control_listener="kafka://[::]:2"))
+    assert ["control"] == names(load(control_listener="kafka://[::]:2", allow_anonymous_listeners=True))
+
+
+@pytest.mark.parametrize("url", ["kafka+sasl://:1", "kafka+sasl+ssl://:1", "kafka://localhost:1", "kafka://[::1]:1"])
+def test_a_listener_that_asks_who_one_is_or_is_for_this_machine_needs_no_permission(url: str) -> None:
+    assert [] == names(load(listeners=[url]))
+    assert [] == names(load(listeners=[url], allow_anonymous_listeners=True))

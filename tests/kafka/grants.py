@@ -1,0 +1,52 @@
+"""An authorizer for tests: everything is allowed, or exactly what was granted. No operation implies another."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from broker.security.acl import Operation, ResourceType
+from broker.security.principal import Principal
+
+Grant = tuple[Operation, ResourceType, str]
+
+
+class Grants:
+    """Implements ``Authorizer``. ``rules`` None: everything is allowed."""
+
+    def __init__(self) -> None:
+        self.rules: frozenset[Grant] | None = None
+        self.asked: list[Grant] = []
+        self.denied: list[Grant] = []  # audited denials only
+        self.principals: set[str] = set()
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        audited: bool = True,
+    ) -> bool:
+        grant = operation, resource_type, name
+        self.principals.add(f"{principal} from {host}")
+        self.asked.append(grant)
+        allowed = self.rules is None or grant in self.rules
+        if audited and not allowed:
+            self.denied.append(grant)
+        return allowed
+
+    def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
+        self.asked.append((operation, resource_type, "?"))
+        return self.rules is None or any(rule[:2] == (operation, resource_type) for rule in self.rules)
+
+    @contextmanager
+    def only(self, *rules: Grant) -> Iterator[None]:
+        """Only these are allowed meanwhile."""
+        before, self.rules = self.rules, frozenset(rules)
+        self.asked.clear()
+        self.denied.clear()
+        try:
+            yield
+        finally:
+            self.rules = before
