@@ -22,7 +22,9 @@ _COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "pe
 _PATTERNS = ("literal", "prefixed", "match", "any")
 
 
-def _resource_options(default: str, patterns: Sequence[str] = _PATTERNS) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _resource_options(
+    default: str, patterns: Sequence[str] = _PATTERNS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--topic, --group and so on; the command gets ``resources`` and ``pattern``."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,14 +189,11 @@ def remove(selection: Selection, force: bool, target: Target) -> None:
     """Remove ACLs: those that the options describe, or without principals all of the named resources."""
     filters = selection.filters()
     if not (selection.allowed or selection.denied) and not force:
-        names = ", ".join(f"{kind.name.lower()} {name}" for kind, name in selection.resources)
-        click.confirm(f"Remove the ACLs of everybody for {names}?", abort=True, err=True)
-    keys = ("resource_type_filter", "resource_name_filter", "pattern_type_filter", "principal_filter", "host_filter", "operation", "permission_type")
-    fields = {
-        "filters": [
-            dict(zip(keys, , map(_code, one), strict=True)) for one in filters
-        ]
-    }
+        what = ", ".join(f"{kind.name.lower()} {name}" for kind, name in selection.resources)
+        click.confirm(f"Remove the ACLs of everybody for {what}?", abort=True, err=True)
+    keys = [f"{field}_filter" for field in ("resource_type", "resource_name", "pattern_type", "principal", "host")]
+    keys += ["operation", "permission_type"]
+    fields = {"filters": [dict(zip(keys, map(_code, one), strict=True)) for one in filters]}
     answer = ask(target, ApiKey.DELETE_ACLS, _VERSIONS, fields)
     removed: set[Acl] = set()
     failed: set[str] = set()
