@@ -202,6 +202,7 @@ class BrokerServer:
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
         security = open_security(config, self._catalogue, runtime, self._sockets.timer)
+        security.quotas.register_metrics(self.metrics)
         self._open_services(logs, self._catalogue, security)
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()

@@ -9,6 +9,7 @@ import attrs
 from broker.config.coordinator_settings import GroupSettings, TransactionSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
+from broker.config.quota_settings import QuotaSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.errors import ConfigError
@@ -22,6 +23,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    QuotaSettings,
     NetworkSettings,
     ServerSettings,
 ):

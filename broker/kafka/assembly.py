@@ -10,10 +10,13 @@ from broker.kafka import handlers
 from broker.kafka.configs.changes import load_defaults
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.metering import Metering
 from broker.kafka.service import KafkaService
+from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.security.quotas.entities import Kind
 from broker.storage.log_manager import LogManager
 
 
@@ -44,13 +47,25 @@ class KafkaPart:
             topic_maker=TopicMaker(logs),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
+            quotas=surroundings.security.quotas,
+            throttling=Throttling(timer),
             authorizer=surroundings.security.authorizer,
             endpoints=_endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        self._quotas = surroundings.security.quotas
+        self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
+
+    def _quotas_changed(self) -> None:
+        self._metering.timed = self._quotas.limits(Kind.REQUEST)
+        self.context.metering = self._metering if self._quotas.limits_clients else None
+        self.context.throttling.end_all()
 
     def open(self) -> None:
         context = self.context
+        self._quotas.throttled = context.throttling.__len__
+        self._quotas.on_change.append(self._quotas_changed)
+        self._quotas_changed()
         load_defaults(context)
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()

@@ -70,6 +70,12 @@ class KafkaService:
         return KafkaSession(self._apis)
 
     def inline(self, request: Request) -> Any:
+        metering = self._context.metering
+        if metering is not None and metering.timed:
+            return metering.prepare(self._inline, request)
+        return self._inline(request)
+
+    def _inline(self, request: Request) -> Any:
         assert isinstance(request, KafkaRequest)
         api = request.api
         size = len(request.frame) - request.body_offset
@@ -84,6 +90,13 @@ class KafkaService:
         return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane)
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        metering = self._context.metering
+        if metering is not None:
+            metering.handle(self._handle, request, outbox, prepared)
+        else:
+            self._handle(request, outbox, prepared)
+
+    def _handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
         try:
             if request.api.handle_raw is not None:
@@ -123,6 +136,7 @@ class KafkaService:
             connection.data.give_up()
 
     def disconnected(self, connection: Connection) -> None:
+        self._context.throttling.forget(connection)
         parked = connection.data  # a fetch that waits for records, or metadata that waits for topics
         if parked is not None:
             parked.abandon()
