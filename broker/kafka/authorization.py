@@ -22,8 +22,8 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
 
-# What is denied where nothing is.
-NOTHING: Final[frozenset[str]] = frozenset()
+# What is denied where everything is allowed.
+NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def may(
@@ -65,9 +65,19 @@ def denied(
 ) -> frozenset[str]:
     """Those of these names with which the client may not do this. Each distinct name is asked for once."""
     if context.authorizer is None:
-        return NOTHING
+        return NO_NAMES
     return frozenset(
         name
         for name in dict.fromkeys(names)
         if not may(context, connection, operation, resource_type, name, audited=audited)
+    )
+
+
+def may_with_any(
+    context: KafkaContext, connection: Connection, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether there is any resource of this type with which the client may do this."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows_any(
+        connection.principal, connection.peer.host, operation, resource_type
     )

@@ -110,8 +110,8 @@ def test_a_new_quota_counts_at_once_for_what_was_used_before() -> None:
 SIZES: list[Callable[[random.Random], int]] = [
     lambda _: 500,
     lambda _: 20_000,
-    lambda rnd: rnd.choice([100, 5_000, 30_000]),
-    lambda rnd: rnd.randrange(1, 40_000),
+    lambda rnd: rnd.choice([100, 5_000, 20_000]),
+    lambda rnd: rnd.randrange(1, 25_000),
 ]
 
 
