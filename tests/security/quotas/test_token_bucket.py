@@ -18,7 +18,7 @@ class Model:
 
     def __init__(self, ahead_ms: int, debt_ms: float) -> None:
         self.ahead_ms, self.debt_ms = ahead_ms, debt_ms
-        self.tokens: Fraction | None = None  # None: full
+        self.tokens: Fraction | None = None  # None: full, whatever the first quota is
         self.now_ms = 0
 
     def pass_ms(self, elapsed_ms: int, quota_per_ms: Fraction) -> None:
@@ -28,21 +28,18 @@ class Model:
                 self._spill(quota_per_ms)
         self.now_ms += elapsed_ms
 
-    def _spill(self, quota_per_ms: Fraction) -> None:
-        if self.tokens is not None:
-            self.tokens = min(self.tokens, quota_per_ms * self.ahead_ms)
+    def _spill(self, quota_per_ms: Fraction) -> Fraction:
+        full = quota_per_ms * self.ahead_ms
+        self.tokens = full if self.tokens is None else min(self.tokens, full)
+        return self.tokens
 
     def take(self, count: int, quota_per_ms: Fraction) -> None:
-        if self.tokens is None:
-            self.tokens = quota_per_ms * self.ahead_ms
-        self._spill(quota_per_ms)
-        self.tokens -= count
+        self.tokens = self._spill(quota_per_ms) - count
         if self.tokens < 0 and -self.tokens > self.debt_ms * quota_per_ms:
             self.tokens = -Fraction(self.debt_ms) * quota_per_ms
 
     def throttle_ms(self, quota_per_ms: Fraction) -> Fraction:
-        self._spill(quota_per_ms)
-        return Fraction(0) if self.tokens is None or self.tokens >= 0 else -self.tokens / quota_per_ms
+        return max(Fraction(0), -self._spill(quota_per_ms) / quota_per_ms)
 
 
 QUOTAS = st.sampled_from([Fraction(1, 100), Fraction(1), Fraction(250), Fraction(10**6)])
