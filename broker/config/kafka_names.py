@@ -23,7 +23,7 @@ _GROUPS = """
 add.partitions.to.txn.retry.backoff.: ms max.ms
 controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
 controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
-controller.: quorum.auto.join.enable quota.window.num quota.window.size.seconds
+controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
 group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
@@ -49,7 +49,6 @@ offsets.: commit.timeout.ms load.buffer.size topic.compression.codec topic.num.p
 offsets.: topic.segment.bytes commit.required.acks
 password.encoder.: cipher.algorithm iterations key.length keyfactory.algorithm
 producer.id.: quota.window.num quota.window.size.seconds
-quota.: window.num window.size.seconds
 alter.log.dirs.replication.quota.: window.num window.size.seconds
 replication.quota.: window.num window.size.seconds
 leader.replication.: throttled.rate

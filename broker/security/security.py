@@ -18,6 +18,8 @@ from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.principal import parse_principal
+from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.sensors import Windows
 from broker.security.sasl.exchange import NewExchange
 from broker.security.sasl.login_counters import LoginCounters
 from broker.security.sasl.mechanisms import open_mechanisms
@@ -28,6 +30,7 @@ class Security:
     """``authorizer`` None: everybody may do everything. ``mechanisms``: of each listener where clients log in, by its name."""
 
     credentials: Credentials
+    quotas: ClientQuotas
     authorizer: AclAuthorizer | None = None
     mechanisms: Mapping[str, Mapping[str, NewExchange]] = attrs.Factory(dict)
     logins: LoginCounters = attrs.Factory(LoginCounters)
@@ -36,6 +39,7 @@ class Security:
     def register_metrics(self, registry: Registry) -> None:
         self.logins.register(registry)
         self.client_software.register(registry)
+        self.quotas.register_metrics(registry)
         authorizer = self.authorizer
         if authorizer is not None:
             registry.gauge("acls", "ACLs in force", lambda: {(): authorizer.rules.count})
@@ -53,8 +57,17 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
     with_logins = [listener for listener in (*config.listeners, *control) if listener.sasl]
     credentials = Credentials(catalogue, runtime.entropy)
     credentials.open(with_logins=bool(with_logins))
+    windows = Windows(
+        config.quota_window_num,
+        config.quota_window_size_seconds,
+        config.controller_quota_window_num,
+        config.controller_quota_window_size_seconds,
+    )
+    quotas = ClientQuotas(catalogue, runtime.clock, windows)
+    quotas.load()
     return Security(
         credentials,
+        quotas,
         mechanisms={
             listener.name: open_mechanisms(for_listener(config, listener.name), credentials, runtime.entropy)
             for listener in with_logins

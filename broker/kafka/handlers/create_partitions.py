@@ -18,6 +18,9 @@ from broker.network.work import ADMIN
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 3
+
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
@@ -33,9 +36,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             continue
         try:
             check_time(context, call.work, deadline)
-            room -= _check(context, topic, room)
+            added = _check(context, topic, room)
+            room -= added
             if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
                 context.logs.add_partitions(topic.name, topic.count)
+                call.mutated(added, _STRICT_SINCE)
             results.append(_result(topic.name))
         except (Refusal, StorageError) as error:
             results.append(_result(topic.name, error))

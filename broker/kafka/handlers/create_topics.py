@@ -23,6 +23,8 @@ from protocol.kafka.schema.control import Counted
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 6
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
@@ -46,7 +48,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                     ErrorCode.policy_violation,
                     f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
                 )
+            if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
             results.append(_create(context, settings, topic, partitions, request.validate_only))
+            if not request.validate_only:
+                call.mutated(partitions, _STRICT_SINCE)
             room -= partitions
         except (Refusal, StorageError) as error:
             results.append(_failed(topic.name, error))

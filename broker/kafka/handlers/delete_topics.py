@@ -13,6 +13,8 @@ from broker.storage.topic import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 5
 Wanted = tuple[str | None, UUID | None]
 
 
@@ -37,7 +39,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             responses[identity] = _result(*key, info)
         else:
             call.work.checkpoint()  # each waits for the disk
-            responses[identity] = _delete(context, info)
+            responses[identity] = _delete(context, call, info)
     return {"responses": list(responses.values())}
 
 
@@ -63,9 +65,11 @@ def _find(
     return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
 
 
-def _delete(context: KafkaContext, info: TopicInfo) -> dict[str, Any]:
+def _delete(context: KafkaContext, call: Call, info: TopicInfo) -> dict[str, Any]:
     try:
+        call.check_mutations(_STRICT_SINCE)
         context.logs.delete_topic(info.name)
+        call.mutated(info.partitions, _STRICT_SINCE)
     except (Refusal, StorageError) as error:
         return _result(info.name, info.topic_id, error)
     return _result(info.name, info.topic_id)

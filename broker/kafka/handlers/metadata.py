@@ -17,6 +17,7 @@ from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metadata_cache import Key
+from broker.kafka.metering import Metered
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
@@ -141,6 +142,8 @@ def _handle(
         asked = attrs.evolve(asked, uncreatable=_uncreatable(context, request, missing))
         missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
+            if type(outbox) is Metered:
+                outbox.mutated(len(missing) * context.config.num_partitions, throttle=True)
             _Waiting(context, request, outbox, asked, names).park(missing)
             return
     frame, complete = _answer(context, request, asked, create)
