@@ -9,6 +9,7 @@ import sys
 import click
 
 from broker.errors import ConfigError
+from broker.runtime.text_file import read_text
 
 # A password file that is larger is a mistake, such as a log or a device.
 _FILE_MAX = 64 * 1024
@@ -32,16 +33,8 @@ def read_password(what: str, file: str | None, variable: str, *, again: bool = F
 def read_secret_file(path: str) -> str:
     """The text of ``path``. Raises ConfigError, which does not show it."""
     try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_FILE_MAX + 1)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(_FILE_MAX + 1)
+        return read_text("/dev/stdin" if path == "-" else path, _FILE_MAX)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(data) > _FILE_MAX:
-        raise ConfigError(f"{path} is larger than {_FILE_MAX} bytes and no password file.")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} must be UTF-8 text.") from None
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None

@@ -5,10 +5,11 @@ Any thread. Without an authorizer a question costs one comparison.
 Tests: tests/kafka/test_service.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.errors import RequestError
+from broker.kafka.checks import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -22,33 +23,15 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
 
-_O = Operation
-# The operations that make sense for each type of resource: Kafka's AclEntry.supportedOperations.
-SUPPORTED: Final[Mapping[ResourceType, Sequence[Operation]]] = {
-    ResourceType.TOPIC: (
-        _O.READ,
-        _O.WRITE,
-        _O.CREATE,
-        _O.DELETE,
-        _O.ALTER,
-        _O.DESCRIBE,
-        _O.DESCRIBE_CONFIGS,
-        _O.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
-    ResourceType.CLUSTER: (
-        _O.CREATE,
-        _O.ALTER,
-        _O.DESCRIBE,
-        _O.CLUSTER_ACTION,
-        _O.DESCRIBE_CONFIGS,
-        _O.ALTER_CONFIGS,
-        _O.IDEMPOTENT_WRITE,
-    ),
+# The operations that make sense for each type of resource, as bits.
+_SUPPORTED: Final[Mapping[ResourceType, int]] = {
+    ResourceType.TOPIC: TOPIC_OPERATIONS,
+    ResourceType.GROUP: GROUP_OPERATIONS,
+    ResourceType.CLUSTER: CLUSTER_OPERATIONS,
 }
 
-# What is denied where nothing is.
-NOTHING: Final[frozenset[str]] = frozenset()
+# What is denied where everything is allowed.
+NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def may(
@@ -71,13 +54,13 @@ def authorized_operations(
     context: KafkaContext, connection: Connection, resource_type: ResourceType, name: str = CLUSTER_NAME
 ) -> int:
     """The operations that the client may carry out on a resource, as the bits of Kafka's fields of that name: 1 << Operation."""
-    supported = SUPPORTED[resource_type]
+    supported = _SUPPORTED[resource_type]
     if context.authorizer is None:
-        return sum(1 << operation for operation in supported)
+        return supported
     return sum(
         1 << operation
-        for operation in supported
-        if may(context, connection, operation, resource_type, name, audited=False)
+        for operation in Operation
+        if supported >> operation & 1 and may(context, connection, operation, resource_type, name, audited=False)
     )
 
 
@@ -104,9 +87,19 @@ def denied(
 ) -> frozenset[str]:
     """Those of these names with which the client may not do this. Each distinct name is asked for once."""
     if context.authorizer is None:
-        return NOTHING
+        return NO_NAMES
     return frozenset(
         name
         for name in dict.fromkeys(names)
         if not may(context, connection, operation, resource_type, name, audited=audited)
+    )
+
+
+def may_with_any(
+    context: KafkaContext, connection: Connection, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether there is any resource of this type with which the client may do this."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows_any(
+        connection.principal, connection.peer.host, operation, resource_type
     )

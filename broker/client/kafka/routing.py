@@ -30,8 +30,8 @@ from broker.client.kafka.errors import (
 from broker.client.kafka.retry import Limit, Retry
 from broker.client.kafka.values import TopicMetadata, TopicPartition
 from broker.errors import ConfigError
+from broker.runtime.client_tls import TlsContext, tls_context
 from broker.runtime.clock import Clock
-from broker.runtime.dial import TlsContext, tls_context
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode

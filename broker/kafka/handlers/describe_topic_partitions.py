@@ -7,9 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied
 from broker.kafka.checks import TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -23,6 +25,10 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     room = min(max(1, body.response_partition_limit), PAGE_MAX)
     names = {topic.name for topic in body.topics} or {info.name for info in context.logs.topics()}
+    # Named ones are answered with an error, at the end; where all are asked for, they are left out. None is looked up.
+    asked = bool(body.topics)
+    hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=asked)
+    names -= hidden
     first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
     topics: list[dict[str, Any]] = []
     following: dict[str, Any] | None = None
@@ -42,6 +48,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         if first + len(numbers) < info.partitions:
             following = {"topic_name": name, "partition_index": first + len(numbers)}
             break
+    if asked:
+        topics += [_topic(name, ErrorCode.topic_authorization_failed, _NO_ID, []) for name in sorted(hidden)]
     return {"topics": topics, "next_cursor": following}
 
 

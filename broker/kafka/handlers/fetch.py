@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NOTHING, denied
+from broker.kafka.authorization import NO_NAMES, denied
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.network.service import Handover, Outbox
@@ -49,7 +49,7 @@ class _Reading:
         context: KafkaContext,
         request: fetch.FetchRequest,
         work: Work | None = None,
-        unauthorized: frozenset[str] = NOTHING,
+        unauthorized: frozenset[str] = NO_NAMES,
     ) -> None:
         """``work``: given for many partitions, so that the reading ends when nobody waits for the answer. ``unauthorized``:
         topics that the client may not read, of which nothing is looked up."""
@@ -163,7 +163,7 @@ _Prepared = tuple[fetch.FetchRequest, _Reading]
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
     parsed = _parse(request, INLINE_ENTRIES)
-    unauthorized = NOTHING if context.authorizer is None else _unauthorized(context, request, parsed)
+    unauthorized = NO_NAMES if context.authorizer is None else _unauthorized(context, request, parsed)
     reading = _Reading(context, parsed, None, unauthorized)
     prepared = parsed, reading
     return prepared if reading.resident else Handover(None, prepared)

@@ -12,7 +12,7 @@ import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NOTHING, denied, may
+from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
@@ -51,7 +51,7 @@ class _Asked:
     names: Collection[str] | None  # None: all topics
     topics: Sequence[TopicInfo]  # if all are asked for, those that the client may see
     hidden: frozenset[str]  # topics that it may not describe: nothing of them is looked up
-    uncreatable: frozenset[str] = NOTHING  # topics that do not exist and that it may not create
+    uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that it may not create
 
     def is_open(self, name: str) -> bool:
         return name not in self.hidden and name not in self.uncreatable
@@ -77,7 +77,7 @@ def _key(context: KafkaContext, request: KafkaRequest, hidden: frozenset[str]) -
 def _cached(context: KafkaContext, request: KafkaRequest, asked: _Asked | None = None) -> BytesLike | None:
     """``asked``: given where an authorizer decides what the client may see."""
     if asked is None:
-        return context.metadata_cache.get(_key(context, request, NOTHING), context.logs.generation)
+        return context.metadata_cache.get(_key(context, request, NO_NAMES), context.logs.generation)
     return context.metadata_cache.get(_key(context, request, asked.hidden), asked.generation)
 
 
@@ -152,7 +152,7 @@ def _handle(
 def _uncreatable(context: KafkaContext, request: KafkaRequest, missing: Collection[str]) -> frozenset[str]:
     """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
     if may(context, request.connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
-        return NOTHING
+        return NO_NAMES
     return denied(context, request.connection, Operation.CREATE, ResourceType.TOPIC, missing)
 
 
