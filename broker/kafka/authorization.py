@@ -64,6 +64,13 @@ def authorized_operations(
     )
 
 
+def cluster_operations(context: KafkaContext, connection: Connection) -> int:
+    """``authorized_operations`` of the cluster. As in Kafka none for a client that may not describe it."""
+    if not may(context, connection, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return authorized_operations(context, connection, ResourceType.CLUSTER)
+
+
 def require(
     context: KafkaContext,
     connection: Connection,
@@ -73,7 +80,12 @@ def require(
 ) -> None:
     """Raises RequestError with the code of the resource's type where the client may not do this."""
     if not may(context, connection, operation, resource_type, name):
-        raise RequestError(DENIED[resource_type], "Not authorized.")
+        raise refusal(resource_type)
+
+
+def refusal(resource_type: ResourceType) -> RequestError:
+    """The error of a client that may not do something with a resource of this type."""
+    return RequestError(DENIED[resource_type], "Not authorized.")
 
 
 def denied(
@@ -93,6 +105,13 @@ def denied(
         for name in dict.fromkeys(names)
         if not may(context, connection, operation, resource_type, name, audited=audited)
     )
+
+
+def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:
+    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
+    if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
+        return NO_NAMES
+    return denied(context, connection, Operation.CREATE, ResourceType.TOPIC, names)
 
 
 def may_with_any(
