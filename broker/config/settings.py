@@ -6,6 +6,7 @@ docs/OPERATIONS.md are generated from this class.
 
 import attrs
 
+from broker.config.acl_settings import AclSettings
 from broker.config.coordinator_settings import GroupSettings, TransactionSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
@@ -17,6 +18,7 @@ from broker.errors import ConfigError
 
 @attrs.frozen(kw_only=True, slots=False)
 class BrokerConfig(
+    AclSettings,
     ShuffleSettings,
     TransactionSettings,
     GroupSettings,

@@ -5,7 +5,7 @@ Any thread. Without an authorizer a question costs one comparison.
 Tests: tests/kafka/test_service.py.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.errors import RequestError
@@ -25,6 +25,31 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
 # What is denied where everything is allowed.
 NO_NAMES: Final[frozenset[str]] = frozenset()
 
+_O = Operation
+# The operations that make sense for each type of resource: Kafka's AclEntry.supportedOperations.
+SUPPORTED: Final[Mapping[ResourceType, Sequence[Operation]]] = {
+    ResourceType.TOPIC: (
+        _O.READ,
+        _O.WRITE,
+        _O.CREATE,
+        _O.DELETE,
+        _O.ALTER,
+        _O.DESCRIBE,
+        _O.DESCRIBE_CONFIGS,
+        _O.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    ResourceType.CLUSTER: (
+        _O.CREATE,
+        _O.ALTER,
+        _O.DESCRIBE,
+        _O.CLUSTER_ACTION,
+        _O.DESCRIBE_CONFIGS,
+        _O.ALTER_CONFIGS,
+        _O.IDEMPOTENT_WRITE,
+    ),
+}
+
 
 def may(
     context: KafkaContext,
@@ -39,6 +64,20 @@ def may(
     authorizer = context.authorizer
     return authorizer is None or authorizer.allows(
         connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
+    )
+
+
+def authorized_operations(
+    context: KafkaContext, connection: Connection, resource_type: ResourceType, name: str = CLUSTER_NAME
+) -> int:
+    """The operations that the client may carry out on a resource, as the bits of Kafka's fields of that name: 1 << Operation."""
+    supported = SUPPORTED[resource_type]
+    if context.authorizer is None:
+        return sum(1 << operation for operation in supported)
+    return sum(
+        1 << operation
+        for operation in supported
+        if may(context, connection, operation, resource_type, name, audited=False)
     )
 
 
