@@ -15,9 +15,9 @@ import click
 
 from broker.cli.broker_options import security_options
 from broker.cli.output import print_table
+from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address
-from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.generation import Generation
