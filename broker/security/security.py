@@ -42,10 +42,10 @@ class Security:
         self.quotas.register_metrics(registry)
         authorizer = self.authorizer
         if authorizer is not None:
-            registry.gauge("acls", "ACLs in force", lambda: {(): authorizer.rules.count})
+            registry.gauge("broker_acls", "ACLs in force.", lambda: {(): authorizer.rules.count})
             registry.read_counter(
-                "authorizations_denied",
-                "Requests, or parts of them, that ACLs have denied",
+                "broker_authorizations_denied",
+                "Requests, or parts of them, that ACLs have denied.",
                 authorizer.audit.counts,
                 labels=("operation", "resource_type"),
             )
