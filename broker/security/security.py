@@ -69,7 +69,7 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
         credentials,
         quotas,
         mechanisms={
-            listener.name: open_mechanisms(for_listener(config, listener.name), credentials, runtime.entropy)
+            listener.name: open_mechanisms(for_listener(config, listener.name), listener, credentials, runtime, timer)
             for listener in with_logins
         },
         authorizer=_authorizer(config, catalogue, runtime.clock),
