@@ -1,8 +1,7 @@
 """Settings of a Kafka 4 broker that have no effect here, by name. They are accepted and remembered, so that a `server.properties`
 or an administration tool works unchanged.
 
-Two kinds are not among them: those in ``REFUSED`` would be dangerous to ignore, and those in ``COARSER`` are converted, because
-they give a setting of this broker in another unit.
+Those in ``COARSER`` are not among them: they are converted, because they give a setting of this broker in another unit.
 """
 
 import re
@@ -16,7 +15,7 @@ _GROUPS = """
 : num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
 : create.topic.policy.class.name alter.config.policy.class.name
 : controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms principal.builder.class
-: telemetry.max.bytes client.quota.callback.class super.users allow.everyone.if.no.acl.found
+: telemetry.max.bytes client.quota.callback.class
 : auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
 : eligible.leader.replicas.enable reserved.broker.max.id auto.include.jmx.reporter
 : security.inter.broker.protocol inter.broker.listener.name inter.broker.protocol.version listener.security.protocol.map
@@ -24,7 +23,7 @@ _GROUPS = """
 add.partitions.to.txn.retry.backoff.: ms max.ms
 controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
 controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
-controller.: quorum.auto.join.enable quota.window.num quota.window.size.seconds
+controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
 group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
@@ -50,7 +49,6 @@ offsets.: commit.timeout.ms load.buffer.size topic.compression.codec topic.num.p
 offsets.: topic.segment.bytes commit.required.acks
 password.encoder.: cipher.algorithm iterations key.length keyfactory.algorithm
 producer.id.: quota.window.num quota.window.size.seconds
-quota.: window.num window.size.seconds
 alter.log.dirs.replication.quota.: window.num window.size.seconds
 replication.quota.: window.num window.size.seconds
 leader.replication.: throttled.rate
@@ -113,11 +111,6 @@ COARSER: dict[str, tuple[str, int, int]] = {
     "log.roll.jitter.hours": ("log_roll_jitter_ms", _MS_PER_HOUR, 0),
     "log.flush.scheduler.interval.ms": ("log_flush_interval_ms", 1, 0),
     "broker.id": ("node_id", 1, 0),
-}
-
-# Why a setting of Kafka's is not ignored.
-REFUSED = {
-    "authorizer.class.name": "there are no ACLs here, and every client may do everything: leave it out if that is intended",
 }
 
 

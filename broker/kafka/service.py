@@ -39,6 +39,12 @@ class KafkaService:
         return KafkaSession(self._apis)
 
     def inline(self, request: Request) -> Any:
+        metering = self._context.metering
+        if metering is not None and metering.timed:
+            return metering.prepare(self._inline, request)
+        return self._inline(request)
+
+    def _inline(self, request: Request) -> Any:
         assert isinstance(request, KafkaRequest)
         api = request.api
         size = len(request.frame) - request.body_offset
@@ -53,6 +59,13 @@ class KafkaService:
         return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane)
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        metering = self._context.metering
+        if metering is not None:
+            metering.handle(self._handle, request, outbox, prepared)
+        else:
+            self._handle(request, outbox, prepared)
+
+    def _handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
         try:
             if request.api.handle_raw is not None:
@@ -92,6 +105,7 @@ class KafkaService:
             connection.data.give_up()
 
     def disconnected(self, connection: Connection) -> None:
+        self._context.throttling.forget(connection)
         # A fetch that waits for records, metadata that waits for topics, or the refusal of a login.
         parked = connection.data
         if parked is not None:
