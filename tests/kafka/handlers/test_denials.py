@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.checks import TOPIC_OPERATIONS
 from broker.kafka.handlers.fetch import _Parked
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -328,3 +329,45 @@ def ask_for(kafka: Kafka, version: int, topic: str) -> bytes:
     frame = kafka.exchange(control.encode_request(ApiKey.METADATA, version, 7, "test", fields))
     assert struct.unpack(">i", frame[4:8]) == (7,)
     return frame
+
+
+# -- authorized operations ----------------------------------------------------------------------------------------------
+
+
+def bits(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+def test_clients_are_told_what_they_may_do(kafka: Kafka, grants: Grants) -> None:
+    topic, group = kafka.topic(), new_group()
+    commit(kafka, group, topic, 1)
+    named = {"allow_auto_topic_creation": False, "topics": [{"name": topic}, {"name": "missing"}]}
+    asked = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
+    rules = [*grant(READ, topic), *grant(DESCRIBE, topic), *grant(CREATE, "missing")]
+    described = DESCRIBE, ResourceType.GROUP, group
+    with grants.only(*rules, (CREATE, CLUSTER, CLUSTER_NAME), described):
+        for _ in range(2):  # such an answer is not kept
+            answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+            assert answer.cluster_authorized_operations == 0  # it may not describe the cluster
+            assert {one.name: one.topic_authorized_operations for one in answer.topics} == {
+                topic: bits(READ, DESCRIBE),
+                "missing": bits(CREATE),
+            }
+        (found,) = kafka.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[group], include_authorized_operations=True).groups
+        assert found.authorized_operations == bits(DESCRIBE)
+        answer = kafka.ask(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
+            topics=[{"name": topic}, {"name": "missing"}],
+            response_partition_limit=10,
+            cursor=None,
+        )
+        assert {one.name: (one.error_code, one.topic_authorized_operations) for one in answer.topics} == {
+            topic: (0, bits(READ, DESCRIBE)),
+            "missing": (DENIED, bits(CREATE)),
+        }
+    with grants.only(*rules, (CREATE, CLUSTER, CLUSTER_NAME), (DESCRIBE, CLUSTER, CLUSTER_NAME)):
+        answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+        assert answer.cluster_authorized_operations == bits(CREATE, DESCRIBE)
+    answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+    assert [one.topic_authorized_operations for one in answer.topics] == [TOPIC_OPERATIONS] * 2
