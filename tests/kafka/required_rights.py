@@ -15,7 +15,7 @@ from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
-from tests.kafka.grants import Grant
+from tests.security.grants import Grant
 
 _BATCH = bytes(build_batch([(b"key", b"value", [], 1_000_000)]))
 # Kafka's codes of resources in requests about configs.
@@ -214,7 +214,7 @@ def _leave(names: Names) -> Mapping[str, Any]:
 
 
 def _create_topics(names: Names) -> Mapping[str, Any]:
-    one = {"name": names.topic + "-new", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    one = {"name": names.topic, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
     return {"topics": [one], "timeout": 30_000, "validate_only": True}
 
 
@@ -367,14 +367,18 @@ ROWS = [
         label="all",
     ),
     Row(ApiKey.CREATE_TOPICS, (topic(CREATE) | cluster(CREATE),), _create_topics),
-    Row(ApiKey.DELETE_TOPICS, (topic(DELETE),), _delete_topics),
+    Row(
+        ApiKey.DELETE_TOPICS,
+        (topic(DESCRIBE) | cluster(DELETE), topic(DELETE) | cluster(DELETE)),
+        _delete_topics,
+    ),
     Row(ApiKey.CREATE_PARTITIONS, (topic(ALTER),), _partitions),
     Row(
         ApiKey.DESCRIBE_PRODUCERS,
         (topic(READ),),
         lambda names: {"topics": [{"name": names.topic, "partition_indexes": [0]}]},
     ),
-    Row(ApiKey.ELECT_LEADERS, (cluster(ALTER),), _elect, silent_before=1),
+    Row(ApiKey.ELECT_LEADERS, (cluster(ALTER),), _elect),
     Row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, (cluster(ALTER),), _reassign),
     Row(ApiKey.LIST_PARTITION_REASSIGNMENTS, (cluster(DESCRIBE),), lambda _: {"timeout": 30_000, "topics": None}),
     Row(
@@ -404,6 +408,12 @@ ROWS = [
     ),
     Row(
         ApiKey.DESCRIBE_CONFIGS,
+        (group(DESCRIBE_CONFIGS),),
+        lambda names: _describe_configs(_GROUP_CONFIG, names.group),
+        label="group",
+    ),
+    Row(
+        ApiKey.DESCRIBE_CONFIGS,
         (cluster(DESCRIBE_CONFIGS),),
         lambda _: _describe_configs(_BROKER_CONFIG, "1"),
         label="broker",
@@ -416,6 +426,12 @@ ROWS = [
     ),
     Row(
         ApiKey.ALTER_CONFIGS,
+        (group(ALTER_CONFIGS),),
+        lambda names: _alter_configs(_GROUP_CONFIG, names.group, "consumer.session.timeout.ms", "50000"),
+        label="group",
+    ),
+    Row(
+        ApiKey.ALTER_CONFIGS,
         (cluster(ALTER_CONFIGS),),
         lambda _: _alter_configs(_BROKER_CONFIG, "", "log.retention.ms", "1000"),
         label="broker",
@@ -425,6 +441,14 @@ ROWS = [
         (topic(ALTER_CONFIGS),),
         lambda names: _alter_configs(_TOPIC_CONFIG, names.topic, "retention.ms", "1000", config_operation=0),
         label="topic",
+    ),
+    Row(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        (group(ALTER_CONFIGS),),
+        lambda names: _alter_configs(
+            _GROUP_CONFIG, names.group, "consumer.session.timeout.ms", "50000", config_operation=0
+        ),
+        label="group",
     ),
     Row(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,

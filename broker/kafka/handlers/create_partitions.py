@@ -5,6 +5,7 @@ from typing import Any
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, refusal
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     check_replicas,
@@ -15,6 +16,7 @@ from broker.kafka.checks import (
 )
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -29,12 +31,17 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         _result(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
         for name in sorted(twice)
     ]
+    forbidden = denied(
+        context, call.connection, Operation.ALTER, ResourceType.TOPIC, (topic.name for topic in request.topics)
+    )
     room = MAX_PARTITIONS_PER_REQUEST
     deadline = deadline_of(call, request.timeout)
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
+            if topic.name in forbidden:
+                raise refusal(ResourceType.TOPIC)
             check_time(context, call.work, deadline)
             added = _check(context, topic, room)
             room -= added

@@ -12,7 +12,7 @@ import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NO_NAMES, denied, may
+from broker.kafka.authorization import NO_NAMES, denied, uncreatable
 from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
@@ -139,7 +139,7 @@ def _handle(
     create = asked.request.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
         missing = [name for name in names if name not in asked.hidden and context.logs.topic(name) is None]
-        asked = attrs.evolve(asked, uncreatable=_uncreatable(context, request, missing))
+        asked = attrs.evolve(asked, uncreatable=uncreatable(context, request.connection, missing))
         missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
             if type(outbox) is Metered:
@@ -150,13 +150,6 @@ def _handle(
     if complete and short and asked.generation == context.logs.generation and _is_common(context, asked):
         context.metadata_cache.put(_key(context, request, asked.hidden), asked.generation, frame)
     outbox.send(request, _parts(frame, request))
-
-
-def _uncreatable(context: KafkaContext, request: KafkaRequest, missing: Collection[str]) -> frozenset[str]:
-    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
-    if may(context, request.connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
-        return NO_NAMES
-    return denied(context, request.connection, Operation.CREATE, ResourceType.TOPIC, missing)
 
 
 def _is_common(context: KafkaContext, asked: _Asked) -> bool:

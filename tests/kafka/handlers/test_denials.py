@@ -12,8 +12,8 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
-from tests.kafka.grants import Grant, Grants
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.security.grants import Grant, Grants
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
