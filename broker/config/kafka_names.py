@@ -13,13 +13,13 @@ _GROUPS = """
 : unstable.feature.versions.enable fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
 : delete.records.purgatory.purge.interval.requests max.incremental.fetch.session.cache.slots max.request.partition.size.limit
 : num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
-: create.topic.policy.class.name alter.config.policy.class.name connection.failed.authentication.delay.ms
+: create.topic.policy.class.name alter.config.policy.class.name
 : controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms principal.builder.class
 : telemetry.max.bytes client.quota.callback.class
 : auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
 : eligible.leader.replicas.enable reserved.broker.max.id auto.include.jmx.reporter
 : security.inter.broker.protocol inter.broker.listener.name inter.broker.protocol.version listener.security.protocol.map
-: security.providers connections.max.reauth.ms
+: security.providers
 add.partitions.to.txn.retry.backoff.: ms max.ms
 controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
 controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
@@ -68,12 +68,12 @@ remote.log.: metadata.manager.class.name
 remote.log.: metadata.manager.class.path metadata.manager.impl.prefix metadata.manager.listener.name reader.max.pending.tasks
 remote.log.: reader.threads storage.manager.class.name storage.manager.class.path storage.manager.impl.prefix
 remote.log.: storage.system.enable
-sasl.: client.callback.handler.class enabled.mechanisms jaas.config kerberos.kinit.cmd kerberos.min.time.before.relogin
+sasl.: client.callback.handler.class jaas.config kerberos.kinit.cmd kerberos.min.time.before.relogin
 sasl.: kerberos.principal.to.local.rules kerberos.service.name kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
 sasl.: login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms login.refresh.buffer.seconds
 sasl.: login.refresh.min.period.seconds login.refresh.window.factor login.refresh.window.jitter login.retry.backoff.max.ms
 sasl.: login.retry.backoff.ms mechanism.controller.protocol mechanism.inter.broker.protocol server.callback.handler.class
-sasl.: server.max.receive.size oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
+sasl.: oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
 sasl.: oauthbearer.header.urlencode oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
 sasl.: oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url oauthbearer.scope.claim.name
 sasl.: oauthbearer.sub.claim.name oauthbearer.token.endpoint.url

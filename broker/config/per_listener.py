@@ -8,7 +8,12 @@ from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
 
 # Settings that a listener may have for itself. The modules that define such settings add them.
-OF_LISTENER: set[str] = set()
+OF_LISTENER: set[str] = {
+    "sasl_enabled_mechanisms",
+    "sasl_server_max_receive_size",
+    "connection_failed_authentication_delay_ms",
+    "connections_max_reauth_ms",
+}
 
 
 def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:

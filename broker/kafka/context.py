@@ -7,6 +7,7 @@ import attrs
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
@@ -18,6 +19,8 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.client_software import ClientSoftware
+from broker.security.credentials import Credentials
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -48,6 +51,9 @@ class KafkaContext:
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
+    credentials: Credentials
+    logins: Logins
+    client_software: ClientSoftware
     authorizer: Authorizer | None = None  # None: every client may do everything
     # What clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)

@@ -16,6 +16,7 @@ import attrs
 
 from broker.errors import ConfigError, Refusal, StorageError, UnknownOutcome
 from broker.metadata.catalogue import AclRow, Catalogue
+from broker.metrics import Registry
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -81,6 +82,15 @@ class AclAuthorizer:
     def rules(self) -> AclRules:
         """The rules in force."""
         return self._answers.rules
+
+    def register(self, registry: Registry) -> None:
+        registry.gauge("acls", "ACLs in force", lambda: {(): self.rules.count})
+        registry.read_counter(
+            "authorizations_denied",
+            "Requests, or parts of them, that ACLs have denied",
+            self.audit.counts,
+            labels=("operation", "resource_type"),
+        )
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

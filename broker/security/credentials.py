@@ -13,7 +13,7 @@ from broker.metadata.catalogue import Catalogue, CredentialRow
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
 from protocol.sasl.scram import HASHES
-from protocol.sasl.scram_server import USER_MAX_BYTES, salted_password, stored_keys
+from protocol.sasl.scram_server import USER_MAX_BYTES, salted_bytes, salted_password, stored_keys
 
 # The fewest and the most iterations of Kafka's. More would only serve to keep clients, and with PLAIN the broker, busy.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
@@ -181,6 +181,6 @@ class Credentials:
             parts = (hmac.digest(self._secret, label + bytes([block]) + name, "sha512") for block in blocks)
             return b"".join(parts)[:size]
 
-        size = len(stored_keys(mechanism, b"")[0])
+        size = salted_bytes(mechanism)
         salt = drawn(b"salt", salt_bytes)
         return CredentialRow(user, mechanism, salt, drawn(b"key1", size), drawn(b"key2", size), iterations)

@@ -3,39 +3,57 @@
 Tests: tests/security/test_security.py.
 """
 
+from collections.abc import Mapping
+
 import attrs
 
 from broker.config import BrokerConfig
+from broker.config.per_listener import for_listener
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import Registry
 from broker.runtime import Runtime
 from broker.runtime.clock import Clock
 from broker.runtime.timers import Timer
 from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.client_software import ClientSoftware
+from broker.security.credentials import Credentials
 from broker.security.principal import parse_principal
+from broker.security.sasl.exchange import NewExchange
+from broker.security.sasl.login_counters import LoginCounters
+from broker.security.sasl.mechanisms import open_mechanisms
 
 
 @attrs.define(eq=False)
 class Security:
-    """``authorizer`` None: everybody may do everything."""
+    """``authorizer`` None: everybody may do everything. ``mechanisms``: of each listener where clients log in, by its name."""
 
+    credentials: Credentials
     authorizer: AclAuthorizer | None = None
+    mechanisms: Mapping[str, Mapping[str, NewExchange]] = attrs.Factory(dict)
+    logins: LoginCounters = attrs.Factory(LoginCounters)
+    client_software: ClientSoftware = attrs.Factory(ClientSoftware)
 
     def register_metrics(self, registry: Registry) -> None:
-        authorizer = self.authorizer
-        if authorizer is not None:
-            registry.gauge("acls", "ACLs in force", lambda: {(): authorizer.rules.count})
-            registry.read_counter(
-                "authorizations_denied",
-                "Requests, or parts of them, that ACLs have denied",
-                authorizer.audit.counts,
-                labels=("operation", "resource_type"),
-            )
+        self.logins.register(registry)
+        self.client_software.register(registry)
+        if self.authorizer is not None:
+            self.authorizer.register(registry)
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:
     """Load what the catalogue has. Raises ConfigError for settings that cannot be carried out."""
-    return Security(authorizer=_authorizer(config, catalogue, runtime.clock))
+    control = [config.control_listener] if config.control_listener else []
+    with_logins = [listener for listener in (*config.listeners, *control) if listener.sasl]
+    credentials = Credentials(catalogue, runtime.entropy)
+    credentials.open(with_logins=bool(with_logins))
+    return Security(
+        credentials,
+        authorizer=_authorizer(config, catalogue, runtime.clock),
+        mechanisms={
+            listener.name: open_mechanisms(for_listener(config, listener.name), credentials, runtime.entropy)
+            for listener in with_logins
+        },
+    )
 
 
 def _authorizer(config: BrokerConfig, catalogue: Catalogue, clock: Clock) -> AclAuthorizer | None:

@@ -37,6 +37,11 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
+def salted_bytes(mechanism: str) -> int:
+    """The length of a salted password, and of the keys."""
+    return hashlib.new(HASHES[mechanism]).digest_size
+
+
 def stored_keys(mechanism: str, salted: bytes) -> tuple[bytes, bytes]:
     """StoredKey and ServerKey of a salted password: what a server keeps."""
     algorithm = HASHES[mechanism]

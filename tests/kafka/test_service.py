@@ -7,7 +7,8 @@ import pytest
 
 from broker.kafka import handlers
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.service import KafkaService, KafkaSession
+from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.service import KafkaService
 from broker.network.service import Handover
 from broker.network.work import ADMIN, BULK, BULK_BYTES, INLINE_BYTES
 from protocol.errors import ProtocolError, TooManyEntries
