@@ -21,7 +21,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_filter import AclFilter, InvalidAcl, check_new
-from broker.security.acl_rules import EVERYTHING, NO_RULES, AclRules, bit
+from broker.security.acl_rules import EVERYTHING, AclRules, bit, no_rules
 from broker.security.audit import Audit
 from broker.security.hosts import canonical_host
 from broker.security.principal import Principal
@@ -71,12 +71,11 @@ class AclAuthorizer:
         """``default``: what no ACL covers is allowed. Raises ConfigError for ACLs of a newer version of the broker."""
         self._catalogue = catalogue
         self._super_users = super_users
-        self._default = default
         self._acls_max = acls_max
         self._lock = Lock()  # guards changes
         self._doubtful: set[Acl] = set()
         self.audit = Audit(clock)
-        self._answers = _Answers(NO_RULES.changed(map(_acl, catalogue.load_acls())))
+        self._answers = _Answers(no_rules(default).changed(map(_acl, catalogue.load_acls())))
 
     @property
     def rules(self) -> AclRules:
@@ -134,7 +133,7 @@ class AclAuthorizer:
         if who in self._super_users:
             bits = EVERYTHING
         else:
-            bits = answers.rules.decide(who, canonical_host(host), resource_type, name, default=self._default)
+            bits = answers.rules.decide(who, canonical_host(host), resource_type, name)
         if len(name) <= _ANSWERED_NAME_MAX:
             if len(answers.of_resource) >= _ANSWERS_MAX:
                 answers.of_resource.clear()
