@@ -51,6 +51,7 @@ class _Source:
     """Where the server finds a service: the module that has its ``assemble`` function (see ``broker.network.part``)."""
 
     module: str
+    sasl: bool = False  # its clients can log in with SASL
     always: bool = False  # opened even where no listener has its scheme
     open_files: int = 0  # how many files besides the logs' the service would like to keep open
 
@@ -59,7 +60,7 @@ class _Source:
 # where its service is opened.
 _SERVICES = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
-    "kafka": _Source("broker.kafka.assembly", always=True),
+    "kafka": _Source("broker.kafka.assembly", sasl=True, always=True),
     "shuffle": _Source("broker.shuffle.assembly", open_files=256),
 }
 
@@ -87,6 +88,7 @@ class BrokerServer:
         self._directory: DataDirectory | None = None
         self._logs: LogManager | None = None
         self._sockets: SocketServer | None = None
+        self._security: Security | None = None
         self._parts: dict[str, ServicePart] = {}  # by scheme
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -159,6 +161,12 @@ class BrokerServer:
         return cast("KafkaPart", self._parts["kafka"]).context
 
     @property
+    def security(self) -> Security:
+        """Who may come in and what they may do: for tests, and for programs that change it in an embedded broker."""
+        assert self._security is not None
+        return self._security
+
+    @property
     def sockets(self) -> SocketServer:
         assert self._sockets is not None
         return self._sockets
@@ -172,8 +180,13 @@ class BrokerServer:
             if listener.scheme not in _SERVICES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
-            if listener.ssl or listener.sasl:
-                raise ConfigError(f"Take the listener {listener} out: this broker has no TLS and no SASL.")
+            if listener.ssl:
+                raise ConfigError(f"Take the listener {listener} out: this broker has no TLS.")
+            if listener.sasl and not _SERVICES[listener.scheme].sasl:
+                raise ConfigError(
+                    f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "
+                    "With ssl_client_auth = required, certificates say who the clients are."
+                )
         for listener in unauthenticated(config):
             log.warning("listener_unauthenticated", listener=str(listener))
         self._descriptors = self._share_out_descriptors()
@@ -201,7 +214,8 @@ class BrokerServer:
         self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
-        security = open_security(config, self._catalogue, runtime, self._sockets.timer)
+        security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
+        security.register_metrics(self.metrics)
         self._open_services(logs, self._catalogue, security)
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()

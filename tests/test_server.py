@@ -193,6 +193,11 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
         running.stop()
 
 
+def test_a_shuffle_listener_has_no_logins_and_is_told_what_it_may_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"as shuffle\+ssl://: its protocol has no SASL"):
+        BrokerServer(load(data_dir=str(tmp_path), listeners=["shuffle+sasl://127.0.0.1:0"])).start()
+
+
 def test_a_listener_that_lets_anybody_in_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="allow_anonymous_listeners"):
         server(tmp_path, Untouchable, ["kafka://0.0.0.0:0"]).start()

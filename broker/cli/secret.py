@@ -9,14 +9,15 @@ import sys
 import click
 
 from broker.errors import ConfigError
+from broker.runtime.text_file import read_text
 
 # A password file that is larger is a mistake, such as a log or a device.
 _FILE_MAX = 64 * 1024
 
 
-def read_password(what: str, file: str | None, variable: str, *, again: bool = False) -> str:
+def read_password(what: str, file: str | None, variable: str, *, again: bool = False, hint: str | None = None) -> str:
     """The password for ``what``: the first line of ``file`` (``-`` is standard input), the environment variable, or the answer
-    of the user, who types it twice if ``again``. Raises ConfigError where there is none."""
+    of the user, who types it twice if ``again``. Raises ConfigError where there is none; ``hint``: how else to give it."""
     if file is not None:
         password = read_secret_file(file).partition("\n")[0].removesuffix("\r")
         if not password:
@@ -25,23 +26,15 @@ def read_password(what: str, file: str | None, variable: str, *, again: bool = F
     if given := os.environ.get(variable):
         return given
     if not sys.stdin.isatty():
-        raise ConfigError(f"Give the password for {what} with --password-file FILE, or in {variable}.")
+        raise ConfigError(f"Give the password for {what} {hint or f'with --password-file FILE, or in {variable}'}.")
     return str(click.prompt(f"Password for {what}", hide_input=True, confirmation_prompt=again, err=True))
 
 
 def read_secret_file(path: str) -> str:
     """The text of ``path``. Raises ConfigError, which does not show it."""
     try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_FILE_MAX + 1)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(_FILE_MAX + 1)
+        return read_text("/dev/stdin" if path == "-" else path, _FILE_MAX)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(data) > _FILE_MAX:
-        raise ConfigError(f"{path} is larger than {_FILE_MAX} bytes and no password file.")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} must be UTF-8 text.") from None
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None

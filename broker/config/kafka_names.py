@@ -1,8 +1,7 @@
 """Settings of a Kafka 4 broker that have no effect here, by name. They are accepted and remembered, so that a `server.properties`
 or an administration tool works unchanged.
 
-Two kinds are not among them: those in ``REFUSED`` would be dangerous to ignore, and those in ``COARSER`` are converted, because
-they give a setting of this broker in another unit.
+Those in ``COARSER`` are not among them: they are converted, because they give a setting of this broker in another unit.
 """
 
 import re
@@ -14,17 +13,17 @@ _GROUPS = """
 : unstable.feature.versions.enable fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
 : delete.records.purgatory.purge.interval.requests max.incremental.fetch.session.cache.slots max.request.partition.size.limit
 : num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
-: create.topic.policy.class.name alter.config.policy.class.name connection.failed.authentication.delay.ms
+: create.topic.policy.class.name alter.config.policy.class.name
 : controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms principal.builder.class
-: telemetry.max.bytes client.quota.callback.class super.users allow.everyone.if.no.acl.found
+: telemetry.max.bytes client.quota.callback.class
 : auto.leader.rebalance.enable leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
 : eligible.leader.replicas.enable reserved.broker.max.id auto.include.jmx.reporter
 : security.inter.broker.protocol inter.broker.listener.name inter.broker.protocol.version listener.security.protocol.map
-: security.providers connections.max.reauth.ms
+: security.providers
 add.partitions.to.txn.retry.backoff.: ms max.ms
 controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
 controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
-controller.: quorum.auto.join.enable quota.window.num quota.window.size.seconds
+controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
 group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
@@ -50,7 +49,6 @@ offsets.: commit.timeout.ms load.buffer.size topic.compression.codec topic.num.p
 offsets.: topic.segment.bytes commit.required.acks
 password.encoder.: cipher.algorithm iterations key.length keyfactory.algorithm
 producer.id.: quota.window.num quota.window.size.seconds
-quota.: window.num window.size.seconds
 alter.log.dirs.replication.quota.: window.num window.size.seconds
 replication.quota.: window.num window.size.seconds
 leader.replication.: throttled.rate
@@ -69,15 +67,12 @@ remote.log.: metadata.manager.class.name
 remote.log.: metadata.manager.class.path metadata.manager.impl.prefix metadata.manager.listener.name reader.max.pending.tasks
 remote.log.: reader.threads storage.manager.class.name storage.manager.class.path storage.manager.impl.prefix
 remote.log.: storage.system.enable
-sasl.: client.callback.handler.class enabled.mechanisms jaas.config kerberos.kinit.cmd kerberos.min.time.before.relogin
+sasl.: client.callback.handler.class jaas.config kerberos.kinit.cmd kerberos.min.time.before.relogin
 sasl.: kerberos.principal.to.local.rules kerberos.service.name kerberos.ticket.renew.jitter kerberos.ticket.renew.window.factor
 sasl.: login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms login.refresh.buffer.seconds
 sasl.: login.refresh.min.period.seconds login.refresh.window.factor login.refresh.window.jitter login.retry.backoff.max.ms
 sasl.: login.retry.backoff.ms mechanism.controller.protocol mechanism.inter.broker.protocol server.callback.handler.class
-sasl.: server.max.receive.size oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
-sasl.: oauthbearer.header.urlencode oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.: oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url oauthbearer.scope.claim.name
-sasl.: oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
+sasl.: oauthbearer.header.urlencode oauthbearer.token.endpoint.url
 share.coordinator.: append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size snapshot.update.records.per.snapshot
 share.coordinator.: state.topic.compression.codec state.topic.min.isr state.topic.num.partitions state.topic.prune.interval.ms
 share.coordinator.: state.topic.replication.factor state.topic.segment.bytes threads write.timeout.ms cached.buffer.max.bytes
@@ -113,11 +108,6 @@ COARSER: dict[str, tuple[str, int, int]] = {
     "log.roll.jitter.hours": ("log_roll_jitter_ms", _MS_PER_HOUR, 0),
     "log.flush.scheduler.interval.ms": ("log_flush_interval_ms", 1, 0),
     "broker.id": ("node_id", 1, 0),
-}
-
-# Why a setting of Kafka's is not ignored.
-REFUSED = {
-    "authorizer.class.name": "there are no ACLs here, and every client may do everything: leave it out if that is intended",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 
 import cattrs
 
-from broker.config.kafka_names import COARSER, REFUSED, is_secret, is_without_effect
+from broker.config.kafka_names import COARSER, is_secret, is_without_effect
 from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
@@ -59,8 +59,6 @@ class _Collected:
             of_listeners = self.values.setdefault("listener_settings", {})
             self.values["listener_settings"] = {**of_listeners, key.removeprefix(_OF_LISTENER): _plain(value)}
             return True
-        if key in REFUSED:
-            raise ConfigError(f"Take {key} out of {source}: {REFUSED[key]}.")
         if key in COARSER:
             name, factor, rank = COARSER[key]
             number = _structure(_BY_NAME[name], value, source)

@@ -6,9 +6,12 @@ docs/OPERATIONS.md are generated from this class.
 
 import attrs
 
+from broker.config.acl_settings import AclSettings
 from broker.config.coordinator_settings import GroupSettings, TransactionSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
+from broker.config.quota_settings import QuotaSettings
+from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
 from broker.errors import ConfigError
@@ -16,12 +19,15 @@ from broker.errors import ConfigError
 
 @attrs.frozen(kw_only=True, slots=False)
 class BrokerConfig(
+    AclSettings,
     ShuffleSettings,
     TransactionSettings,
     GroupSettings,
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    SaslSettings,
+    QuotaSettings,
     NetworkSettings,
     ServerSettings,
 ):

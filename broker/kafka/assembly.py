@@ -6,14 +6,22 @@ Tests: tests/test_server.py, tests/kafka/test_context.py.
 from collections.abc import Sequence
 
 from broker.config import Listener
+from broker.config.per_listener import for_listener
 from broker.kafka import handlers
 from broker.kafka.configs.changes import load_defaults
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.handlers.sasl_authenticate import RAW_API
+from broker.kafka.login_failures import LoginFailures
+from broker.kafka.logins import Logins
+from broker.kafka.metering import Metering
+from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
+from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.security.quotas.entities import Kind
 from broker.storage.log_manager import LogManager
 
 
@@ -26,6 +34,7 @@ class KafkaPart:
 
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime, timer = surroundings.config, surroundings.runtime, surroundings.timer
+        security = self._security = surroundings.security
         groups = GroupCoordinator(runtime.clock, timer, surroundings.catalogue, config)
         transactions = TransactionCoordinator(runtime.clock, timer, surroundings.catalogue, config, logs, groups)
         logs.on_topic_deleted += [groups.on_topic_deleted, transactions.on_topic_deleted]
@@ -44,13 +53,28 @@ class KafkaPart:
             topic_maker=TopicMaker(logs),
             api_ranges={key: api.advertised for key, api in self.apis.items() if api.feature is None},
             features={api.feature[0]: (1, api.feature[1]) for api in self.apis.values() if api.feature is not None},
-            authorizer=surroundings.security.authorizer,
+            credentials=security.credentials,
+            logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
+            client_software=security.client_software,
+            authorizer=security.authorizer,
+            quotas=security.quotas,
+            throttling=Throttling(timer),
             endpoints=_endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        self._quotas = surroundings.security.quotas
+        self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
+
+    def _quotas_changed(self) -> None:
+        self._metering.timed = self._quotas.limits(Kind.REQUEST)
+        self.context.metering = self._metering if self._quotas.limits_clients else None
+        self.context.throttling.end_all()
 
     def open(self) -> None:
         context = self.context
+        self._quotas.throttled = context.throttling.__len__
+        self._quotas.on_change.append(self._quotas_changed)
+        self._quotas_changed()
         load_defaults(context)
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
@@ -64,10 +88,24 @@ class KafkaPart:
         ]
 
     def service(self, listener: Listener) -> KafkaService:
-        return KafkaService(self.context, self.apis)
+        return KafkaService(self.context, self.apis, self._login_rules(listener) if listener.sasl else None)
+
+    def _login_rules(self, listener: Listener) -> LoginRules:
+        config = for_listener(self.context.config, listener.name)
+        return LoginRules(
+            listener=listener.name,
+            mechanisms=self._security.mechanisms[listener.name],
+            apis=apis_by_state(self.apis),
+            raw_api=RAW_API,
+            max_receive_bytes=config.sasl_server_max_receive_size,
+            timeout_s=config.sasl_login_timeout_ms / 1000,
+            max_reauth_ms=config.connections_max_reauth_ms,
+            failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
+        )
 
     def stopping(self) -> None:
         self.context.stopping = True
+        self.context.logins.failures.stopping = True
 
     def shut_down(self) -> None:
         self.context.transactions.shut_down()

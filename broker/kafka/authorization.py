@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.errors import RequestError
+from broker.kafka.checks import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -22,8 +23,15 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
 
-# What is denied where nothing is.
-NOTHING: Final[frozenset[str]] = frozenset()
+# The operations that make sense for each type of resource, as bits.
+_SUPPORTED: Final[Mapping[ResourceType, int]] = {
+    ResourceType.TOPIC: TOPIC_OPERATIONS,
+    ResourceType.GROUP: GROUP_OPERATIONS,
+    ResourceType.CLUSTER: CLUSTER_OPERATIONS,
+}
+
+# What is denied where everything is allowed.
+NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def may(
@@ -42,6 +50,27 @@ def may(
     )
 
 
+def authorized_operations(
+    context: KafkaContext, connection: Connection, resource_type: ResourceType, name: str = CLUSTER_NAME
+) -> int:
+    """The operations that the client may carry out on a resource, as the bits of Kafka's fields of that name: 1 << Operation."""
+    supported = _SUPPORTED[resource_type]
+    if context.authorizer is None:
+        return supported
+    return sum(
+        1 << operation
+        for operation in Operation
+        if supported >> operation & 1 and may(context, connection, operation, resource_type, name, audited=False)
+    )
+
+
+def cluster_operations(context: KafkaContext, connection: Connection) -> int:
+    """``authorized_operations`` of the cluster. As in Kafka none for a client that may not describe it."""
+    if not may(context, connection, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return authorized_operations(context, connection, ResourceType.CLUSTER)
+
+
 def require(
     context: KafkaContext,
     connection: Connection,
@@ -51,7 +80,12 @@ def require(
 ) -> None:
     """Raises RequestError with the code of the resource's type where the client may not do this."""
     if not may(context, connection, operation, resource_type, name):
-        raise RequestError(DENIED[resource_type], "Not authorized.")
+        raise refusal(resource_type)
+
+
+def refusal(resource_type: ResourceType) -> RequestError:
+    """The error of a client that may not do something with a resource of this type."""
+    return RequestError(DENIED[resource_type], "Not authorized.")
 
 
 def denied(
@@ -65,9 +99,26 @@ def denied(
 ) -> frozenset[str]:
     """Those of these names with which the client may not do this. Each distinct name is asked for once."""
     if context.authorizer is None:
-        return NOTHING
+        return NO_NAMES
     return frozenset(
         name
         for name in dict.fromkeys(names)
         if not may(context, connection, operation, resource_type, name, audited=audited)
+    )
+
+
+def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:
+    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
+    if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
+        return NO_NAMES
+    return denied(context, connection, Operation.CREATE, ResourceType.TOPIC, names)
+
+
+def may_with_any(
+    context: KafkaContext, connection: Connection, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether there is any resource of this type with which the client may do this."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows_any(
+        connection.principal, connection.peer.host, operation, resource_type
     )

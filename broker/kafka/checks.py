@@ -81,6 +81,11 @@ def error_fields(error: Refusal | StorageError) -> tuple[int, str]:
     return ErrorCode.kafka_storage_error, str(error)[:_MESSAGE_MAX]
 
 
+def error_alone(call: Call, error: RequestError) -> dict[str, int]:
+    """For ``Api.on_error``, where a reply has an error code and all its other fields may be left out."""
+    return {"error_code": error.code}
+
+
 def deadline_of(call: Call, timeout: timedelta) -> float:
     """The time (Clock.monotonic() s) at which a request that changes topics has used up its ``timeout``. Infinite for
     clients that send 0 or -1: they wait for as long as it takes."""

@@ -7,7 +7,10 @@ import attrs
 from broker.config import BrokerConfig
 from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.groups.coordinator import GroupCoordinator
+from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
+from broker.kafka.metering import Metering
+from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.log import get_logger
@@ -18,6 +21,9 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.client_software import ClientSoftware
+from broker.security.credentials import Credentials
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -48,7 +54,13 @@ class KafkaContext:
     # What ApiVersions tells: the versions of each API by its key, and the features that are no APIs of Kafka's.
     api_ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
+    credentials: Credentials
+    logins: Logins
+    client_software: ClientSoftware
+    quotas: ClientQuotas
+    throttling: Throttling
     authorizer: Authorizer | None = None  # None: every client may do everything
+    metering: Metering | None = None  # None: no client has a quota
     # What clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # The ports that are bound, by the listener's name.

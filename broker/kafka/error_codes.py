@@ -8,11 +8,15 @@ from collections.abc import Mapping
 
 from broker.config.kafka_setting import InvalidSetting
 from broker.errors import Refusal, RequestError
+from broker.security.acl_authorizer import TooManyAcls
+from broker.security.acl_filter import InvalidAcl
 from broker.storage import refusals
 from protocol.kafka.errors import ErrorCode
 
 CODES: Mapping[type[Refusal], ErrorCode] = {
     InvalidSetting: ErrorCode.invalid_config,
+    InvalidAcl: ErrorCode.invalid_request,
+    TooManyAcls: ErrorCode.policy_violation,
     refusals.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     refusals.TopicExists: ErrorCode.topic_already_exists,
     refusals.InvalidTopicName: ErrorCode.invalid_topic_exception,

@@ -1,72 +1,41 @@
-"""Kafka's protocol as a ``Service`` of the reactor: frames to requests, requests to their API's handler.
+"""Kafka's protocol as a ``Service`` of the reactor: requests to their API's handler.
 
-``KafkaSession`` runs on processors, ``KafkaService.handle`` on a processor (inline) or a handler thread.
+``KafkaService.handle`` runs on a processor (inline) or a handler thread. Frames become requests in ``kafka_session.py`` or,
+where clients log in, in ``sasl_session.py``.
 """
 
-import struct
 from typing import Any
 
 from broker.errors import RequestError
+from broker.kafka import login
 from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
+from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.sasl_session import LoginRules, SaslSession
 from broker.log import get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
-from protocol.kafka.api_keys import ApiKey
-from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 
 log = get_logger("kafka")
 
-_LENGTH = struct.Struct(">i").unpack_from
-# The smallest request: key, version and correlation id.
-_SMALLEST = 8
 _NOTHING = memoryview(b"")
 _BULK_HANDOVER = Handover(BULK)
 
 
-class KafkaSession:
-    """One Kafka connection. It has no state: a connection has one request in flight at a time."""
-
-    in_flight_max = 1
-
-    def __init__(self, apis: dict[int, Api]) -> None:
-        self._apis = apis
-
-    def frame_size(self, data: memoryview) -> int:
-        if len(data) < 4:
-            return 0
-        (length,) = _LENGTH(data)
-        if length < _SMALLEST:
-            raise ProtocolError(f"a request of {length} bytes")
-        return 4 + length  # type: ignore[no-any-return]
-
-    def receive(self, frame: memoryview) -> Request:
-        key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
-        api = self._apis.get(key)
-        if api is None:
-            raise ProtocolError(f"API key {key} is not served here")
-        if not api.min_version <= version <= api.max_version and key != ApiKey.API_VERSIONS:
-            raise ProtocolError(f"version {version} of {api.key.name} is not served here")
-        request = KafkaRequest()
-        request.api = api
-        request.api_version = version
-        request.correlation_id = correlation_id
-        request.client_id = client_id
-        request.body_offset = body_offset
-        return request
-
-
 class KafkaService:
-    """The ``Service`` of all Kafka listeners."""
+    """The ``Service`` of a Kafka listener."""
 
-    def __init__(self, context: KafkaContext, apis: dict[int, Api]) -> None:
-        """``apis``: those that are served, by key."""
+    def __init__(self, context: KafkaContext, apis: dict[int, Api], rules: LoginRules | None = None) -> None:
+        """``apis``: those that are served, by key. ``rules``: clients log in."""
         self._context = context
         self._apis = apis
+        self._rules = rules
 
     def connect(self, peer: Peer) -> KafkaSession:
+        if self._rules is not None:
+            return SaslSession(self._rules, self._context.clock.monotonic())
         return KafkaSession(self._apis)
 
     def inline(self, request: Request) -> Any:
@@ -75,7 +44,10 @@ class KafkaService:
         size = len(request.frame) - request.body_offset
         if size <= api.inline_max_bytes:
             if api.prepare is not None:
+                metering = self._context.metering
                 try:
+                    if metering is not None:
+                        return metering.prepare(api.prepare, self._context, request)
                     return api.prepare(self._context, request)
                 except TooManyEntries:
                     return _BULK_HANDOVER
@@ -85,6 +57,9 @@ class KafkaService:
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
+        metering = self._context.metering
+        if metering is not None:
+            outbox = metering.begin(request, outbox)
         try:
             if request.api.handle_raw is not None:
                 request.api.handle_raw(self._context, request, outbox, prepared)
@@ -96,6 +71,9 @@ class KafkaService:
             outbox.close(request)
         except Abandoned:
             outbox.close(request)
+        finally:
+            if metering is not None:
+                metering.end(outbox)
 
     def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
         api = request.api
@@ -123,7 +101,15 @@ class KafkaService:
             connection.data.give_up()
 
     def disconnected(self, connection: Connection) -> None:
-        parked = connection.data  # a fetch that waits for records, or metadata that waits for topics
+        self._context.throttling.forget(connection)
+        # A fetch that waits for records, metadata that waits for topics, or the refusal of a login.
+        parked = connection.data
         if parked is not None:
             parked.abandon()
             connection.data = None
+        session = connection.session
+        assert isinstance(session, KafkaSession)
+        if session.client_software is not None:
+            self._context.client_software.leave(session.client_software)
+        if isinstance(session, SaslSession):
+            login.disconnected(self._context, session)

@@ -72,6 +72,11 @@ class ProcessorConnection:
         assert not _
         self.holds |= UNWRITABLE
 
+    @property
+    def busy(self) -> bool:
+        """A request of a session that takes one at a time is being handled."""
+        return self.in_flight is not None
+
     def enqueue(self, parts: Sequence[Part]) -> None:
         """Append to the bytes to send."""
         size = 0

@@ -9,11 +9,12 @@ Tests: tests/network/test_processor.py, tests/network/test_request_memory.py, te
 """
 
 from collections.abc import Callable, Collection
+from math import inf
 
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.memory_pool import MemoryPool
-from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT
+from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT, THROTTLED
 from broker.network.quota import ConnectionQuotas
 from broker.network.unsent import Unsent
 
@@ -63,7 +64,8 @@ class Expiry:
         self._progress: dict[ProcessorConnection, tuple[int, float]] = {}
 
     def close_quiet(self, now: float) -> int:
-        """Close idle and abandoned connections, and take back memory that quiet ones keep. Returns how many were idle."""
+        """Close connections that are idle, abandoned, or past their session's deadline, and take back memory that quiet ones
+        keep. Returns how many were idle."""
         idle = 0
         for connection in list(self._connections):
             quiet_s = now - connection.last_active
@@ -71,7 +73,10 @@ class Expiry:
             # An answer that the peer does not read is no reason to keep a connection.
             working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
             kept = connection.keep and not holds & CLOSING
-            if quiet_s > self._idle_max_s and not working and not kept:
+            if now >= getattr(connection.session, "deadline", inf):
+                log.info("deadline_missed", peer=connection.peer.host, listener=connection.peer.listener)
+                self._disconnect(connection)
+            elif quiet_s > self._idle_max_s and not working and not kept:
                 idle += 1
                 self._disconnect(connection)
             elif _is_abandoned(connection, quiet_s):
@@ -169,4 +174,5 @@ def _holds_memory_idly(connection: ProcessorConnection) -> bool:
         return False
     if connection.outgoing:
         return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
-    return connection.received.pending > 0 and not holds
+    # A throttled peer may not act, but it keeps memory from those who may.
+    return connection.received.pending > 0 and not holds & ~THROTTLED

@@ -56,7 +56,7 @@ class RequestChannel:
         queued = service, request, name
         with self._lock:
             lane = None if name is None else self._lanes.setdefault(name, _Lane())
-            # The two lanes together may fill half of the channel, so that requests without a lane find room.
+            # The three lanes together may fill three quarters of the channel, so that requests without a lane find room.
             if self._size >= self.capacity or (lane is not None and len(lane.behind) > self.capacity // 4):
                 if on_room not in self._waiting:
                     self._waiting.append(on_room)

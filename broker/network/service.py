@@ -51,6 +51,10 @@ class Connection(Protocol):
     def session(self) -> "Session": ...
 
     @property
+    def busy(self) -> bool:
+        """A request of a session that takes one at a time is being handled."""
+
+    @property
     def finished(self) -> bool:
         """The peer sends nothing more. Frames that arrived whole are still answered."""
 
@@ -99,7 +103,11 @@ class Handover:
 
 
 class Session(Protocol):
-    """One connection's protocol state. Pure; used by its processor only."""
+    """One connection's protocol state. Pure; used by its processor only.
+
+    A session may have a ``deadline`` (Clock.monotonic() s), which it may change: from then on the processor closes the
+    connection, whatever it does, within about a second.
+    """
 
     in_flight_max: int  # 1 (Kafka): muted while a request is being handled. 0: never muted for requests.
 

@@ -43,9 +43,11 @@ WATCHES_MAX = 160_000
 # deadlines. With 10,000 connections these are as many logs again.
 WATCHED_ALWAYS = 16
 
-# The lanes. Requests with long bodies, and those that are slow by nature: they change topics, or describe everything.
+# The lanes. Requests with long bodies; those that are slow by nature, because they change topics or describe everything; and
+# logins that compute for milliseconds.
 BULK = "bulk"
 ADMIN = "admin"
+LOGIN = "login"
 
 
 class Abandoned(Exception):

@@ -1,6 +1,7 @@
 """Blocking connections, for clients that work on the calling thread. The broker does not use them.
 
-Plain TCP and TLS. Errors of a connection are raised as ``OSError``, time-outs as ``TimeoutError``, which is an ``OSError``.
+Plain TCP and TLS. Errors of a connection are raised as ``OSError``, time-outs as ``TimeoutError``, which is an ``OSError``; the
+peer's refusal of our certificate as ``TlsRefused``.
 """
 
 import socket
@@ -9,15 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
-
+from broker.runtime.client_tls import TlsContext, refusal
 from broker.runtime.disk import Buffer
 from broker.runtime.net import keep_alive
 
 # Linux caps one writev at 1024 buffers.
 _IOV_MAX = 1024
-
-TlsContext = ssl.SSLContext
 
 
 class Dialled(Protocol):
@@ -89,7 +87,21 @@ class _Tls(_Tcp):
         view = memoryview(buffer)
         while view:
             self._socket.settimeout(_left(deadline))
-            view = view[self._socket.send(view) :]
+            try:
+                view = view[self._socket.send(view) :]
+            except ssl.SSLError as error:
+                raise self._refused(error) from None
+
+    def receive(self, view: memoryview, deadline: float) -> None:
+        try:
+            super().receive(view, deadline)
+        except ssl.SSLError as error:
+            raise self._refused(error) from None
+
+    @staticmethod
+    def _refused(error: ssl.SSLError) -> Exception:
+        """With TLS 1.3 a server checks the client's certificate after the client's handshake has ended."""
+        return refusal(error) if error.reason and "ALERT" in error.reason and "CERTIFICATE" in error.reason else error
 
 
 def _left(deadline: float) -> float:
@@ -97,37 +109,6 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError("the connection timed out")
     return left
-
-
-@attrs.frozen
-class TlsSettings:
-    """Files are PEM. Without ``ca_file`` and ``ca_data`` the machine's own certificate authorities are trusted."""
-
-    ca_file: str | None = None
-    ca_data: str | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    key_password: str | None = attrs.field(default=None, repr=False)
-    check_hostname: bool = True
-    verify: bool = True
-
-
-class TlsRefused(Exception):
-    """The handshake failed and would fail again: the certificate is not trusted, or the protocols do not match."""
-
-
-def tls_context(settings: TlsSettings) -> TlsContext:
-    """What ``dial`` needs for TLS. OSError (ssl.SSLError among them) or ValueError for files that cannot be used."""
-    context = ssl.create_default_context(cafile=settings.ca_file, cadata=settings.ca_data)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.certificate_file:
-        # A function, so that OpenSSL never asks on the terminal.
-        password = settings.key_password or ""
-        context.load_cert_chain(settings.certificate_file, settings.key_file, lambda: password)
-    context.check_hostname = settings.check_hostname and settings.verify
-    if not settings.verify:
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def dial(host: str, port: int, timeout: float, context: TlsContext | None = None) -> Dialled:
@@ -145,10 +126,8 @@ def dial(host: str, port: int, timeout: float, context: TlsContext | None = None
         sock.settimeout(_left(deadline))
         try:
             return _Tls(context.wrap_socket(sock, server_hostname=host))
-        except ssl.SSLCertVerificationError as error:
-            raise TlsRefused(f"its certificate is not accepted: {error.verify_message}") from None
         except ssl.SSLError as error:
-            raise TlsRefused(error.reason or str(error)) from None
+            raise refusal(error) from None
     except BaseException:
         sock.close()
         raise

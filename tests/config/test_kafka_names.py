@@ -1,11 +1,11 @@
 """The names of Kafka's settings that have no effect here."""
 
 from broker.config import BrokerConfig, setting_infos
-from broker.config.kafka_names import COARSER, REFUSED, WITHOUT_EFFECT, is_secret
+from broker.config.kafka_names import COARSER, WITHOUT_EFFECT, is_secret
 
 
 def test_no_setting_is_both_known_and_without_effect() -> None:
-    known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys() | REFUSED.keys()
+    known = {info.kafka for info in setting_infos(BrokerConfig)} | COARSER.keys()
     assert not known & WITHOUT_EFFECT
     assert all(name == name.strip().lower() and "." in name for name in WITHOUT_EFFECT)
 

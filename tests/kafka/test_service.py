@@ -2,12 +2,14 @@
 
 import struct
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from broker.kafka import handlers
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.service import KafkaService, KafkaSession
+from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.service import KafkaService
 from broker.network.service import Handover
 from broker.network.work import ADMIN, BULK, BULK_BYTES, INLINE_BYTES
 from protocol.errors import ProtocolError, TooManyEntries
@@ -57,7 +59,7 @@ def route(size: int, **api: Any) -> Any:
     request.api = Api(ApiKey.HEARTBEAT, 0, 0, **({"handle": lambda *_: None} | api))
     request.body_offset = 10
     request.frame = memoryview(bytes(10 + size))
-    return KafkaService(None, {}).inline(request)  # type: ignore[arg-type]
+    return KafkaService(mock.Mock(metering=None), {}).inline(request)
 
 
 def test_a_cheap_api_is_handled_at_once_where_its_request_is_short() -> None:

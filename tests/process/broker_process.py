@@ -30,16 +30,18 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
         module: str = "broker",
+        more_listeners: Sequence[str] = (),
     ) -> None:
         """``settings``: ``key=value`` each. ``prefix``: a command that runs the broker's, such as ``prlimit --fsize=...``.
 
-        ``module``: what is run in the broker's place, with its arguments.
+        ``module``: what is run in the broker's place, with its arguments. ``more_listeners``: on any free port at each start.
         """
         self.directory = directory
         self.data_dir = data_dir if data_dir is not None else directory / "data"
         self.ready_file = directory / "ready.json"
         self.settings = list(settings)
         self.listener = listener
+        self.more_listeners = list(more_listeners)
         self._environment = environment
         self._prefix = list(prefix)
         self._module = module
@@ -57,7 +59,8 @@ class BrokerProcess:
         ready = json.loads(self.ready_file.read_text())
         assert self.process.pid == ready["pid"]
         scheme = self.listener.partition(":")[0]
-        self.address: str = ready["listeners"][scheme]
+        self.addresses: dict[str, str] = ready["listeners"]  # by the listeners' names
+        self.address: str = self.addresses[scheme]
         self.listener = f"{scheme}://{self.address}"
         return self
 
@@ -67,6 +70,8 @@ class BrokerProcess:
         self.ready_file.unlink(missing_ok=True)
         command = [*self._prefix, sys.executable, "-m", self._module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listener", self.listener, "--ready-file", str(self.ready_file)]
+        for listener in self.more_listeners:
+            command += ["--listener", listener]
         for setting in self.settings:
             command += ["--set", setting]
         with open(self._events, "ab") as events:

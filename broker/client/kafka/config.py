@@ -12,23 +12,13 @@ from typing import Any
 import attrs
 
 from broker.client.kafka.values import ISOLATION_LEVELS, READ_UNCOMMITTED
+from broker.client.security_settings import Sasl, SecuritySettings, setting_value
 from broker.errors import ConfigError
-from broker.runtime.dial import TlsSettings
-from protocol.sasl.scram import HASHES
+from broker.runtime.client_tls import TlsSettings
 
 Address = tuple[str, int]
 
-MECHANISMS = ("PLAIN", *HASHES)
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-
-
-@attrs.frozen
-class Sasl:
-    """The user as which the client logs in."""
-
-    mechanism: str
-    username: str
-    password: str = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -64,19 +54,19 @@ class ClientConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> "ClientConfig":
         """Raises ConfigError, whose one sentence says what to change."""
-        given = {str(name): _text(value) for name, value in properties.items()}
+        given = {str(name): setting_value(value) for name, value in properties.items()}
         fields: dict[str, Any] = {}
         for name, (field, parse) in _SETTINGS.items():
             if name in given:
                 fields[field] = parse(name, given.pop(name))
         if "bootstrap" not in fields:
             raise ConfigError("Set bootstrap.servers to the address of a broker, such as localhost:9092.")
-        fields |= _security(given)
-        return cls(**fields, unknown=tuple(sorted(given)))
+        security = SecuritySettings.take(given)
+        return cls(**fields, tls=security.tls, sasl=security.sasl, unknown=tuple(sorted(given)))
 
-
-def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value).strip()
+    @property
+    def security(self) -> SecuritySettings:
+        return SecuritySettings(self.tls, self.sasl)
 
 
 def parse_addresses(name: str, text: str) -> tuple[Address, ...]:
@@ -144,85 +134,3 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "max.in.flight.requests.per.connection": ("max_in_flight", _number(1, 5)),
     "transaction.timeout.ms": ("transaction_timeout_ms", _number(1)),
 }
-
-
-# -- security ---------------------------------------------------------------------------------------------------
-
-
-def _security(given: dict[str, str]) -> dict[str, Any]:
-    """Removes the security settings from ``given``."""
-    protocol = given.pop("security.protocol", "PLAINTEXT").upper()
-    if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-        raise ConfigError(f"security.protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not {protocol!r}.")
-    tls, sasl = _tls(given), _sasl(given, "SASL" in protocol)
-    return {"tls": tls if "SSL" in protocol else None, "sasl": sasl}
-
-
-def _tls(given: dict[str, str]) -> TlsSettings:
-    for store in ("truststore", "keystore"):
-        location, kind = given.get(f"ssl.{store}.location"), given.pop(f"ssl.{store}.type", None)
-        if (location and (kind or "PEM").upper() != "PEM") or (location or "").endswith((".jks", ".p12", ".pfx")):
-            raise ConfigError(
-                f"ssl.{store}.location must be a PEM file here, not {location!r}: "
-                f"keytool and openssl can convert a Java key store."
-            )
-        given.pop(f"ssl.{store}.password", None)  # PEM files have none
-    algorithm = given.pop("ssl.endpoint.identification.algorithm", "https").lower()
-    keystore = given.pop("ssl.keystore.location", None)
-    key_password = given.pop("ssl.key.password", None)
-    truststore = given.pop("ssl.truststore.location", None)
-    certificates = given.pop("ssl.truststore.certificates", None)
-    return TlsSettings(
-        ca_file=given.pop("ssl.ca.location", None) or truststore,
-        ca_data=given.pop("ssl.ca.pem", None) or certificates,
-        certificate_file=given.pop("ssl.certificate.location", None) or keystore,
-        key_file=given.pop("ssl.key.location", None),
-        key_password=key_password,
-        check_hostname=algorithm not in ("", "none"),
-        verify=_flag("enable.ssl.certificate.verification", given.pop("enable.ssl.certificate.verification", "true")),
-    )
-
-
-def _sasl(given: dict[str, str], used: bool) -> Sasl | None:
-    mechanism = given.pop("sasl.mechanisms", "")
-    mechanism = given.pop("sasl.mechanism", mechanism).upper()
-    username, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
-    jaas = given.pop("sasl.jaas.config", None)
-    if not used:
-        return None
-    if jaas:
-        module, options = parse_jaas(jaas)
-        username, password = username or options.get("username"), password or options.get("password")
-        if not mechanism and module.endswith("PlainLoginModule"):
-            mechanism = "PLAIN"
-    if mechanism not in MECHANISMS:
-        raise ConfigError(f"sasl.mechanism must be one of {', '.join(MECHANISMS)}, not {mechanism!r}.")
-    if not username or password is None:
-        raise ConfigError(f"{mechanism} needs sasl.username and sasl.password, or sasl.jaas.config with both.")
-    return Sasl(mechanism, username, password)
-
-
-_JAAS_OPTION = re.compile(
-    r"""\s*([A-Za-z_][\w.]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))(?=\s|;|\Z)""", re.S
-)
-
-
-def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """Login module and options of ``sasl.jaas.config``. No error shows the text, because it contains the password."""
-    broken = ConfigError('sasl.jaas.config must read: <login module> required username="..." password="...";')
-    head = re.match(r"\s*([A-Za-z_][\w.$]*)\s+(?:required|requisite|sufficient|optional)\b", text, re.I)
-    if head is None:
-        raise broken
-    options: dict[str, str] = {}
-    position = head.end()
-    while True:
-        option = _JAAS_OPTION.match(text, position)
-        if option is None:
-            break
-        name, *values = option.groups()
-        value = next(value for value in values if value is not None)
-        options[name] = re.sub(r"\\(.)", r"\1", value) if option.group(4) is None else value
-        position = option.end()
-    if text[position:].strip() not in ("", ";"):
-        raise broken
-    return head.group(1), options

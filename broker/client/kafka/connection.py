@@ -3,6 +3,9 @@
 Answers are received into one buffer, which grows to the largest of them and is reused: a view of an answer is valid until the
 next one is received. A connection closes itself after any error; its owner opens another one.
 
+A broker may limit how long a login counts (KIP-368). The connection then logs in again before that time is over, with the next
+request that is sent while no other is in flight; whoever keeps requests in flight asks ``login_due`` and lets them end first.
+
 Tests: tests/client/kafka/test_security.py, tests/client/kafka/test_silent_broker.py, tests/client/kafka/test_versions.py.
 """
 
@@ -22,9 +25,11 @@ from broker.client.kafka.errors import (
 )
 from broker.client.kafka.retry import Limit
 from broker.client.kafka.security import authenticate
+from broker.runtime.client_tls import TlsContext, TlsRefused
 from broker.runtime.clock import Clock, SystemClock
-from broker.runtime.dial import Dialled, TlsContext, TlsRefused, dial
+from broker.runtime.dial import Dialled, dial
 from broker.runtime.disk import Buffer
+from broker.runtime.entropy import SystemEntropy
 from protocol.errors import ProtocolError
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
@@ -63,6 +68,8 @@ class Connection:
         self._link: Dialled | None = None
         self._correlation_id = 0
         self._buffer = memoryview(bytearray(_FIRST_BUFFER_BYTES))
+        self._login_again_at: float | None = None
+        self._logged_in = False
 
     # Life -----------------------------------------------------------------------------------------------------------
 
@@ -80,17 +87,18 @@ class Connection:
                 f"No broker answers at {self.where}: nothing came within {timeout_s:.3g} s."
             ) from None
         except TlsRefused as error:
-            raise AuthenticationError(f"No TLS connection to the broker at {self.where}: {error}.") from None
+            raise self._tls_refused(error) from None
         except OSError as error:
             raise UnreachableError(f"No broker answers at {self.where}: {_reason(error)}.") from None
         self.in_flight = 0
+        self._login_again_at, self._logged_in = None, False
         try:
             self._ask_versions()
         except (ConnectionLostError, BrokerAnswerError) as error:
             self.close()
             raise UnreachableError(
                 f"No broker answers at {self.where}: what listens there gave no answer to the first request"
-                f" ({error}) Is security.protocol right?"
+                f" ({error}) {self._doubt()}"
             ) from None
         try:
             self._authenticate()
@@ -103,6 +111,18 @@ class Connection:
         self.in_flight = 0
         if link is not None:
             link.close()
+
+    def _tls_refused(self, error: TlsRefused) -> AuthenticationError:
+        return AuthenticationError(f"No TLS connection to the broker at {self.where}: {error}.")
+
+    def _doubt(self) -> str:
+        """What is most likely wrong where something listens that does not answer."""
+        tls = self._config.tls
+        if tls is None:
+            return "Is security.protocol right? A listener with TLS needs SSL or SASL_SSL."
+        if not tls.has_certificate:
+            return "Is security.protocol right? A listener may also ask for a certificate: set ssl.keystore.location."
+        return "Is security.protocol right?"
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -146,12 +166,17 @@ class Connection:
         return min(self._clock.monotonic() + timeout_ms / 1000, self._limit.deadline)
 
     def send(self, parts: Sequence[Buffer], deadline: float) -> None:
-        """Raises ConnectionLostError, TimedOutError."""
+        """Raises ConnectionLostError, TimedOutError; AuthenticationError where the client must log in again and fails."""
+        if self._login_again_at is not None and self.login_due and not self.in_flight:
+            self._authenticate()
         try:
             self._require_link().send(parts, deadline)
         except TimeoutError:
             self.close()
             raise TimedOutError(f"The broker at {self.where} takes no more requests: it took too long.") from None
+        except TlsRefused as error:
+            self.close()
+            raise self._tls_refused(error) from None
         except OSError as error:
             self.close()
             raise ConnectionLostError(
@@ -176,6 +201,9 @@ class Connection:
         except TimeoutError:
             self.close()
             raise TimedOutError(f"The broker at {self.where} did not answer {what} in time.") from None
+        except TlsRefused as error:
+            self.close()
+            raise self._tls_refused(error) from None
         except OSError as error:
             self.close()
             raise ConnectionLostError(
@@ -233,36 +261,69 @@ class Connection:
             for feature in getattr(answer, "supported_features", ())
         }
 
+    @property
+    def login_due(self) -> bool:
+        """Whether the client must soon log in again."""
+        return self._login_again_at is not None and self._clock.monotonic() >= self._login_again_at
+
     def _authenticate(self) -> None:
+        """Log in, if the configuration says so: as the first request, and again before the login ends."""
         sasl = self._config.sasl
         if sasl is None:
             return
+        self._login_again_at = None
+        again, self._logged_in = self._logged_in, False
+        if ApiKey.SASL_HANDSHAKE not in self.ranges:
+            raise AuthenticationError(
+                f"The broker at {self.where} has no SASL on this listener (no SASL_HANDSHAKE): set security.protocol to"
+                f" {'SSL' if self._config.tls else 'PLAINTEXT'}, or use another port."
+            )
         version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
         handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
-        if handshake.error_code:
+        if handshake.error_code == ErrorCode.unsupported_sasl_mechanism:
             offered = ", ".join(handshake.mechanisms) or "none"
             raise AuthenticationError(
                 f"The broker at {self.where} does not take {sasl.mechanism}; it offers {offered}.", handshake.error_code
             )
+        if handshake.error_code:
+            raise AuthenticationError(
+                f"The broker at {self.where} refuses a login with {sasl.mechanism}: {code_name(handshake.error_code)}.",
+                handshake.error_code,
+            )
         version = self.version(ApiKey.SASL_AUTHENTICATE, 0, 2)
+        lifetime_s = 0.0
 
         def exchange(token: bytes) -> bytes:
+            nonlocal lifetime_s
             try:
                 answer = self.ask(ApiKey.SASL_AUTHENTICATE, version, {"auth_bytes": token})
             except LinkError:  # some brokers close instead of answering
+                if again:
+                    raise
                 raise AuthenticationError(
-                    f"The broker at {self.where} closed the connection while {sasl.username!r} logged in with"
+                    f"The broker at {self.where} closed the connection while {sasl.who} logged in with"
                     f" {sasl.mechanism}."
                 ) from None
             if answer.error_code:
                 said = f": {answer.error_message}" if answer.error_message else ""
                 raise AuthenticationError(
-                    f"The broker at {self.where} refuses {sasl.username!r} with {sasl.mechanism}{said}.",
+                    f"The broker at {self.where} refuses {sasl.who} with {sasl.mechanism}{said.rstrip('.')}.",
                     answer.error_code,
                 )
+            if version >= 1:
+                lifetime_s = answer.session_lifetime.total_seconds()
             return bytes(answer.auth_bytes)
 
-        authenticate(sasl, self.where, exchange)
+        try:
+            authenticate(sasl, self.where, exchange)
+        except BaseException:
+            self.close()
+            raise
+        self._logged_in = True
+        if lifetime_s > 0:
+            # As Java's client: between 85 % and 95 %, so that clients that came at the same time do not return at the same time.
+            part = 0.85 + 0.1 * SystemEntropy.bytes(1)[0] / 255
+            self._login_again_at = self._clock.monotonic() + part * lifetime_s
 
 
 def _reason(error: OSError) -> str:

@@ -213,7 +213,8 @@ class Fetcher:
         self._request_in_flight = (correlation_id, self.next_offset)
 
     def _ask_ahead(self, connection: Connection) -> None:
-        if self._not_before > self._routing.clock.monotonic():
+        # A login would overwrite the records, which are still in the connection's buffer; so it comes with the next call.
+        if self._not_before > self._routing.clock.monotonic() or connection.login_due:
             return
         try:
             self._ask(connection)

@@ -172,11 +172,13 @@ class Sender:
             lane.in_flight.append((correlation_id, batches))
 
     def _must_wait(self, lane: _Lane) -> bool:
-        """Whether a partition's first batch is in flight: it goes alone.
+        """Whether a partition's first batch is in flight: it goes alone. And before a login, all answers come first.
 
         A partition accepts any sequence number as the first of a producer that it does not know. If the first batch were
         refused and the second accepted, the first could never be written.
         """
+        if lane.in_flight and lane.connection is not None and lane.connection.login_due:
+            return True
         new = lane.queued.keys() - self._transactions.acknowledged
         return self._transactions.idempotent and any(batch.key in new for _, sent in lane.in_flight for batch in sent)
 

@@ -18,6 +18,7 @@ import attrs
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
 from broker.config.topic_settings import BY_NAME
 from broker.errors import ConfigError, Refusal, RequestError, StorageError
+from broker.kafka.api import Call
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import (
@@ -28,10 +29,11 @@ from broker.kafka.configs.resources import (
     require_topic,
     stored_overrides,
 )
+from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.log import get_logger
-from broker.network.work import Work
 from broker.runtime.threads import Lock
+from broker.security.acl import Operation
 from broker.storage.log.log_config import LogConfig
 from protocol.kafka.errors import ErrorCode
 
@@ -51,19 +53,22 @@ Plan = Callable[[Mapping[str, str], Callable[[str], str]], Changes]
 
 
 def alter(
-    context: KafkaContext, work: Work, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
+    context: KafkaContext, call: Call, resources: Sequence[Any], validate_only: bool, plan: Callable[[Any], Plan]
 ) -> list[dict[str, Any]]:
     """The results for the resources of a request. Each fails or succeeds by itself."""
     twice = repeated((resource.resource_type, resource.resource_name) for resource in resources)
     results = []
     for resource in resources:
-        work.checkpoint()  # each waits for the disk
+        call.work.checkpoint()  # each waits for the disk
         code, message = int(ErrorCode.none), None
         try:
             if (resource.resource_type, resource.resource_name) in twice:
                 raise RequestError(ErrorCode.invalid_request, "Name each resource only once in a request.")
             if repeated(config.name for config in resource.configs):
                 raise RequestError(ErrorCode.invalid_request, "Name each setting only once for a resource.")
+            require_config(
+                context, call.connection, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
+            )
             _alter_one(context, resource, validate_only, plan(resource))
         except (Refusal, StorageError) as error:
             code, message = error_fields(error)

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
+from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -18,6 +21,8 @@ _FENCED_SINCE = 2
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
+    require(context, call.connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    require(context, call.connection, Operation.READ, ResourceType.GROUP, request.group_id)
     if not request.transactional_id:
         return {"error_code": ErrorCode.invalid_request}
     if not request.group_id:
@@ -33,4 +38,4 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     return None
 
 
-API = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=3, handle=handle)
+API = Api(key=ApiKey.ADD_OFFSETS_TO_TXN, min_version=0, max_version=3, handle=handle, on_error=error_alone)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim, Partition
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -21,12 +23,21 @@ _FENCED_SINCE = 2
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
     wanted = [(topic.name, one) for topic in request.v3_and_below_topics for one in topic.partitions]
-    unknown = {key for key in wanted if context.logs.get(*key) is None}
-    if not request.v3_and_below_transactional_id:
+    transactional_id, connection = request.v3_and_below_transactional_id, call.connection
+    if not may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return _fields(request, dict.fromkeys(wanted, ErrorCode.transactional_id_authorization_failed))
+    topics = (topic.name for topic in request.v3_and_below_topics)
+    unauthorized = denied(context, connection, Operation.WRITE, ResourceType.TOPIC, topics)
+    if not transactional_id:
         return _fields(request, dict.fromkeys(wanted, ErrorCode.invalid_request))
-    if unknown:
-        errors = dict.fromkeys(wanted, ErrorCode.operation_not_attempted)
-        return _fields(request, errors | dict.fromkeys(unknown, ErrorCode.unknown_topic_or_partition))
+    refused: dict[Partition, ErrorCode] = {}
+    for key in wanted:
+        if key[0] in unauthorized:
+            refused[key] = ErrorCode.topic_authorization_failed
+        elif context.logs.get(*key) is None:
+            refused[key] = ErrorCode.unknown_topic_or_partition
+    if refused:
+        return _fields(request, dict.fromkeys(wanted, ErrorCode.operation_not_attempted) | refused)
 
     def reply(error: ErrorCode) -> None:
         if error == ErrorCode.producer_fenced and call.api_version < _FENCED_SINCE:
@@ -34,7 +45,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         call.reply(_fields(request, dict.fromkeys(wanted, error)))
 
     claim = Claim(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    context.transactions.add_partitions(request.v3_and_below_transactional_id, claim, wanted, reply)
+    context.transactions.add_partitions(transactional_id, claim, wanted, reply)
     return None
 
 

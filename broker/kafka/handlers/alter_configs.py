@@ -11,7 +11,7 @@ from protocol.kafka.api_keys import ApiKey
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(context, call.work, call.body.resources, call.body.validate_only, _plan)}
+    return {"responses": alter(context, call, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:

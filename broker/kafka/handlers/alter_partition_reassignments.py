@@ -5,14 +5,17 @@ from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
 from broker.kafka.checks import MAX_PARTITIONS_PER_REQUEST, check_replicas, error_fields
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    require(context, call.connection, Operation.ALTER, ResourceType.CLUSTER)
     topics = call.body.topics
     if sum(1 + len(topic.partitions) for topic in topics) > MAX_PARTITIONS_PER_REQUEST:
         message = f"Name at most {MAX_PARTITIONS_PER_REQUEST} partitions in a request."
@@ -43,4 +46,16 @@ def _reassign(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
     return {"partition_index": wanted.partition_index, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, min_version=0, max_version=1, handle=handle, lane=ADMIN)
+def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
+    code, message = error_fields(error)
+    return {"error_code": code, "error_message": message, "responses": []}
+
+
+API = Api(
+    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    min_version=0,
+    max_version=1,
+    handle=handle,
+    on_error=_refused,
+    lane=ADMIN,
+)

@@ -1,13 +1,21 @@
-"""ApiVersions: the APIs and versions that this broker serves. The first request of every client."""
+"""ApiVersions: the APIs and versions that this broker serves. The first request of every client, which says what software it is
+(KIP-511)."""
+
+from functools import partial
 
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
+from broker.kafka.kafka_session import KafkaSession
+from broker.kafka.login_state import LoginEvent
+from broker.kafka.sasl_session import SaslSession
 from broker.network.service import Outbox
+from broker.security import client_software
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import api_versions
 
 _MAX_VERSION = 4
+_FIRST_WITH_SOFTWARE = 3
 
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
@@ -15,12 +23,38 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
     if not 0 <= version <= _MAX_VERSION:
         # The client is newer than this broker. Version 0 is a form that every client knows, and tells it a version to try.
         own = {int(ApiKey.API_VERSIONS): context.api_ranges[ApiKey.API_VERSIONS]}
-        reply = api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)
-    else:
-        reply = api_versions.response(
-            request.correlation_id, version, ErrorCode.none, context.api_ranges, features=context.features
-        )
+        outbox.send(request, [api_versions.response(request.correlation_id, 0, ErrorCode.unsupported_version, own)])
+        return
+    software = api_versions.parse_request(request.frame, version, request.body_offset)
+    if version >= _FIRST_WITH_SOFTWARE and not client_software.is_valid(*software):
+        outbox.send(request, [_error(request, ErrorCode.invalid_request)])
+        return
+    outbox.call(request.connection, partial(_tell, context, request, software, outbox))
+
+
+def _tell(
+    context: KafkaContext, request: KafkaRequest, software: api_versions.ApiVersionsRequest, outbox: Outbox
+) -> None:
+    """On the connection's processor."""
+    session = request.connection.session
+    assert isinstance(session, KafkaSession)
+    if isinstance(session, SaslSession):
+        if session.logging_in:  # too late, as in Kafka
+            outbox.send(request, [_error(request, ErrorCode.illegal_sasl_state)])
+            outbox.close(request)
+            return
+        if not session.has_logged_in:
+            session.enter(LoginEvent.VERSIONS_TOLD)
+    if request.api_version >= _FIRST_WITH_SOFTWARE and session.client_software is None:
+        session.client_software = context.client_software.enter(*software)
+    reply = api_versions.response(
+        request.correlation_id, request.api_version, ErrorCode.none, context.api_ranges, features=context.features
+    )
     outbox.send(request, [reply])
+
+
+def _error(request: KafkaRequest, error: ErrorCode) -> bytes:
+    return api_versions.response(request.correlation_id, request.api_version, error, {})
 
 
 API = Api(

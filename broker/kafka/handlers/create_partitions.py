@@ -5,6 +5,7 @@ from typing import Any
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, refusal
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     check_replicas,
@@ -15,8 +16,12 @@ from broker.kafka.checks import (
 )
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 3
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
@@ -26,16 +31,24 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         _result(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
         for name in sorted(twice)
     ]
+    forbidden = denied(
+        context, call.connection, Operation.ALTER, ResourceType.TOPIC, (topic.name for topic in request.topics)
+    )
     room = MAX_PARTITIONS_PER_REQUEST
     deadline = deadline_of(call, request.timeout)
     for topic in request.topics:
         if topic.name in twice:
             continue
         try:
+            if topic.name in forbidden:
+                raise refusal(ResourceType.TOPIC)
             check_time(context, call.work, deadline)
-            room -= _check(context, topic, room)
+            added = _check(context, topic, room)
+            room -= added
             if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
                 context.logs.add_partitions(topic.name, topic.count)
+                call.mutated(added, _STRICT_SINCE)
             results.append(_result(topic.name))
         except (Refusal, StorageError) as error:
             results.append(_result(topic.name, error))

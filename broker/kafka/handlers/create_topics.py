@@ -6,6 +6,7 @@ from typing import Any
 from broker.config.topic_settings import SETTINGS
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, refusal, uncreatable
 from broker.kafka.checks import (
     MAX_PARTITIONS_PER_REQUEST,
     check_replicas,
@@ -17,12 +18,23 @@ from broker.kafka.checks import (
 from broker.kafka.configs.resources import Settings
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import Counted
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 6
+
+# What the result of a topic has instead of its settings, for a client that may create the topic but not read them.
+_HIDDEN: Mapping[str, Any] = {
+    "topic_config_error_code": ErrorCode.topic_authorization_failed,
+    "num_partitions": -1,
+    "replication_factor": -1,
+    "configs": None,
+}
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
@@ -32,6 +44,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         _failed(name, RequestError(ErrorCode.invalid_request, "Name each topic only once in a request."))
         for name in sorted(twice)
     ]
+    names = [topic.name for topic in request.topics]
+    forbidden = uncreatable(context, call.connection, names)
+    unseen = denied(context, call.connection, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, audited=False)
     room = MAX_PARTITIONS_PER_REQUEST
     settings = Settings(context)
     deadline = deadline_of(call, request.timeout)
@@ -39,6 +54,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         if topic.name in twice:
             continue
         try:
+            if topic.name in forbidden:
+                raise refusal(ResourceType.TOPIC)
             check_time(context, call.work, deadline)
             partitions = _partitions(context, topic)
             if partitions > room:
@@ -46,7 +63,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                     ErrorCode.policy_violation,
                     f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
                 )
-            results.append(_create(context, settings, topic, partitions, request.validate_only))
+            if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
+            result = _create(context, settings, topic, partitions, request.validate_only)
+            results.append({**result, **_HIDDEN} if topic.name in unseen else result)
+            if not request.validate_only:
+                call.mutated(partitions, _STRICT_SINCE)
             room -= partitions
         except (Refusal, StorageError) as error:
             results.append(_failed(topic.name, error))

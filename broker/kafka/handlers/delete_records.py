@@ -5,9 +5,11 @@ from typing import Any
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -17,14 +19,23 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     wanted: dict[str, dict[int, Any]] = {}
     for topic in call.body.topics:
         wanted.setdefault(topic.name, {}).update({one.partition_index: one for one in topic.partitions})
+    forbidden = denied(context, call.connection, Operation.DELETE, ResourceType.TOPIC, wanted)
     topics: list[dict[str, Any]] = []
     for name, partitions in wanted.items():
         results = []
         for one in partitions.values():
             call.work.checkpoint()  # each waits for the disk
-            results.append(_delete(context, name, one))
+            results.append(_refused(one) if name in forbidden else _delete(context, name, one))
         topics.append({"name": name, "partitions": results})
     return {"topics": topics}
+
+
+def _refused(wanted: Any) -> dict[str, Any]:
+    return {
+        "partition_index": wanted.partition_index,
+        "low_watermark": -1,
+        "error_code": ErrorCode.topic_authorization_failed,
+    }
 
 
 def _delete(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:

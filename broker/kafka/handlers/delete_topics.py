@@ -4,15 +4,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
+import attrs
+
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import may, refusal
 from broker.kafka.checks import error_fields, repeated
 from broker.kafka.context import KafkaContext
+from broker.network.service import Connection
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from broker.storage.topic import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 5
 Wanted = tuple[str | None, UUID | None]
 
 
@@ -24,7 +31,8 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         error = RequestError(code, "Topics cannot be deleted here: delete.topic.enable is false.")
         return {"responses": [_result(*key, error) for key in wanted]}
     by_id = {info.topic_id: info for info in context.logs.topics()}
-    found = [_find(context, by_id, name, topic_id) for name, topic_id in wanted]
+    may_delete = _Rights(context, call.connection)
+    found = [may_delete.check(key, _find(context, by_id, *key)) for key in wanted]
     # Found first and deleted then: a topic may be named twice in two ways, by its name and by its id.
     twice = repeated(info.name if isinstance(info, TopicInfo) else key for key, info in zip(wanted, found, strict=True))
     responses: dict[Any, dict[str, Any]] = {}
@@ -33,11 +41,13 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         if identity in twice:
             error = RequestError(ErrorCode.invalid_request, "Name each topic only once in a request.")
             responses[identity] = _result(*key, error)
+        elif isinstance(info, _Denied):
+            responses[identity] = _result(info.name, key[1], refusal(ResourceType.TOPIC))
         elif isinstance(info, RequestError):
             responses[identity] = _result(*key, info)
         else:
             call.work.checkpoint()  # each waits for the disk
-            responses[identity] = _delete(context, info)
+            responses[identity] = _delete(context, call, info)
     return {"responses": list(responses.values())}
 
 
@@ -63,9 +73,45 @@ def _find(
     return info or RequestError(ErrorCode.unknown_topic_id, f"There is no topic with the id {topic_id}.")
 
 
-def _delete(context: KafkaContext, info: TopicInfo) -> dict[str, Any]:
+@attrs.frozen
+class _Denied:
+    """A topic that the client may not delete. ``name`` None: it was given by its id, and the client may not know its name."""
+
+    name: str | None
+
+
+class _Rights:
+    """As in Kafka: who may delete the cluster's topics may delete each. Others need DELETE on the topic, and are told whether a
+    name exists only with DESCRIBE. An id is not a name that one guesses: that there is no topic with an id is no secret."""
+
+    def __init__(self, context: KafkaContext, connection: Connection) -> None:
+        self._context = context
+        self._connection = connection
+        self._all = may(context, connection, Operation.DELETE, ResourceType.CLUSTER, audited=False)
+
+    def check(self, key: Wanted, found: TopicInfo | RequestError) -> TopicInfo | RequestError | _Denied:
+        if self._all:
+            return found
+        name, topic_id = key
+        if isinstance(found, TopicInfo):
+            describable = self._may(Operation.DESCRIBE, found.name, audited=name is not None)
+            # By id DELETE is enough, as in Kafka: the client has shown that it knows the topic.
+            if (describable or name is None) and self._may(Operation.DELETE, found.name):
+                return found
+            return _Denied(found.name if describable else name)
+        if name is not None and topic_id is None and not self._may(Operation.DESCRIBE, name):
+            return _Denied(name)
+        return found
+
+    def _may(self, operation: Operation, name: str, *, audited: bool = True) -> bool:
+        return may(self._context, self._connection, operation, ResourceType.TOPIC, name, audited=audited)
+
+
+def _delete(context: KafkaContext, call: Call, info: TopicInfo) -> dict[str, Any]:
     try:
+        call.check_mutations(_STRICT_SINCE)
         context.logs.delete_topic(info.name)
+        call.mutated(info.partitions, _STRICT_SINCE)
     except (Refusal, StorageError) as error:
         return _result(info.name, info.topic_id, error)
     return _result(info.name, info.topic_id)

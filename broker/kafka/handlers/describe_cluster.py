@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
-from broker.kafka.checks import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.authorization import cluster_operations
+from broker.kafka.checks import OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.context import KafkaContext
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -25,7 +26,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             "endpoint_type": BROKERS,
         }
     host, port = context.advertised(call.peer)
-    asked = call.body.include_cluster_authorized_operations
+    operations = OPERATIONS_NOT_ASKED_FOR
+    if call.body.include_cluster_authorized_operations:
+        operations = cluster_operations(context, call.connection)
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -33,8 +36,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         "cluster_id": context.cluster_id,
         "controller_id": context.node_id,
         "brokers": [{"broker_id": context.node_id, "host": host, "port": port, "rack": None}],
-        # Until there are ACLs, everybody may do everything.
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR,
+        "cluster_authorized_operations": operations,
     }
 
 

@@ -8,8 +8,10 @@ from broker.kafka.api import Api, Call
 from broker.kafka.checks import error_fields
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import Entry, ResourceType, Settings, is_this_broker, require_topic
+from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -40,6 +42,7 @@ def _describe(context: KafkaContext, call: Call, settings: Settings, resource: R
     request = call.body
     code, message, entries = int(ErrorCode.none), None, list[Entry]()
     try:
+        require_config(context, call.connection, Operation.DESCRIBE_CONFIGS, *resource)
         entries = _entries(context, settings, *resource)
     except (Refusal, StorageError) as error:
         code, message = error_fields(error)

@@ -5,13 +5,18 @@ from typing import Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import may
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    if not may(context, call.connection, Operation.DESCRIBE, ResourceType.CLUSTER):
+        # Before version 3 there is no field for the error: as in Kafka the list is empty.
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results": []}
     topics = []
     work = call.work
     for name, partitions in work.each(_wanted(context, call.body)):

@@ -4,13 +4,16 @@ Tests: tests/kafka/handlers/test_transactions.py.
 """
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, refusal
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -20,11 +23,19 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     wanted: dict[str, dict[int, None]] = {}
     for topic in call.body.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return {"topics": call.array(wanted.items(), lambda topic: _topic(context, call, *topic))}
+    forbidden = denied(context, call.connection, Operation.READ, ResourceType.TOPIC, wanted)
+
+    def describe_topic(one: tuple[str, Collection[int]]) -> dict[str, Any]:
+        name, indexes = one
+        describe = _refused if name in forbidden else partial(_partition, context, call, name)
+        return {"name": name, "partitions": call.array(indexes, describe)}
+
+    return {"topics": call.array(wanted.items(), describe_topic)}
 
 
-def _topic(context: KafkaContext, call: Call, name: str, indexes: Collection[int]) -> dict[str, Any]:
-    return {"name": name, "partitions": call.array(indexes, lambda index: _partition(context, call, name, index))}
+def _refused(index: int) -> dict[str, Any]:
+    code, message = error_fields(refusal(ResourceType.TOPIC))
+    return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}
 
 
 def _partition(context: KafkaContext, call: Call, topic: str, index: int) -> dict[str, Any]:

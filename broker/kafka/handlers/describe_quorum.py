@@ -7,9 +7,13 @@ tools that compute a lag find none.
 from collections.abc import Mapping
 from typing import Any
 
+from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
+from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -19,6 +23,7 @@ _LISTENER = "CONTROLLER"
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    require(context, call.connection, Operation.DESCRIBE, ResourceType.CLUSTER)
     host, port = context.advertised(call.peer)
     node = {"node_id": context.node_id, "listeners": [{"name": _LISTENER, "host": host, "port": port}]}
     return {
@@ -70,4 +75,9 @@ def _partition(context: KafkaContext, topic: str, partition: int) -> dict[str, A
     }
 
 
-API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle, lane=ADMIN)
+def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
+    code, message = error_fields(error)
+    return {"error_code": code, "error_message": message, "topics": [], "nodes": []}
+
+
+API = Api(key=ApiKey.DESCRIBE_QUORUM, min_version=0, max_version=2, handle=handle, on_error=_refused, lane=ADMIN)

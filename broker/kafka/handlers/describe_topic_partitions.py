@@ -7,9 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from broker.kafka.api import Api, Call
-from broker.kafka.checks import TOPIC_OPERATIONS
+from broker.kafka.authorization import authorized_operations, denied
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -23,13 +24,21 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
     room = min(max(1, body.response_partition_limit), PAGE_MAX)
     names = {topic.name for topic in body.topics} or {info.name for info in context.logs.topics()}
+    # Named ones are answered with an error, at the end; where all are asked for, they are left out. None is looked up.
+    asked = bool(body.topics)
+    hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=asked)
+    names -= hidden
     first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
+
+    def operations(name: str) -> int:
+        return authorized_operations(context, call.connection, ResourceType.TOPIC, name)
+
     topics: list[dict[str, Any]] = []
     following: dict[str, Any] | None = None
     for name in call.work.each(sorted(name for name in names if name >= first_topic)):
         info = context.logs.topic(name)
         if info is None:
-            topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, []))
+            topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, [], operations(name)))
             continue
         first = max(0, first_partition) if name == first_topic else 0
         if not room:
@@ -38,14 +47,19 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         numbers = range(first, info.partitions)[:room]
         room -= len(numbers)
         partitions = [_partition(number, context.node_id) for number in numbers]
-        topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions))
+        topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions, operations(name)))
         if first + len(numbers) < info.partitions:
             following = {"topic_name": name, "partition_index": first + len(numbers)}
             break
+    if asked:
+        topics += [
+            _topic(name, ErrorCode.topic_authorization_failed, _NO_ID, [], operations(name))
+            for name in call.work.each(sorted(hidden))
+        ]
     return {"topics": topics, "next_cursor": following}
 
 
-def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any]], operations: int) -> dict[str, Any]:
     return {
         "error_code": error,
         "name": name,
@@ -53,7 +67,7 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
         "is_internal": False,
         "partitions": partitions,
         # A request cannot ask for them: they are always told.
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations,
     }
 
 

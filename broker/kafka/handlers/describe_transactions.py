@@ -7,32 +7,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     """An id that is named twice is described once."""
-    return {"transaction_states": call.array(once(call.body.transactional_ids), lambda one: _describe(context, one))}
+    ids = once(call.body.transactional_ids)
+    forbidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids)
+
+    def describe(one: str) -> dict[str, Any]:
+        if one in forbidden:
+            return _failed(one, ErrorCode.transactional_id_authorization_failed)
+        return _describe(context, call, one)
+
+    return {"transaction_states": call.array(ids, describe)}
 
 
-def _describe(context: KafkaContext, transactional_id: str) -> dict[str, Any]:
+def _failed(transactional_id: str, error: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": 0,
+        "transaction_start_time": 0,
+        "producer_id": 0,
+        "producer_epoch": 0,
+        "topics": [],
+    }
+
+
+def _describe(context: KafkaContext, call: Call, transactional_id: str) -> dict[str, Any]:
+    """As in Kafka without the topics that the client may not describe."""
     error, state = context.transactions.describe(transactional_id)
     if state is None:
-        return {
-            "error_code": error,
-            "transactional_id": transactional_id,
-            "transaction_state": "",
-            "transaction_timeout": 0,
-            "transaction_start_time": 0,
-            "producer_id": 0,
-            "producer_epoch": 0,
-            "topics": [],
-        }
+        return _failed(transactional_id, error)
+    names = (topic for topic, _ in state.partitions)
+    hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=False)
     topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(state.partitions):
+    for topic, partition in sorted(one for one in state.partitions if one[0] not in hidden):
         topics.setdefault(topic, []).append(partition)
     return {
         "error_code": ErrorCode.none,

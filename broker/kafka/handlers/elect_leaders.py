@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from broker.errors import Refusal, StorageError
+from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields, online_log
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -15,6 +17,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    require(context, call.connection, Operation.ALTER, ResourceType.CLUSTER)
     request = call.body
     if getattr(request, "election_type", PREFERRED) not in (PREFERRED, UNCLEAN):  # from version 1 on
         return {"error_code": ErrorCode.invalid_request, "replica_election_results": []}
@@ -46,4 +49,23 @@ def _elect(context: KafkaContext, topic: str, partition: int) -> dict[str, Any]:
     return {"partition_id": partition, "error_code": code, "error_message": message}
 
 
-API = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2, handle=handle, lane=ADMIN)
+def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
+    """As in Kafka the error is that of the request and of each partition: version 0 has only the latter."""
+    code, message = error_fields(error)
+
+    def topic(one: Any) -> dict[str, Any]:
+        return {
+            "topic": one.topic,
+            "partition_result": call.array(
+                once(one.partitions),
+                lambda number: {"partition_id": number, "error_code": code, "error_message": message},
+            ),
+        }
+
+    return {
+        "error_code": code,
+        "replica_election_results": call.array(call.body.topic_partitions or (), topic),
+    }
+
+
+API = Api(key=ApiKey.ELECT_LEADERS, min_version=0, max_version=2, handle=handle, on_error=_refused, lane=ADMIN)

@@ -4,10 +4,12 @@ Answered, as EndTxn is, when every marker is durable and the group offsets are c
 """
 
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.authorization import may
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
 from broker.network.service import Outbox
 from broker.network.work import REQUEST_ENTRIES_MAX
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
@@ -19,6 +21,11 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
     def reply(error: ErrorCode, index: int) -> None:
         outbox.send(request, [end_txns.response(request.correlation_id, error, index)])
 
+    write, kind = Operation.WRITE, ResourceType.TRANSACTIONAL_ID
+    for index, member in enumerate(parsed.members):
+        if not may(context, request.connection, write, kind, member.transactional_id):
+            reply(ErrorCode.transactional_id_authorization_failed, index)
+            return
     members = [(member.transactional_id, Claim(member.producer_id, member.producer_epoch)) for member in parsed.members]
     context.transactions.end_together(members, parsed.committed, reply)
 

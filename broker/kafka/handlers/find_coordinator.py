@@ -4,36 +4,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import DENIED, may
 from broker.kafka.context import KafkaContext
 from broker.network.work import once
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 GROUP, TRANSACTION = 0, 1
+# What a client must be allowed to describe to be told its coordinator.
+_RESOURCES = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
-    if getattr(request, "key_type", GROUP) in (GROUP, TRANSACTION):  # from version 1 on
-        host, port = context.advertised(call.peer)
-        answer = {
+    key_type = getattr(request, "key_type", GROUP)  # from version 1 on
+    resource = _RESOURCES.get(key_type)
+    host, port = context.advertised(call.peer)
+
+    def answer(key: str) -> dict[str, Any]:
+        if resource is None:
+            return _error(ErrorCode.invalid_request, f"Nothing of type {key_type} is coordinated here.")
+        if not may(context, call.connection, Operation.DESCRIBE, resource, key):
+            return _error(DENIED[resource], "Not authorized.")
+        return {
             "error_code": ErrorCode.none,
             "error_message": None,
             "node_id": context.node_id,
             "host": host,
             "port": port,
         }
-    else:
-        answer = {
-            "error_code": ErrorCode.invalid_request,
-            "error_message": f"Nothing of type {request.key_type} is coordinated here.",
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
+
     if call.api_version < 4:
-        return answer
-    return {"coordinators": call.array(once(request.coordinator_keys), lambda key: {"key": key, **answer})}
+        return answer(request.key)
+    return {"coordinators": call.array(once(request.coordinator_keys), lambda key: {"key": key, **answer(key)})}
+
+
+def _error(code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
 
 
 API = Api(key=ApiKey.FIND_COORDINATOR, min_version=0, max_version=4, handle=handle, inline=True)

@@ -24,7 +24,7 @@ class Operation(IntEnum):
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    return {"responses": alter(context, call.work, call.body.resources, call.body.validate_only, _plan)}
+    return {"responses": alter(context, call, call.body.resources, call.body.validate_only, _plan)}
 
 
 def _plan(resource: Any) -> Plan:

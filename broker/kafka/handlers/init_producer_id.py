@@ -9,8 +9,10 @@ from typing import Any
 
 from broker.errors import StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import may, may_with_any
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import milliseconds
@@ -22,6 +24,9 @@ _FENCED_SINCE = 4
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
+    denial = _denial(context, call, request.transactional_id)
+    if denial:
+        return _fields(denial)
     # From version 3 on a producer may name its present id and epoch (KIP-360): both or neither. A producer without
     # transactions gets a new id all the same, as from Kafka: with it, its sequence numbers start again.
     producer_id = getattr(request, "producer_id", NONE)
@@ -40,6 +45,22 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     timeout_ms = milliseconds(request.transaction_timeout)
     context.transactions.init(request.transactional_id, timeout_ms, claim, reply)
     return None
+
+
+def _denial(context: KafkaContext, call: Call, transactional_id: str | None) -> ErrorCode:
+    """Who may write to any topic may have an id to do so (KIP-679)."""
+    connection = call.connection
+    if transactional_id is None:
+        idempotent = Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER
+        allowed = (
+            may(context, connection, *idempotent, audited=False)
+            or may_with_any(context, connection, Operation.WRITE, ResourceType.TOPIC)
+            or may(context, connection, *idempotent)  # no, and this time it is audited
+        )
+        return ErrorCode.none if allowed else ErrorCode.cluster_authorization_failed
+    if may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return ErrorCode.none
+    return ErrorCode.transactional_id_authorization_failed
 
 
 def _plain(context: KafkaContext) -> Mapping[str, Any]:

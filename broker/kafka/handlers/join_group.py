@@ -2,15 +2,20 @@
 
 from typing import Any
 
+from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.values import JoinRequest, JoinResult
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema.control import milliseconds
 
 
 def handle(context: KafkaContext, call: Call) -> None:
     body, version = call.body, call.api_version
+    require(context, call.connection, Operation.READ, ResourceType.GROUP, body.group_id)
     session_timeout_ms = milliseconds(body.session_timeout)
     instance_id = getattr(body, "group_instance_id", None)  # from version 5 on
     client_id = call.client_id or ""
@@ -52,4 +57,8 @@ def _fields(result: JoinResult, version: int) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.JOIN_GROUP, min_version=0, max_version=9, handle=handle)
+def _refused(call: Call, error: RequestError) -> dict[str, Any]:
+    return _fields(JoinResult(ErrorCode(error.code), ""), call.api_version)
+
+
+API = Api(key=ApiKey.JOIN_GROUP, min_version=0, max_version=9, handle=handle, on_error=_refused)

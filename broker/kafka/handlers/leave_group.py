@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
+from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     body = call.body
+    require(context, call.connection, Operation.READ, ResourceType.GROUP, body.group_id)
     if call.api_version < 3:
         error, errors = context.groups.leave(body.group_id, [(body.member_id, None)])
         return {"error_code": error or errors[0]}
@@ -25,4 +29,4 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     }
 
 
-API = Api(key=ApiKey.LEAVE_GROUP, min_version=0, max_version=5, handle=handle)
+API = Api(key=ApiKey.LEAVE_GROUP, min_version=0, max_version=5, handle=handle, on_error=error_alone)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 
 # The type of all groups here. Kafka ignores case when it compares types.
@@ -17,6 +19,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     types = getattr(call.body, "types_filter", ())
     if types and TYPE not in {one.lower() for one in types}:
         groups = []
+    connection, describe = call.connection, Operation.DESCRIBE
+    if not may(context, connection, describe, ResourceType.CLUSTER, audited=False):
+        ids = (group.group_id for group in call.work.each(groups))
+        hidden = denied(context, connection, describe, ResourceType.GROUP, ids, audited=False)
+        groups = [group for group in groups if group.group_id not in hidden]
     return {
         "error_code": error,
         "groups": call.array(

@@ -8,8 +8,10 @@ from typing import Any
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log, repeated
 from broker.kafka.context import KafkaContext
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -26,7 +28,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     committed = getattr(call.body, "isolation_level", 0) == READ_COMMITTED
     twice = repeated((topic.name, wanted.partition_index) for topic in topics for wanted in topic.partitions)
 
+    names = (topic.name for topic in topics)
+    unauthorized = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names)
+
     def answer(topic: str, wanted: Any) -> dict[str, Any]:
+        if topic in unauthorized:
+            return _error(wanted, ErrorCode.topic_authorization_failed)
         call.work.checkpoint()  # a look-up by time reads from the disk
         return _answer(context, call.api_version, topic, wanted, committed, (topic, wanted.partition_index) in twice)
 
@@ -70,13 +77,18 @@ def _answer(
             "leader_epoch": log.leader_epoch if offset >= 0 else UNKNOWN,
         }
     except (Refusal, StorageError) as error:
-        answer |= {
-            "error_code": error_fields(error)[0],
-            "offset": UNKNOWN,
-            "timestamp": UNKNOWN,
-            "leader_epoch": UNKNOWN,
-        }
+        return _error(wanted, error_fields(error)[0])
     return answer
+
+
+def _error(wanted: Any, code: int) -> dict[str, Any]:
+    return {
+        "partition_index": wanted.partition_index,
+        "error_code": code,
+        "offset": UNKNOWN,
+        "timestamp": UNKNOWN,
+        "leader_epoch": UNKNOWN,
+    }
 
 
 API = Api(key=ApiKey.LIST_OFFSETS, min_version=1, max_version=7, handle=handle)

@@ -3,14 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
+from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
+from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
-def handle(_broker: KafkaContext, _call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    require(context, call.connection, Operation.DESCRIBE, ResourceType.CLUSTER)
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 
-API = Api(key=ApiKey.LIST_PARTITION_REASSIGNMENTS, min_version=0, max_version=0, handle=handle, inline=True)
+def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
+    code, message = error_fields(error)
+    return {"error_code": code, "error_message": message, "topics": []}
+
+
+API = Api(
+    key=ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    min_version=0,
+    max_version=0,
+    handle=handle,
+    on_error=_refused,
+    inline=True,
+)

@@ -12,11 +12,11 @@ import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NOTHING, denied, may
-from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from broker.kafka.authorization import NO_NAMES, authorized_operations, cluster_operations, denied, uncreatable
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metadata_cache import Key
+from broker.kafka.metering import Metered
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
@@ -51,7 +51,7 @@ class _Asked:
     names: Collection[str] | None  # None: all topics
     topics: Sequence[TopicInfo]  # if all are asked for, those that the client may see
     hidden: frozenset[str]  # topics that it may not describe: nothing of them is looked up
-    uncreatable: frozenset[str] = NOTHING  # topics that do not exist and that it may not create
+    uncreatable: frozenset[str] = NO_NAMES  # topics that do not exist and that it may not create
 
     def is_open(self, name: str) -> bool:
         return name not in self.hidden and name not in self.uncreatable
@@ -77,7 +77,7 @@ def _key(context: KafkaContext, request: KafkaRequest, hidden: frozenset[str]) -
 def _cached(context: KafkaContext, request: KafkaRequest, asked: _Asked | None = None) -> BytesLike | None:
     """``asked``: given where an authorizer decides what the client may see."""
     if asked is None:
-        return context.metadata_cache.get(_key(context, request, NOTHING), context.logs.generation)
+        return context.metadata_cache.get(_key(context, request, NO_NAMES), context.logs.generation)
     return context.metadata_cache.get(_key(context, request, asked.hidden), asked.generation)
 
 
@@ -138,22 +138,17 @@ def _handle(
     create = asked.request.allow_auto_topic_creation and context.config.auto_create_topics_enable
     if names is not None and create:
         missing = [name for name in names if name not in asked.hidden and context.logs.topic(name) is None]
-        asked = attrs.evolve(asked, uncreatable=_uncreatable(context, request, missing))
+        asked = attrs.evolve(asked, uncreatable=uncreatable(context, request.connection, missing))
         missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
+            if type(outbox) is Metered:
+                outbox.mutated(len(missing) * context.config.num_partitions, throttle=True)
             _Waiting(context, request, outbox, asked, names).park(missing)
             return
     frame, complete = _answer(context, request, asked, create)
     if complete and short and asked.generation == context.logs.generation and _is_common(context, asked):
         context.metadata_cache.put(_key(context, request, asked.hidden), asked.generation, frame)
     outbox.send(request, _parts(frame, request))
-
-
-def _uncreatable(context: KafkaContext, request: KafkaRequest, missing: Collection[str]) -> frozenset[str]:
-    """Those of these topics that the client may not create: as in Kafka, CREATE on the cluster or on the topic allows it."""
-    if may(context, request.connection, Operation.CREATE, ResourceType.CLUSTER, audited=False):
-        return NOTHING
-    return denied(context, request.connection, Operation.CREATE, ResourceType.TOPIC, missing)
 
 
 def _is_common(context: KafkaContext, asked: _Asked) -> bool:
@@ -281,9 +276,17 @@ def _answer(
     if (
         parsed.include_topic_authorized_operations
     ):  # also of topics that the client may not see: they are its own rights
-        topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
-    cluster_operations = (
-        CLUSTER_OPERATIONS if parsed.include_cluster_authorized_operations else metadata.OPERATIONS_NOT_ASKED
+        connection = request.connection
+        topics = [
+            topic._replace(
+                authorized_operations=authorized_operations(context, connection, ResourceType.TOPIC, topic.name)
+            )
+            for topic in work.each(topics)
+        ]
+    operations = (
+        cluster_operations(context, request.connection)
+        if parsed.include_cluster_authorized_operations
+        else metadata.OPERATIONS_NOT_ASKED
     )
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
@@ -296,7 +299,7 @@ def _answer(
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         topics=topics,
-        cluster_authorized_operations=cluster_operations,
+        cluster_authorized_operations=operations,
     )
     return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 

@@ -1,37 +1,51 @@
 """OffsetDelete (47): forget how far a group has read of topics that it does not read any more."""
 
+from collections.abc import Set
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, require
+from broker.kafka.checks import error_alone
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import Errors
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> None:
-    body = call.body
+    body, connection = call.body, call.connection
+    require(context, connection, Operation.DELETE, ResourceType.GROUP, body.group_id)
+    topics = (topic.name for topic in body.topics)
+    unauthorized = denied(context, connection, Operation.READ, ResourceType.TOPIC, topics)
     known = []
     for topic in body.topics:
-        info = context.logs.topic(topic.name)
+        info = None if topic.name in unauthorized else context.logs.topic(topic.name)
         partitions = 0 if info is None else info.partitions
         known += [
             (topic.name, one.partition_index) for one in topic.partitions if 0 <= one.partition_index < partitions
         ]
-    context.groups.offsets.delete(body.group_id, known, lambda error, errors: call.reply(_fields(body, error, errors)))
+
+    def reply(error: ErrorCode, errors: Errors) -> None:
+        call.reply(_fields(body, error, errors, unauthorized))
+
+    context.groups.offsets.delete(body.group_id, known, reply)
 
 
-def _fields(body: Any, error: ErrorCode, errors: Errors) -> dict[str, Any]:
+def _fields(body: Any, error: ErrorCode, errors: Errors, unauthorized: Set[str]) -> dict[str, Any]:
     if error:
         return {"error_code": error, "topics": []}
-    unknown = ErrorCode.unknown_topic_or_partition
+
+    def otherwise(topic: str) -> ErrorCode:
+        return ErrorCode.topic_authorization_failed if topic in unauthorized else ErrorCode.unknown_topic_or_partition
+
     topics = [
         {
             "name": topic.name,
             "partitions": [
                 {
                     "partition_index": one.partition_index,
-                    "error_code": errors.get((topic.name, one.partition_index), unknown),
+                    "error_code": errors.get((topic.name, one.partition_index), otherwise(topic.name)),
                 }
                 for one in topic.partitions
             ],
@@ -41,4 +55,4 @@ def _fields(body: Any, error: ErrorCode, errors: Errors) -> dict[str, Any]:
     return {"error_code": ErrorCode.none, "topics": topics}
 
 
-API = Api(key=ApiKey.OFFSET_DELETE, min_version=0, max_version=0, handle=handle)
+API = Api(key=ApiKey.OFFSET_DELETE, min_version=0, max_version=0, handle=handle, on_error=error_alone)

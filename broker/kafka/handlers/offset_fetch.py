@@ -4,10 +4,12 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.checks import repeated
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import FetchedTopic
 from broker.kafka.groups.offsets import CommittedOffset, Partition
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -41,13 +43,37 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
 
 
 def _group(context: KafkaContext, call: Call, wanted: Any, stable: bool) -> dict[str, Any]:
+    """Of topics that the client may not describe nothing is looked up; where all are asked for, they are left out."""
+    connection, describe = call.connection, Operation.DESCRIBE
+    if not may(context, connection, describe, ResourceType.GROUP, wanted.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
     topics = None if wanted.topics is None else _distinct(wanted.topics)
+    hidden = NO_NAMES
+    refused: list[FetchedTopic] = []
+    if topics is not None:
+        hidden = denied(context, connection, describe, ResourceType.TOPIC, (name for name, _ in topics))
+        if hidden:
+            refused = [(name, [(index, None) for index in indexes]) for name, indexes in topics if name in hidden]
+            topics = [topic for topic in topics if topic[0] not in hidden]
     error, found = context.groups.offsets.fetch(wanted.group_id, topics)
+    if topics is None:
+        names = (name for name, _ in found)
+        hidden = denied(context, connection, describe, ResourceType.TOPIC, names, audited=False)
+        if hidden:
+            found = [topic for topic in found if topic[0] not in hidden]
     unstable = set()
     if stable:
         asked = [(name, [index for index, _ in partitions]) for name, partitions in found]
         unstable = context.groups.offsets.unstable(wanted.group_id, asked)
-    return {"error_code": error, "topics": call.array(found, lambda topic: _topic(topic, ErrorCode.none, unstable))}
+    if error:
+        refused = []
+
+    def answer(topic: FetchedTopic) -> dict[str, Any]:
+        if topic[0] in hidden:
+            return _topic(topic, ErrorCode.topic_authorization_failed)
+        return _topic(topic, ErrorCode.none, unstable)
+
+    return {"error_code": error, "topics": call.array([*found, *refused] if refused else found, answer)}
 
 
 def _distinct(topics: Any) -> list[tuple[str, list[int]]]:

@@ -5,8 +5,10 @@ from typing import Any
 
 from broker.errors import Refusal, StorageError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.checks import check_leader_epoch, error_fields, online_log
 from broker.kafka.context import KafkaContext
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -14,12 +16,21 @@ UNDEFINED = -1
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
-    return {"topics": call.array(call.body.topics, lambda topic: _topic(context, call, topic))}
+    """CLUSTER_ACTION on the cluster stands for DESCRIBE on every topic, because Kafka's brokers ask each other this."""
+    connection, unauthorized = call.connection, NO_NAMES
+    if not may(context, connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, audited=False):
+        names = (topic.topic for topic in call.body.topics)
+        unauthorized = denied(context, connection, Operation.DESCRIBE, ResourceType.TOPIC, names)
 
+    def answer(topic: Any) -> dict[str, Any]:
+        name = topic.topic
+        if name in unauthorized:
+            partitions = call.array(topic.partitions, lambda one: _error(one, ErrorCode.topic_authorization_failed))
+        else:
+            partitions = call.array(topic.partitions, lambda one: _answer(context, name, one))
+        return {"topic": name, "partitions": partitions}
 
-def _topic(context: KafkaContext, call: Call, topic: Any) -> dict[str, Any]:
-    name = topic.topic
-    return {"topic": name, "partitions": call.array(topic.partitions, lambda wanted: _answer(context, name, wanted))}
+    return {"topics": call.array(call.body.topics, answer)}
 
 
 def _answer(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
@@ -27,10 +38,23 @@ def _answer(context: KafkaContext, topic: str, wanted: Any) -> dict[str, Any]:
         log = online_log(context, topic, wanted.partition)
         check_leader_epoch(log, wanted.current_leader_epoch)
         epoch, end_offset = log.end_offset_for_epoch(wanted.leader_epoch)
-        code = int(ErrorCode.none)
     except (Refusal, StorageError) as error:
-        code, epoch, end_offset = error_fields(error)[0], UNDEFINED, UNDEFINED
-    return {"partition": wanted.partition, "error_code": code, "leader_epoch": epoch, "end_offset": end_offset}
+        return _error(wanted, error_fields(error)[0])
+    return {
+        "partition": wanted.partition,
+        "error_code": ErrorCode.none,
+        "leader_epoch": epoch,
+        "end_offset": end_offset,
+    }
+
+
+def _error(wanted: Any, code: int) -> dict[str, Any]:
+    return {
+        "partition": wanted.partition,
+        "error_code": code,
+        "leader_epoch": UNDEFINED,
+        "end_offset": UNDEFINED,
+    }
 
 
 API = Api(key=ApiKey.OFFSET_FOR_LEADER_EPOCH, min_version=2, max_version=4, handle=handle)

@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
+from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.values import SyncRequest, SyncResult
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     body = call.body
+    require(context, call.connection, Operation.READ, ResourceType.GROUP, body.group_id)
     protocol_type = getattr(body, "protocol_type", None)
     protocol_name = getattr(body, "protocol_name", None)
     if call.api_version >= 5 and None in (protocol_type, protocol_name):
@@ -37,4 +41,8 @@ def _fields(result: SyncResult) -> dict[str, Any]:
     }
 
 
-API = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5, handle=handle)
+def _refused(call: Call, error: RequestError) -> dict[str, Any]:
+    return _fields(SyncResult(ErrorCode(error.code)))
+
+
+API = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5, handle=handle, on_error=_refused)

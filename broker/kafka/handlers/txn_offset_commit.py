@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.offset_coordinator import Committer
 from broker.kafka.groups.offsets import CommittedOffset, Offsets, Partition
 from broker.kafka.transactions.transaction import Claim
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -24,6 +26,12 @@ _TRANSLATED = {
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     request = call.body
+    denial = _denial(context, call)
+    if denial:
+        asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+        return _fields(request, dict.fromkeys(asked, denial))
+    topics = (topic.name for topic in request.topics)
+    unauthorized = denied(context, call.connection, Operation.READ, ResourceType.TOPIC, topics)
     now_ms = context.clock.time_ms()
     offsets: Offsets = {}
     errors: dict[Partition, ErrorCode] = {}
@@ -31,7 +39,9 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         for one in topic.partitions:
             key = (topic.name, one.partition_index)
             metadata = one.committed_metadata or ""
-            if context.logs.get(*key) is None:
+            if topic.name in unauthorized:
+                errors[key] = ErrorCode.topic_authorization_failed
+            elif context.logs.get(*key) is None:
                 errors[key] = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > context.config.offset_metadata_max_bytes:
                 errors[key] = ErrorCode.offset_metadata_too_large
@@ -54,6 +64,16 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
     claim = Claim(request.producer_id, request.producer_epoch)
     context.transactions.commit_offsets(request.transactional_id, claim, request.group_id, committer, offsets, reply)
     return None
+
+
+def _denial(context: KafkaContext, call: Call) -> ErrorCode:
+    """The error of all partitions, if the client may not use the transactional id or the group."""
+    request, connection = call.body, call.connection
+    if not may(context, connection, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not may(context, connection, Operation.READ, ResourceType.GROUP, request.group_id):
+        return ErrorCode.group_authorization_failed
+    return ErrorCode.none
 
 
 def _fields(request: Any, errors: Mapping[Partition, ErrorCode]) -> Mapping[str, Any]:

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import may, require
 from broker.kafka.context import KafkaContext
 from broker.kafka.transactions.transaction import Claim, Partition
 from broker.network.work import ADMIN
 from broker.runtime.threads import Lock
+from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
@@ -22,10 +25,11 @@ _MARKERS_MAX = 1000
 
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
+    if not may(context, call.connection, Operation.ALTER, ResourceType.CLUSTER, audited=False):
+        require(context, call.connection, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     markers = call.body.markers
     if sum(len(topic.partition_indexes) for marker in markers for topic in marker.topics) > _MARKERS_MAX:
-        errors = [dict.fromkeys(_partitions(marker), ErrorCode.invalid_request) for marker in markers]
-        return {"markers": [_fields(*one) for one in zip(markers, errors, strict=True)]}
+        return _refused(call, RequestError(ErrorCode.invalid_request))
     answer = _Answer(call, len(markers))
     for index, marker in enumerate(markers):
         partitions = _partitions(marker)
@@ -35,6 +39,11 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any] | None:
         claim = Claim(marker.producer_id, marker.producer_epoch)
         context.transactions.abort(claim, partitions, partial(answer.of, index))
     return None if markers else {"markers": []}
+
+
+def _refused(call: Call, error: RequestError) -> Mapping[str, Any]:
+    code = ErrorCode(error.code)
+    return {"markers": [_fields(one, dict.fromkeys(_partitions(one), code)) for one in call.body.markers]}
 
 
 def _partitions(marker: Any) -> frozenset[Partition]:
@@ -81,4 +90,4 @@ def _known(error: ErrorCode) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if error == ErrorCode.producer_fenced else error
 
 
-API = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1, handle=handle, lane=ADMIN)
+API = Api(key=ApiKey.WRITE_TXN_MARKERS, min_version=1, max_version=1, handle=handle, on_error=_refused, lane=ADMIN)

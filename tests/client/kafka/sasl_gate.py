@@ -1,4 +1,5 @@
-"""A gate in front of a broker that demands a login, SASL PLAIN or SCRAM, over TLS if configured, and then only forwards.
+"""A gate in front of a broker that demands a login, over TLS if configured, and then only forwards. With ``lifetime_ms`` a login
+counts for that time (KIP-368): the gate takes a further login and closes what sends anything else later.
 
 A faithful peer for the client's tests: other clients must be able to log in, too (``test_security.py``).
 """
@@ -12,6 +13,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -21,7 +23,7 @@ from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MECHANISMS = ["PLAIN", *HASHES]
+MECHANISMS = ["PLAIN", *HASHES, "OAUTHBEARER"]
 ROUNDS = 4096
 _LENGTH = struct.Struct(">i")
 _UNSUPPORTED_MECHANISM, _FAILED = 33, 58
@@ -32,8 +34,13 @@ class Refused(Exception):
 
 
 class SaslGate:
-    def __init__(self, users: dict[str, str], context: ssl.SSLContext | None = None) -> None:
+    tokens = ("good.token",)  # that OAUTHBEARER takes
+
+    def __init__(self, users: dict[str, str], context: ssl.SSLContext | None = None, lifetime_ms: int = 0) -> None:
         self.let_in = 0
+        self.renewed = 0  # further logins on a connection
+        self.expired = 0  # connections closed because their login had ended
+        self.lifetime_ms = lifetime_ms
         self.seen = bytearray()  # all that clients have sent before they were in
         self._users = users
         self._context = context
@@ -47,6 +54,9 @@ class SaslGate:
         host, port = address.rsplit(":", 1)
         self._target = host, int(port)
         self._run(self._accept)
+
+    def forget(self, user: str) -> None:
+        self._users = {name: password for name, password in self._users.items() if name != user}
 
     def __enter__(self) -> Self:
         return self
@@ -86,23 +96,39 @@ class SaslGate:
             assert self._target is not None
             broker = socket.create_connection(self._target, 30)
             self._sockets.append(broker)
-            self._log_in(client, broker)
+            self._log_in(client, broker, _frame(client))
             self.let_in += 1
             client.settimeout(None)
             broker.settimeout(None)
             self._run(_copy, broker, client)
-            _copy(client, broker)
+            if self.lifetime_ms:
+                self._forward(client, broker)
+            else:
+                _copy(client, broker)
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
         client.close()
 
     # The login ------------------------------------------------------------------------------------------------------
 
-    def _log_in(self, client: socket.socket, broker: socket.socket) -> None:
+    def _forward(self, client: socket.socket, broker: socket.socket) -> None:
+        ends = time.monotonic() + self.lifetime_ms / 1000
+        while True:
+            frame = _frame(client)
+            if parse_request_header(frame).api_key == ApiKey.SASL_HANDSHAKE:
+                self._log_in(client, broker, frame)
+                self.renewed += 1
+                ends = time.monotonic() + self.lifetime_ms / 1000
+            elif time.monotonic() > ends:
+                self.expired += 1
+                raise Refused
+            else:
+                broker.sendall(frame)
+
+    def _log_in(self, client: socket.socket, broker: socket.socket, frame: bytes) -> None:
         steps: Steps | None = None
         tokens: list[bytes] = []
         while True:
-            frame = _frame(client)
             self.seen += frame
             header = parse_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -110,6 +136,7 @@ class SaslGate:
             if key == ApiKey.API_VERSIONS:
                 broker.sendall(frame)
                 client.sendall(self._with_sasl(_frame(broker), version))
+                frame = _frame(client)
                 continue
             request = control.parse_request(key, version, frame[header.body_offset :])
             done = False
@@ -124,6 +151,8 @@ class SaslGate:
                 try:
                     fields = {"error_code": 0, "auth_bytes": next(steps)}
                     done = len(tokens) == steps.count
+                    if done and version >= 1:
+                        fields["session_lifetime"] = self.lifetime_ms
                 except Refused as error:
                     fields = {"error_code": _FAILED, "error_message": str(error), "auth_bytes": b""}
             client.sendall(control.encode_response(key, version, header.correlation_id, fields))
@@ -131,6 +160,7 @@ class SaslGate:
                 raise Refused
             if done:
                 return
+            frame = _frame(client)
 
     def _with_sasl(self, frame: bytes, version: int) -> bytes:
         correlation_id, answer = control.parse_response(ApiKey.API_VERSIONS, version, frame)
@@ -146,6 +176,8 @@ class SaslGate:
         return control.encode_response(ApiKey.API_VERSIONS, version, correlation_id, fields)
 
     def _mechanism(self, name: str, tokens: list[bytes]) -> "Steps":
+        if name == "OAUTHBEARER":
+            return Bearer(self.tokens, tokens)
         return Steps(self._plain(tokens), 1) if name == "PLAIN" else Steps(self._scram(HASHES[name], tokens), 2)
 
     def _plain(self, tokens: list[bytes]) -> Iterator[bytes]:
@@ -189,6 +221,26 @@ class Steps:
 
     def __next__(self) -> bytes:
         return next(self._answers)
+
+
+class Bearer(Steps):
+    """RFC 7628: a refusal is an answer, to which the client says one byte."""
+
+    def __init__(self, taken: tuple[str, ...], tokens: list[bytes]) -> None:
+        super().__init__(iter(()), 1)
+        self._taken, self._tokens = taken, tokens
+
+    def __next__(self) -> bytes:
+        if len(self._tokens) == 2:
+            assert b"\x01" == self._tokens[1]
+            raise Refused('{"status":"invalid_token"}')
+        start, _, token = self._tokens[0].decode().partition("\x01auth=Bearer ")
+        assert "n,," == start
+        assert token.endswith("\x01\x01")
+        if token[:-2] in self._taken:
+            return b""
+        self.count = 2
+        return b'{"status":"invalid_token"}'
 
 
 def _frame(sock: socket.socket) -> bytes:

@@ -1,14 +1,10 @@
-import pickle
-
 import pytest
 
 from broker.client.kafka import ClientConfig
-from broker.client.kafka.config import Sasl, parse_jaas
+from broker.client.security_settings import SecuritySettings
 from broker.errors import ConfigError
-from broker.runtime.dial import TlsSettings
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
-SECRET = 'it\'s a "secret"'
 
 
 def made(**settings: object) -> ClientConfig:
@@ -64,20 +60,6 @@ def test_values_may_be_text_or_not() -> None:
         ({"compression.type": "rar"}, "compression.type must be one of none, gzip, snappy, lz4, zstd, not 'rar'."),
         ({"enable.idempotence": "maybe"}, "enable.idempotence must be one of true, false, not 'maybe'."),
         ({"max.in.flight.requests.per.connection": 6}, "max.in.flight.requests.per.connection must be a whole number"),
-        (
-            {"security.protocol": "TLS"},
-            "security.protocol must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, not 'TLS'.",
-        ),
-        (
-            {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"},
-            "sasl.mechanism must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, not 'GSSAPI'.",
-        ),
-        (
-            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"},
-            "PLAIN needs sasl.username and sasl.password, or sasl.jaas.config with both.",
-        ),
-        ({"ssl.truststore.location": "/x/trust.jks"}, "ssl.truststore.location must be a PEM file here"),
-        ({"ssl.keystore.location": "/x/k", "ssl.keystore.type": "PKCS12"}, "ssl.keystore.location must be a PEM file"),
     ],
 )
 def test_a_value_that_cannot_be_is_one_sentence(settings: dict[str, object], sentence: str) -> None:
@@ -90,67 +72,10 @@ def test_unknown_names_are_kept_aside() -> None:
     assert ("linger.ms", "no.such.thing") == made(no_such_thing=1, linger_ms=5).unknown
 
 
-# Security -------------------------------------------------------------------------------------------------------------
-
-
-def test_sasl_by_librdkafka_s_names() -> None:
-    config = made(security_protocol="sasl_ssl", sasl_mechanisms="scram-sha-256", sasl_username="u", sasl_password="p")
-    assert (Sasl("SCRAM-SHA-256", "u", "p"), TlsSettings()) == (config.sasl, config.tls)
-
-
-def test_sasl_by_java_s_names() -> None:
-    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p;\\"x";'
-    assert Sasl("PLAIN", "u", 'p;"x') == made(security_protocol="SASL_PLAINTEXT", sasl_jaas_config=jaas).sasl
-
-
-def test_without_sasl_in_the_protocol_nobody_logs_in() -> None:
-    config = made(sasl_username="u", sasl_password="p", ssl_ca_location="/ca.pem")
-    assert (None, None, ()) == (config.sasl, config.tls, config.unknown)
-
-
-def test_tls_files() -> None:
-    config = made(
-        security_protocol="SSL",
-        ssl_truststore_location="/ca.pem",
-        ssl_truststore_type="PEM",
-        ssl_keystore_location="/me.pem",
-        ssl_key_password=SECRET,
-        ssl_endpoint_identification_algorithm="",
+def test_security_goes_to_its_own_values() -> None:
+    config = made(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p")
+    assert config.security == SecuritySettings.from_properties(
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
     )
-    expected = TlsSettings(
-        ca_file="/ca.pem", certificate_file="/me.pem", key_password=SECRET, check_hostname=False, verify=True
-    )
-    assert expected == config.tls
-
-
-@pytest.mark.parametrize(
-    ("text", "options"),
-    [
-        ('a.B required username="u" password="p";', {"username": "u", "password": "p"}),
-        ("a.B required\n username='u'\n password=p ;", {"username": "u", "password": "p"}),
-        ("a.B optional;", {}),
-        ('a.B required x="a\\\\b=c;d"', {"x": "a\\b=c;d"}),
-    ],
-)
-def test_jaas(text: str, options: dict[str, str]) -> None:
-    assert ("a.B", options) == parse_jaas(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a.B", "a.B required username=", f"a.B required password={SECRET} =", "required x=y"]
-)
-def test_jaas_that_cannot_be_read_does_not_show(text: str) -> None:
-    with pytest.raises(ConfigError) as failure:
-        parse_jaas(text)
-    assert SECRET not in str(failure.value)
-
-
-def test_passwords_do_not_show() -> None:
-    jaas = f"a.ScramLoginModule required username=u password='{SECRET.replace(chr(39), chr(92) + chr(39))}';"
-    config = made(
-        security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512", sasl_jaas_config=jaas, ssl_key_password=SECRET
-    )
-    assert config.sasl is not None
-    assert SECRET == config.sasl.password
-    assert SECRET not in repr(config)
-    assert config == pickle.loads(pickle.dumps(config))
+    assert config.tls is not None
+    assert () == config.unknown

@@ -1,5 +1,6 @@
 import logging
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,12 +10,16 @@ from confluent_kafka.admin import AdminClient
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.connection import Connection
 from broker.client.kafka.errors import AuthenticationError, UnreachableError
 from broker.errors import ConfigError
+from broker.runtime.clock import SystemClock
+from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.records.records import build_batch
 from tests.client.kafka.logs import values
-from tests.client.kafka.sasl_gate import MECHANISMS, SaslGate
+from tests.client.kafka.sasl_gate import HASHES, SaslGate
 
+MECHANISMS = ["PLAIN", *HASHES]
 CERTIFICATES = Path(__file__).parent / "certificates"
 USERS = {"alice": "s3cret-Ä", "a,b=c": "other"}
 
@@ -28,9 +33,11 @@ def server_side(wants_certificate: bool = False) -> ssl.SSLContext:
 
 
 @contextmanager
-def gate(context: ssl.SSLContext | None = None, kind: type[SaslGate] = SaslGate) -> Iterator[SaslGate]:
+def gate(
+    context: ssl.SSLContext | None = None, kind: type[SaslGate] = SaslGate, lifetime_ms: int = 0
+) -> Iterator[SaslGate]:
     with (
-        kind(USERS, context) as one,
+        kind(USERS, context, lifetime_ms) as one,
         Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{one.port}",)) as running,
     ):
         one.forward_to(running.server.listeners["kafka"])
@@ -38,11 +45,25 @@ def gate(context: ssl.SSLContext | None = None, kind: type[SaslGate] = SaslGate)
         yield one
 
 
-def cluster(gate: SaslGate, **settings: str) -> Cluster:
+class ManualClock(SystemClock):
+    """Monotonic time goes on by itself and by ``now``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return super().monotonic() + self.now
+
+
+def configured(gate: SaslGate, **settings: object) -> ClientConfig:
     given = {name.replace("_", "."): value for name, value in settings.items()}
     # A TLS handshake takes long on a busy machine.
     patience = {"socket.connection.setup.timeout.ms": 2000, "default.api.timeout.ms": 20000}
-    return Cluster(ClientConfig.from_properties({"bootstrap.servers": f"localhost:{gate.port}"} | patience | given))
+    return ClientConfig.from_properties({"bootstrap.servers": f"localhost:{gate.port}"} | patience | given)
+
+
+def cluster(gate: SaslGate, **settings: object) -> Cluster:
+    return Cluster(configured(gate, **settings))
 
 
 def as_user(mechanism: str, user: str = "alice", password: str = "s3cret-Ä") -> dict[str, str]:
@@ -108,6 +129,109 @@ def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     found_out = pytest.raises(AuthenticationError, match="the server does not know the password either")
     with gate(kind=Impostor) as one, cluster(one, **as_user("SCRAM-SHA-256")) as client, found_out:
         client.topics()
+
+
+# Tokens --------------------------------------------------------------------------------------------------------------
+
+
+def bearing(**token: object) -> dict[str, object]:
+    return {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"} | token
+
+
+def test_a_token_lets_in_and_so_does_one_in_a_file_that_changes(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("good.token\n")
+    with gate() as one:
+        for token in (
+            {"sasl_oauthbearer_token": "good.token"},
+            {"sasl_oauthbearer_token": lambda: "good.token"},
+            {"sasl_oauthbearer_token_file": str(file)},
+        ):
+            with cluster(one, **bearing(**token)) as client:
+                assert "topic" in client.topics()
+        assert 3 == one.let_in
+        with cluster(one, **bearing(sasl_oauthbearer_token_file=str(file))) as client:
+            client.topics()
+            client.close()
+            file.write_text("an.old.one")
+            with pytest.raises(
+                AuthenticationError, match=r"refuses the token with OAUTHBEARER: .*invalid_token"
+            ) as failure:
+                client.topics()
+            assert "an.old.one" not in str(failure.value)
+            file.write_text("good.token")
+            client.topics()
+
+
+@pytest.mark.parametrize("token", ["two words", "line\n\x01auth=x", "ä", " "])
+def test_a_token_that_would_be_another_message_is_not_sent(token: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(token)
+    with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file=str(tmp_path / "token"))) as client:
+        with pytest.raises(ConfigError, match="printable") as failure:
+            client.topics()
+        assert 0 == one.let_in
+    assert token.strip() == "" or token not in str(failure.value)
+
+
+def test_a_token_file_that_is_not_there_is_named() -> None:
+    named = pytest.raises(ConfigError, match="/no/such/file")
+    with gate() as one, cluster(one, **bearing(sasl_oauthbearer_token_file="/no/such/file")) as client, named:
+        client.topics()
+
+
+# Logging in again (KIP-368) --------------------------------------------------------------------------------------------
+
+
+def test_a_connection_logs_in_again_before_its_login_ends() -> None:
+    with gate(lifetime_ms=60_000) as one:
+        clock = ManualClock()
+        config = configured(one, **as_user("SCRAM-SHA-256"))
+        connection = Connection(config.bootstrap[0], config, None, clock)
+        connection.open()
+        fields = {"topics": None}
+        connection.ask(ApiKey.METADATA, 1, fields)
+        assert 0 == one.renewed
+        clock.now += 58
+        assert connection.login_due
+        connection.ask(ApiKey.METADATA, 1, fields)
+        assert (1, 1) == (one.let_in, one.renewed)
+        assert not connection.login_due
+        connection.close()
+
+
+def test_producer_and_fetcher_live_longer_than_their_login() -> None:
+    count = 300
+    with gate(lifetime_ms=300) as one, cluster(one, **as_user("PLAIN")) as client:
+        client.topics()
+        started = time.monotonic()
+        with client.producer() as producer:
+            sent = 0
+            while sent < count or time.monotonic() < started + 1:
+                producer.send("topic", 0, build_batch([(None, str(sent).encode() * 100, [], 0)]), 1)
+                producer.flush() if sent % 7 == 0 else None
+                sent += 1
+            producer.flush()
+        started = time.monotonic()
+        found = []
+        for fetched in client.fetcher("topic", 0, 0, sent, max_bytes=2000):
+            if time.monotonic() < started + 0.7:
+                time.sleep(0.02)
+            found += values(fetched.data)
+        assert [str(number).encode() * 100 for number in range(sent)] == found
+        assert one.renewed > 0
+
+
+def test_who_is_refused_at_the_second_login_is_told_so() -> None:
+    with gate(lifetime_ms=60_000) as one:
+        clock = ManualClock()
+        config = configured(one, **as_user("SCRAM-SHA-256"))
+        connection = Connection(config.bootstrap[0], config, None, clock)
+        connection.open()
+        one.forget("alice")
+        clock.now += 58
+        with pytest.raises(AuthenticationError, match="refuses 'alice' with SCRAM-SHA-256"):
+            connection.ask(ApiKey.METADATA, 1, {"topics": None})
+        assert not connection.is_open
 
 
 def test_a_broker_without_sasl_says_so() -> None:

@@ -54,6 +54,10 @@ class _Node:
             for number, record in enumerate(records)
         ]
 
+    def decoded(self, text: str | None) -> bytes | None:
+        """A key or a value as the scripts give it."""
+        return _decode(text)
+
     def consume(self, servers: str, topic: str, count: int) -> dict[int, list[Record]]:
         found: dict[int, list[Record]] = {}
         for one in self.run("consume", servers=servers, topic=topic, count=count, group=f"node-{uuid.uuid4()}"):

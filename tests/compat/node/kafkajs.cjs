@@ -69,6 +69,16 @@ const commands = {
     }
   },
 
+  async create (kafka, { topic }) {
+    const admin = kafka.admin()
+    await admin.connect()
+    try {
+      return await admin.createTopics({ topics: [{ topic }] })
+    } finally {
+      await admin.disconnect()
+    }
+  },
+
   // Two members of a group share the partitions; one leaves, and the other has them all.
   async rebalance (kafka, { topic, partitions, group }) {
     const owned = new Map()
@@ -144,7 +154,16 @@ const commands = {
 }
 
 const options = JSON.parse(readFileSync(0, 'utf8'))
-const kafka = new Kafka({ brokers: [options.servers], logLevel: logLevel.NOTHING, retry: { retries: 3, initialRetryTime: 50 } })
+// { tls: options of node's TLS, sasl: { mechanism, username, password, token } }, each if it is to be used.
+const { tls, sasl } = options.security ?? {}
+const security = {
+  ssl: tls,
+  sasl: sasl && {
+    mechanism: sasl.mechanism.toLowerCase(),
+    ...(sasl.token ? { oauthBearerProvider: async () => ({ value: sasl.token }) } : { username: sasl.username, password: sasl.password })
+  }
+}
+const kafka = new Kafka({ brokers: [options.servers], ...security, logLevel: logLevel.NOTHING, retry: { retries: 3, initialRetryTime: 50 } })
 commands[process.argv[2]](kafka, options).then(
   result => process.stdout.write(JSON.stringify(result ?? null)),
   error => {

@@ -55,6 +55,15 @@ const commands = {
     }
   },
 
+  async create ({ Admin }, base, { topic }) {
+    const admin = new Admin(base)
+    try {
+      await admin.createTopics({ topics: [topic], partitions: 1, replicas: 1 })
+    } finally {
+      await admin.close()
+    }
+  },
+
   async rebalance ({ Consumer }, base, { topic, partitions, group }) {
     const owned = new Map()
     let changed = () => {}
@@ -130,7 +139,14 @@ const commands = {
 }
 
 const options = JSON.parse(readFileSync(0, 'utf8'))
-const base = { clientId: 'compat', bootstrapBrokers: [options.servers], retries: 3, retryDelay: 100 }
+// { tls: options of node's TLS, sasl: { mechanism, username, password, token } }, each if it is to be used.
+const { tls, sasl } = options.security ?? {}
+const { mechanism, username, password, token } = sasl ?? {}
+const security = {
+  ...(tls && { tls }),
+  ...(sasl && { sasl: token ? { mechanism, token } : { mechanism, username, password } })
+}
+const base = { clientId: 'compat', bootstrapBrokers: [options.servers], retries: 3, retryDelay: 100, ...security }
 import(pathToFileURL(require.resolve('@platformatic/kafka')).href)
   .then(library => commands[process.argv[2]](library, base, options))
   .then(

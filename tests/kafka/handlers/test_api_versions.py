@@ -29,6 +29,35 @@ def test_every_api_of_kafkas_is_told_with_its_versions(kafka: Kafka, version: in
     assert told[ApiKey.PRODUCE][0] == 0  # older clients of librdkafka do not compress otherwise
 
 
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("", "1"), ("test", ""), ("-test", "1"), ("te st", "1"), ("test", "1_0"), ("tést", "1"), ("a\n", "1")],
+)
+def test_software_that_is_no_name_is_refused_and_the_connection_stays(
+    kafka: Kafka, version: int, name: str, number: str
+) -> None:
+    answer = kafka.ask(ApiKey.API_VERSIONS, version, client_software_name=name, client_software_version=number)
+    assert (ErrorCode.invalid_request, ()) == (answer.error_code, answer.api_keys)
+    assert ErrorCode.none == kafka.ask(ApiKey.API_VERSIONS, version, **CLIENT).error_code
+
+
+def test_connections_are_counted_by_their_software() -> None:
+    said = {"client_software_name": "librdkafka", "client_software_version": "2.3.0"}
+    with Kafka() as kafka:
+        software = kafka.broker.server.security.client_software
+        for version in (0, 3, 4):
+            kafka.ask(ApiKey.API_VERSIONS, version, **said)
+        assert {("librdkafka", "2.3.0"): 1} == software.read()
+        assert (
+            b'broker_kafka_client_software{name="librdkafka",version="2.3.0"} 1.0'
+            in kafka.broker.server.metrics.render()
+        )
+        with Kafka() as other:  # a connection that says something else
+            other.ask(ApiKey.API_VERSIONS, 3, **CLIENT)
+    assert {} == software.read()
+
+
 def test_a_client_that_is_newer_learns_which_version_it_may_ask_in(kafka: Kafka) -> None:
     version = API.max_version
     request = bytearray(control.encode_request(ApiKey.API_VERSIONS, version, 7, "test", CLIENT))

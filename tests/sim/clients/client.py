@@ -10,6 +10,7 @@ import attrs
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages import end_txns
 from protocol.kafka.schema import control
+from tests.sim.clients.login import Account, Login
 from tests.sim.fabric import ClientSocket
 from tests.sim.host import PORT
 from tests.sim.world import Violation
@@ -42,6 +43,10 @@ NEWEST: dict[ApiKey, int] = {
     ApiKey.ADD_OFFSETS_TO_TXN: 3,
     ApiKey.TXN_OFFSET_COMMIT: 3,
     ApiKey.END_TXN: 3,
+    ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
+    ApiKey.SASL_HANDSHAKE: 1,
+    ApiKey.SASL_AUTHENTICATE: 2,
 }
 # Their answers say that something is there for good (of Produce, where acks is all).
 _PROMISES = frozenset({ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS})
@@ -66,6 +71,9 @@ class Client:
     """The base of all clients. Subclasses say what to ask next and what to make of the answers."""
 
     in_flight_most = 1
+    # Where it connects, and as whom it logs in there.
+    port = PORT
+    account: Account | None = None
 
     def __init__(self, name: str, world: "World", fabric: Any, history: "History") -> None:
         self.name = name
@@ -87,6 +95,10 @@ class Client:
         self._idle_until = 0.0
         self._correlation = 0
         self._abandon_at = math.inf
+        self._login: Login | None = None
+        self._logs_in_first = False  # before it asks for the versions
+        self._renew_at = math.inf
+        self._session_end = math.inf
 
     # -- for subclasses ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +136,7 @@ class Client:
             return True
         if now >= self._abandon_at:
             return True
-        return len(self.pending) < self.in_flight_most and now >= self._idle_until and not self._greeting
+        return len(self.pending) < self.in_flight_most and now >= self._idle_until and not self._waits_at_the_door
 
     def deadline(self) -> float | None:
         if self.closed:
@@ -182,11 +194,16 @@ class Client:
         self.paused_until = 0.0
 
     @property
-    def _greeting(self) -> bool:
-        return self._ranges is None and bool(self.pending)
+    def _waits_at_the_door(self) -> bool:
+        """Nothing else may be asked before the answers that it waits for have come."""
+        return bool(self.pending) and (self._ranges is None or self._logging_in or self.world.now >= self._renew_at)
+
+    @property
+    def _logging_in(self) -> bool:
+        return self._login is not None and not self._login.done
 
     def _connect(self) -> None:
-        self.socket = self.fabric.connect(PORT, host=f"10.0.0.{1 + self.rng.randrange(3)}")
+        self.socket = self.fabric.connect(self.port, host=f"10.0.0.{1 + self.rng.randrange(3)}")
         if self.socket is None:
             self._connect_at = self.world.now + 0.05 + self.rng.random() * 0.5
             return
@@ -196,6 +213,10 @@ class Client:
         self._outbox.clear()
         self._inbox.clear()
         self._idle_until = 0.0
+        self._renew_at = self._session_end = math.inf
+        if self.account is not None:
+            self._login = Login(self.name, self.account, self.rng)
+            self._logs_in_first = self.rng.random() < 0.2
 
     def disconnect(self, *, rudely: bool = False) -> None:
         """From our side."""
@@ -212,7 +233,7 @@ class Client:
         pending, self.pending = self.pending, deque()
         self._abandon_at = math.inf
         for call in pending:
-            if call.context is not _GREETING:
+            if call.context is not _GREETING and call.context is not _LOGIN:
                 self.lost(call)
 
     def close(self) -> None:
@@ -256,6 +277,11 @@ class Client:
         if call.context is _GREETING:
             self._greeted(body)
             return
+        if call.context is _LOGIN:
+            self._login_answered(body)
+            return
+        if call.sent_at > self._session_end:
+            raise Violation(f"{self.name}: {call.key.name} was answered, and the session had ended before it was sent")
         self._idle_until = 0.0
         self.answered(call, body)
         if call.key in _PROMISES and call.fields.get("acks", -1) == -1:
@@ -266,16 +292,44 @@ class Client:
             raise Violation(f"{self.name}: ApiVersions says {body.error_code!r}")
         self._ranges = {int(api.api_key): (api.min_version, api.max_version) for api in body.api_keys}
 
+    def _login_answered(self, body: Any) -> None:
+        login = self._login
+        assert login is not None
+        login.answered(body)
+        if login.refused:
+            self.login_refused()
+        elif login.done:
+            # Counted from the broker's side the session ends earlier.
+            self._renew_at = self._session_end = math.inf
+            if login.lifetime_s:
+                self._session_end = self.world.now + login.lifetime_s
+                if self.rng.random() < 0.6:  # or the broker closes the connection in the end
+                    self._renew_at = self.world.now + login.lifetime_s * (0.5 + 0.4 * self.rng.random())
+
+    def login_refused(self) -> None:
+        raise Violation(f"{self.name}: {self.account} is refused")
+
     # -- asking -------------------------------------------------------------------------------------------------------------
 
+    def _call_at_the_door(self) -> Call | None:
+        """What has to be asked and answered before anything else."""
+        if self._ranges is None and not (self._logging_in and self._logs_in_first):
+            software = {"client_software_name": "sim", "client_software_version": "1"}
+            return Call(ApiKey.API_VERSIONS, software, _GREETING)
+        if self.world.now >= self._renew_at and not self.pending and self.account is not None:
+            self._renew_at = math.inf
+            self._login = Login(self.name, self.account, self.rng)
+        if self._logging_in:
+            assert self._login is not None
+            return Call(*self._login.request(), _LOGIN)
+        return None
+
     def _ask(self) -> None:
-        if self._ranges is None:
-            if not self.pending:
-                self._put(
-                    Call(
-                        ApiKey.API_VERSIONS, {"client_software_name": "sim", "client_software_version": "1"}, _GREETING
-                    )
-                )
+        if self._waits_at_the_door:
+            return
+        call = self._call_at_the_door()
+        if call is not None:
+            self._put(call)
             return
         while (
             len(self.pending) < self.in_flight_most and self.world.now >= self._idle_until and self.socket is not None
@@ -290,8 +344,9 @@ class Client:
                 return  # the next one in a step of its own
 
     def _put(self, call: Call) -> None:
-        if call.context is _GREETING:
-            call.version = self.rng.randint(0, NEWEST[call.key])
+        if call.context is _GREETING or call.context is _LOGIN:
+            oldest = 1 if call.key == ApiKey.SASL_HANDSHAKE else 0
+            call.version = self.rng.randint(oldest, NEWEST[call.key])
         elif call.key != ApiKey.END_TXNS:
             assert self._ranges is not None
             oldest, newest = self._ranges[int(call.key)]
@@ -325,3 +380,4 @@ class Client:
 
 
 _GREETING = object()
+_LOGIN = object()

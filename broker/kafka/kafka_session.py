@@ -1,0 +1,56 @@
+"""Kafka's frames to requests.
+
+A ``KafkaSession`` belongs to its processor's thread.
+
+Tests: tests/kafka/test_service.py.
+"""
+
+import struct
+
+from broker.kafka.api import Api, KafkaRequest
+from broker.security.client_software import Software
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages.headers import parse_request_header
+
+_LENGTH = struct.Struct(">i").unpack_from
+# The smallest request: key, version and correlation id.
+_SMALLEST = 8
+
+
+class KafkaSession:
+    """One Kafka connection. A connection has one request in flight at a time."""
+
+    in_flight_max = 1
+
+    def __init__(self, apis: dict[int, Api]) -> None:
+        """``apis``: those that are served, by key."""
+        self._apis = apis
+        self.client_software: Software | None = None  # what the client says it is
+
+    def frame_size(self, data: memoryview) -> int:
+        if len(data) < 4:
+            return 0
+        (length,) = _LENGTH(data)
+        if length < _SMALLEST:
+            raise ProtocolError(f"a request of {length} bytes")
+        return 4 + length  # type: ignore[no-any-return]
+
+    def receive(self, frame: memoryview) -> KafkaRequest:
+        key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
+        api = self._apis.get(key)
+        if api is None:
+            raise ProtocolError(self.unserved(key))
+        if not api.min_version <= version <= api.max_version and key != ApiKey.API_VERSIONS:
+            raise ProtocolError(f"version {version} of {api.key.name} is not served here")
+        request = KafkaRequest()
+        request.api = api
+        request.api_version = version
+        request.correlation_id = correlation_id
+        request.client_id = client_id
+        request.body_offset = body_offset
+        return request
+
+    def unserved(self, key: int) -> str:
+        """Why an API has no handler here."""
+        return f"API key {key} is not served here"

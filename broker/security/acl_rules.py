@@ -1,0 +1,263 @@
+"""All ACLs at one moment, indexed so that a decision costs the same for ten of them and for a hundred thousand. Immutable: a
+change returns other rules, which share what has not changed.
+
+The rules are those of Kafka's StandardAuthorizer. An ACL concerns a request if its principal is the client's or ``User:*``, its
+host the client's or ``*``, and its pattern covers the resource: its name, a prefix of its name, or ``*``. Then
+
+- a DENY of the operation, or of ALL, refuses the request, whatever else there is;
+- an ALLOW of the operation, of ALL, or of one that implies it (see ``_DESCRIBED_BY`` and ``_CONFIGS_DESCRIBED_BY``) grants it;
+- without either it is refused, or, where no ACL of anybody covers the resource, the default decides.
+
+The index leads from the type of the resource, the principal and the host to the names, and from a name to two sets of
+operations: those that are allowed and those that are denied, as bits, ``1 << Operation``. So a decision takes four look-ups
+(the principal or everybody, the host or any) for the name, for ``*`` and for each length that the prefixes of that principal
+have.
+
+Any thread may read. A change copies the tables that it changes: those of one type of resource and of one principal.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
+
+EVERYBODY: Final = "User:*"
+EVERYTHING: Final = (1 << len(Operation)) - 1
+
+
+def bit(operation: Operation) -> int:
+    return 1 << operation
+
+
+_ALL = bit(Operation.ALL)
+# As in Kafka. Only an ALLOW implies other operations: who may not write may still be allowed to describe.
+_DESCRIBED_BY = bit(Operation.READ) | bit(Operation.WRITE) | bit(Operation.DELETE) | bit(Operation.ALTER)
+_CONFIGS_DESCRIBED_BY = bit(Operation.ALTER_CONFIGS)
+
+# The bits of the operations that are allowed, and of those that are denied, as the ACLs name them.
+Bits = tuple[int, int]
+_NO_BITS: Bits = (0, 0)
+Client = tuple[str, str]  # principal and host, as in an ACL
+
+
+@attrs.frozen(slots=True)
+class _Names:
+    """What the ACLs of one principal and host say about the resources of one type."""
+
+    literal: Mapping[str, Bits]
+    prefixed: Mapping[str, Bits]
+    lengths: tuple[int, ...]  # those of the prefixes, ascending
+
+    def of(self, name: str) -> Bits:
+        """What is allowed and denied with this resource."""
+        allowed, denied = self.literal.get(name, _NO_BITS)
+        more = self.literal.get(WILDCARD)
+        if more is not None:
+            allowed |= more[0]
+            denied |= more[1]
+        size = len(name)
+        for length in self.lengths:
+            if length > size:
+                break
+            more = self.prefixed.get(name[:length])
+            if more is not None:
+                allowed |= more[0]
+                denied |= more[1]
+        return allowed, denied
+
+
+_NO_NAMES = _Names({}, {}, ())
+
+
+@attrs.frozen(slots=True)
+class _Patterns:
+    """How many ACLs there are for each pattern of one type of resource, whoever they are for."""
+
+    literal: Mapping[str, int]
+    prefixed: Mapping[str, int]
+    lengths: tuple[int, ...]
+
+    def cover(self, name: str) -> bool:
+        return (
+            name in self.literal
+            or WILDCARD in self.literal
+            or any(name[:length] in self.prefixed for length in self.lengths if length <= len(name))
+        )
+
+
+_NO_PATTERNS = _Patterns({}, {}, ())
+
+
+@attrs.frozen(slots=True)
+class AclRules:
+    """``changed`` adds and removes ACLs; ``decide`` and ``decide_any`` are the questions."""
+
+    clients: Mapping[ResourceType, Mapping[Client, _Names]]
+    patterns: Mapping[ResourceType, _Patterns]
+    count: int  # of the ACLs
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def decide(self, principal: str, host: str, resource_type: ResourceType, name: str, *, default: bool) -> int:
+        """The bits of all operations that the client may carry out on this resource. ``default``: what is not covered by any
+        ACL is allowed."""
+        clients = self.clients.get(resource_type, {})
+        allowed = denied = 0
+        for client in _clients(principal, host):
+            names = clients.get(client)
+            if names is not None:
+                more = names.of(name)
+                allowed |= more[0]
+                denied |= more[1]
+        if not allowed and default and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
+            return EVERYTHING
+        return _with_implied(allowed) & ~_of_all(denied)
+
+    def decide_any(self, principal: str, host: str, operation: Operation, resource_type: ResourceType) -> bool:
+        """Whether some resource of this type exists, or could exist, for which ACLs allow the operation (KIP-679). As in Kafka
+        no operation implies another here, and the default is not asked."""
+        clients = self.clients.get(resource_type, {})
+        found = [clients[client] for client in _clients(principal, host) if client in clients]
+        wanted = bit(operation) | _ALL
+
+        def denied(name: str) -> bool:
+            return any(names.literal.get(name, _NO_BITS)[1] & wanted for names in found)
+
+        def prefix_denied(name: str) -> bool:
+            return any(
+                names.prefixed.get(name[:length], _NO_BITS)[1] & wanted
+                for names in found
+                for length in names.lengths
+                if length <= len(name)
+            )
+
+        if denied(WILDCARD):
+            return False
+        if any(names.literal.get(WILDCARD, _NO_BITS)[0] & wanted for names in found):
+            return True
+        for names in found:
+            for name, bits in names.literal.items():
+                if bits[0] & wanted and not denied(name) and not prefix_denied(name):
+                    return True
+            for name, bits in names.prefixed.items():
+                if bits[0] & wanted and not prefix_denied(name):
+                    return True
+        return False
+
+    def __contains__(self, acl: Acl) -> bool:
+        names = self.clients.get(acl.resource_type, {}).get((acl.principal, acl.host), _NO_NAMES)
+        table = names.literal if acl.pattern is PatternType.LITERAL else names.prefixed
+        bits = table.get(acl.name, _NO_BITS)[_side(acl)]
+        return bool(bits & bit(acl.operation))
+
+    def __iter__(self) -> Iterator[Acl]:
+        for resource_type, clients in self.clients.items():
+            for client in clients:
+                yield from self.of_client(resource_type, *client)
+
+    def of_client(self, resource_type: ResourceType, principal: str, host: str) -> Iterator[Acl]:
+        """The ACLs of exactly this principal and host."""
+        names = self.clients.get(resource_type, {}).get((principal, host), _NO_NAMES)
+        for pattern, table in ((PatternType.LITERAL, names.literal), (PatternType.PREFIXED, names.prefixed)):
+            for name, sides in table.items():
+                for permission, bits in zip((Permission.ALLOW, Permission.DENY), sides, strict=True):
+                    while bits:
+                        operation = Operation(bits.bit_length() - 1)
+                        bits ^= bit(operation)
+                        yield Acl(resource_type, name, pattern, principal, host, operation, permission)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def changed(self, added: Iterable[Acl] = (), removed: Iterable[Acl] = ()) -> "AclRules":
+        """The rules without ``removed`` and then with ``added``."""
+        change = _Change(self)
+        for acl in removed:
+            change.set(acl, False)
+        for acl in added:
+            change.set(acl, True)
+        return change.result()
+
+
+NO_RULES: Final = AclRules({}, {}, 0)
+
+
+class _Change:
+    """Rules in the making: each table is copied when it is first changed."""
+
+    def __init__(self, rules: AclRules) -> None:
+        self._rules = rules
+        self._clients = dict(rules.clients)
+        self._patterns = dict(rules.patterns)
+        self._count = rules.count
+        self._own_clients: dict[ResourceType, dict[Client, _Names]] = {}
+        self._own_names: dict[tuple[ResourceType, Client], tuple[dict[str, Bits], dict[str, Bits]]] = {}
+        self._own_patterns: dict[ResourceType, tuple[dict[str, int], dict[str, int]]] = {}
+
+    def set(self, acl: Acl, present: bool) -> None:
+        resource_type, client = acl.resource_type, (acl.principal, acl.host)
+        own = self._own_names.get((resource_type, client))
+        if own is None:
+            names = self._clients.get(resource_type, {}).get(client, _NO_NAMES)
+            own = self._own_names[resource_type, client] = dict(names.literal), dict(names.prefixed)
+        literal = acl.pattern is PatternType.LITERAL
+        table = own[0 if literal else 1]
+        bits = list(table.get(acl.name, _NO_BITS))
+        side, mask = _side(acl), bit(acl.operation)
+        if bool(bits[side] & mask) == present:
+            return
+        bits[side] ^= mask
+        if any(bits):
+            table[acl.name] = bits[0], bits[1]
+        else:
+            del table[acl.name]
+        change = 1 if present else -1
+        self._count += change
+        patterns = self._own_patterns.get(resource_type)
+        if patterns is None:
+            before = self._patterns.get(resource_type, _NO_PATTERNS)
+            patterns = self._own_patterns[resource_type] = dict(before.literal), dict(before.prefixed)
+        counts = patterns[0 if literal else 1]
+        counts[acl.name] = counts.get(acl.name, 0) + change
+        if not counts[acl.name]:
+            del counts[acl.name]
+
+    def result(self) -> AclRules:
+        for resource_type, (literal, prefixed) in self._own_patterns.items():
+            self._patterns[resource_type] = _Patterns(literal, prefixed, _lengths(prefixed))
+        for (resource_type, client), (names, prefixes) in self._own_names.items():
+            clients = self._own_clients.get(resource_type)
+            if clients is None:
+                clients = self._own_clients[resource_type] = dict(self._clients.get(resource_type, {}))
+            if names or prefixes:
+                clients[client] = _Names(names, prefixes, _lengths(prefixes))
+            else:
+                clients.pop(client, None)
+        self._clients.update(self._own_clients)
+        return AclRules(self._clients, self._patterns, self._count)
+
+
+def _clients(principal: str, host: str) -> tuple[Client, ...]:
+    """The principals and hosts of the ACLs that concern this client."""
+    return (principal, host), (principal, WILDCARD), (EVERYBODY, host), (EVERYBODY, WILDCARD)
+
+
+def _side(acl: Acl) -> int:
+    return 0 if acl.permission is Permission.ALLOW else 1
+
+
+def _with_implied(bits: int) -> int:
+    if bits & _DESCRIBED_BY:
+        bits |= bit(Operation.DESCRIBE)
+    if bits & _CONFIGS_DESCRIBED_BY:
+        bits |= bit(Operation.DESCRIBE_CONFIGS)
+    return _of_all(bits)
+
+
+def _of_all(bits: int) -> int:
+    return EVERYTHING if bits & _ALL else bits
+
+
+def _lengths(names: Iterable[str]) -> tuple[int, ...]:
+    return tuple(sorted({len(name) for name in names}))

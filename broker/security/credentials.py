@@ -1,0 +1,186 @@
+"""SCRAM credentials: what the broker knows about passwords. From them a password cannot be computed.
+
+``Credentials`` is a copy in memory of the catalogue's table. Any thread may ask; whoever changes them waits for the catalogue.
+``make_row`` also serves programs that change the table of a broker that is not running.
+"""
+
+import hmac
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from broker.errors import ConfigError, Refusal
+from broker.metadata.catalogue import Catalogue, CredentialRow
+from broker.runtime.entropy import Entropy
+from broker.runtime.threads import Lock
+from protocol.sasl.scram import HASHES
+from protocol.sasl.scram_server import USER_MAX_BYTES, salted_bytes, salted_password, stored_keys
+
+# The fewest and the most iterations of Kafka's. More would only serve to keep clients, and with PLAIN the broker, busy.
+ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
+DEFAULT_ITERATIONS = 4096
+MECHANISMS = tuple(sorted(HASHES))
+# Bytes of a salt that a client may give, which is sent to everybody who names the user. Kafka's clients use 20 to 64.
+SALT_MAX_BYTES = 1024
+_SALT_BYTES = 32
+# The name under which the catalogue keeps the secret from which the salts of unknown users are derived.
+_SECRET = "sasl_secret"
+
+
+class UnacceptableCredential(Refusal):
+    """A credential that must not be stored."""
+
+
+def make_row(
+    user: str, mechanism: str, password: str, entropy: Entropy, iterations: int = DEFAULT_ITERATIONS
+) -> CredentialRow:
+    """What to store for a password, as `kafka-configs --add-config SCRAM-SHA-512=[password=...]` does it. Raises ConfigError.
+
+    ``catalogue.alter_credentials([row], [])`` stores it, also in the data directory of a broker that is not running.
+    """
+    if mechanism not in HASHES:
+        raise ConfigError(
+            f"Choose one of the mechanisms {', '.join(MECHANISMS)}: {mechanism!r} has no stored credentials."
+        )
+    if not password or not _is_unicode(password):
+        raise ConfigError(f"Give the user {user[:100]!r} a password of at least one character, all of them Unicode.")
+    salt = entropy.bytes(_SALT_BYTES)
+    try:
+        check(user, iterations, salt)
+    except UnacceptableCredential as error:
+        raise ConfigError(f"The credential of {user[:100]!r} cannot be stored: {error.message}.") from None
+    return row_of(user, mechanism, salt, iterations, salted_password(mechanism, password, salt, iterations))
+
+
+def row_of(user: str, mechanism: str, salt: bytes, iterations: int, salted: bytes) -> CredentialRow:
+    """What to store for a salted password that the client has computed."""
+    return CredentialRow(user, mechanism, salt, *stored_keys(mechanism, salted), iterations)
+
+
+def check(user: str, iterations: int, salt: bytes) -> None:
+    """Raises UnacceptableCredential, with Kafka's messages where Kafka refuses it as well."""
+    if not user:
+        raise UnacceptableCredential("Username must not be empty")
+    if not _is_unicode(user):
+        raise UnacceptableCredential("Username must be Unicode")
+    if len(user.encode()) > USER_MAX_BYTES:
+        raise UnacceptableCredential(f"Username must not be longer than {USER_MAX_BYTES} bytes")
+    if iterations < ITERATIONS_MIN:
+        raise UnacceptableCredential("Too few iterations")
+    if iterations > ITERATIONS_MAX:
+        raise UnacceptableCredential("Too many iterations")
+    if not 0 < len(salt) <= SALT_MAX_BYTES:
+        raise UnacceptableCredential(f"The salt must have 1 to {SALT_MAX_BYTES} bytes")
+
+
+def _is_unicode(text: str) -> bool:
+    """False for text of a command line that was not UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Iterations and the length of the salt of an unknown user while there are no users.
+_USUAL = DEFAULT_ITERATIONS, _SALT_BYTES
+
+
+class Credentials:
+    """``find`` answers for every user: a credential of an unknown one has a salt that stays the same and keys that nobody has.
+
+    The answer and the time that it takes do not tell whether a user exists, except for users with other iterations or another
+    length of the salt than most.
+    """
+
+    def __init__(self, catalogue: Catalogue, entropy: Entropy) -> None:
+        self._catalogue = catalogue
+        self._entropy = entropy
+        self._rows: dict[str, dict[str, CredentialRow]] = {mechanism: {} for mechanism in MECHANISMS}
+        # By mechanism: how many credentials have these iterations and a salt of this length.
+        self._kinds: dict[str, Counter[tuple[int, int]]] = {mechanism: Counter() for mechanism in MECHANISMS}
+        self._usual = dict.fromkeys(MECHANISMS, _USUAL)
+        self._secret = b""
+        self._lock = Lock()  # for changes
+
+    def open(self, with_logins: bool) -> None:
+        """Load everything. ``with_logins``: users may log in, so the secret of the cluster is needed. Raises StorageError."""
+        for row in self._catalogue.load_credentials():
+            if row.mechanism in self._rows:
+                self._put(row)
+        self._find_usual()
+        if with_logins:
+            secret = self._catalogue.meta(_SECRET)
+            if secret is None:
+                secret = self._entropy.bytes(32).hex()
+                self._catalogue.set_meta(_SECRET, secret)
+            self._secret = bytes.fromhex(secret)
+
+    def of_user(self, user: str) -> Mapping[str, int]:
+        """Iterations by mechanism. Empty for an unknown user."""
+        return {mechanism: rows[user].iterations for mechanism, rows in self._rows.items() if user in rows}
+
+    def users(self) -> list[str]:
+        """Everybody who has a credential, in order."""
+        return sorted({user for rows in self._rows.values() for user in rows.copy()})
+
+    def find(self, user: str, mechanism: str) -> tuple[CredentialRow, bool]:
+        """The credential, and whether it is a real one."""
+        row = self._rows[mechanism].get(user)
+        return (row, True) if row is not None else (self._invented(user, mechanism), False)
+
+    def find_any(self, user: str) -> tuple[CredentialRow, bool]:
+        """A credential of any mechanism: the one that costs least to compare with a password."""
+        for mechanism in MECHANISMS:  # SHA-256 first, which takes less than half of the time
+            row = self._rows[mechanism].get(user)
+            if row is not None:
+                return row, True
+        usual = max(MECHANISMS, key=lambda mechanism: len(self._rows[mechanism]))
+        return self._invented(user, usual), False
+
+    def alter(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
+        """Delete those of (user, mechanism), then insert or replace these, durably: all of it or nothing. Raises StorageError.
+
+        Logins from now on see it. Connections that have logged in stay, as in Kafka.
+        """
+        put, deleted = list(put), list(deleted)
+        with self._lock:
+            self._catalogue.alter_credentials(put, deleted)
+            for user, mechanism in deleted:
+                self._forget(user, mechanism)
+            for row in put:
+                self._put(row)
+            self._find_usual()
+
+    def _put(self, row: CredentialRow) -> None:
+        previous = self._rows[row.mechanism].get(row.user)
+        if previous is not None:
+            self._kinds[row.mechanism][previous.iterations, len(previous.salt)] -= 1
+        self._rows[row.mechanism][row.user] = row
+        self._kinds[row.mechanism][row.iterations, len(row.salt)] += 1
+
+    def _forget(self, user: str, mechanism: str) -> None:
+        row = self._rows[mechanism].pop(user, None)
+        if row is not None:
+            self._kinds[mechanism][row.iterations, len(row.salt)] -= 1
+
+    def _find_usual(self) -> None:
+        """The kind of most credentials. Those of unknown users look like it."""
+        for mechanism, kinds in self._kinds.items():
+            for kind in [kind for kind, count in kinds.items() if not count]:
+                del kinds[kind]
+            # Of several the largest, whatever the order of the changes: it must be the same after a restart.
+            self._usual[mechanism] = max(kinds, key=lambda kind: (kinds[kind], kind), default=_USUAL)
+
+    def _invented(self, user: str, mechanism: str) -> CredentialRow:
+        iterations, salt_bytes = self._usual[mechanism]
+        name = user.encode()
+
+        def drawn(what: bytes, size: int) -> bytes:
+            blocks = range(-(-size // 64))
+            label = what + mechanism.encode()
+            parts = (hmac.digest(self._secret, label + bytes([block]) + name, "sha512") for block in blocks)
+            return b"".join(parts)[:size]
+
+        size = salted_bytes(mechanism)
+        salt = drawn(b"salt", salt_bytes)
+        return CredentialRow(user, mechanism, salt, drawn(b"key1", size), drawn(b"key2", size), iterations)

@@ -1,0 +1,64 @@
+"""One login of one client: what every mechanism does with the tokens that the client sends.
+
+Tests: tests/kafka/handlers/test_sasl_authenticate.py.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from broker.security.principal import Principal
+
+
+class AuthenticationFailed(Exception):
+    """The client has not proved who it is. ``reason`` is for the broker's log; the client is not told.
+
+    ``user`` is the name that the client gave, if it gave one.
+    """
+
+    def __init__(self, reason: str, user: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.user = user
+
+
+@attrs.frozen(slots=True)
+class Identity:
+    """Who has logged in. ``expires_ms``: wall clock in ms since the epoch, when the proof is no longer valid; None: never."""
+
+    principal: Principal
+    expires_ms: int | None = None
+
+
+@attrs.frozen(slots=True)
+class Step:
+    """The broker's token, and, at the end of the exchange, who the client is."""
+
+    token: bytes
+    identity: Identity | None = None
+
+
+class Exchange(Protocol):
+    """One login. It is used by one thread at a time, and what it keeps between two tokens is bounded."""
+
+    # Whether the next `evaluate` may take longer than 0.2 ms, so that a processor must not call it.
+    slow: bool
+
+    def evaluate(self, token: bytes) -> Step:
+        """What the client's token leads to. Raises AuthenticationFailed; then the exchange is over."""
+
+
+NewExchange = Callable[[], Exchange]
+
+
+class Refuse:
+    """An exchange that fails whatever the client sends."""
+
+    slow = False
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def evaluate(self, token: bytes) -> Step:
+        raise AuthenticationFailed(self._reason)

@@ -1,0 +1,133 @@
+"""The rules against a slow model, and what a change of them costs and leaves alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl_rules import EVERYTHING, NO_RULES, bit
+from tests.security.acls import HOSTS, NAMES, OPERATIONS, PRINCIPALS, acls, is_allowed, is_any_allowed
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
+
+
+@given(
+    st.lists(acls(), max_size=20),
+    st.sampled_from(PRINCIPALS[:2]),
+    st.sampled_from(HOSTS[1:]),
+    st.sampled_from([*NAMES, "abcd", "zz", "", "*x"]),
+    st.booleans(),
+)
+def test_every_operation_is_decided_as_by_the_slow_model(
+    given: list[Acl], principal: str, host: str, name: str, default: bool
+) -> None:
+    bits = NO_RULES.changed(given).decide(principal, host, TOPIC, name, default=default)
+    expected = {
+        operation for operation in OPERATIONS if is_allowed(given, principal, host, operation, TOPIC, name, default)
+    }
+    # Nobody asks for ALL: it stands for the others.
+    assert expected - {ALL} == {operation for operation in OPERATIONS if bits & bit(operation)} - {ALL}
+
+
+@given(
+    st.lists(acls([TOPIC]), max_size=20),
+    st.sampled_from(PRINCIPALS[:2]),
+    st.sampled_from(HOSTS[1:]),
+    st.sampled_from(OPERATIONS[1:]),
+)
+def test_whether_anything_is_allowed_is_decided_as_by_the_slow_model(
+    given: list[Acl], principal: str, host: str, operation: Operation
+) -> None:
+    expected = is_any_allowed(given, principal, host, operation, TOPIC)
+    assert expected == NO_RULES.changed(given).decide_any(principal, host, operation, TOPIC)
+
+
+@given(st.lists(st.tuples(st.lists(acls(), max_size=8), st.lists(acls(), max_size=8)), max_size=6))
+def test_after_any_changes_the_rules_are_those_of_the_set_and_older_rules_are_as_they_were(
+    changes: list[tuple[list[Acl], list[Acl]]],
+) -> None:
+    rules, present = NO_RULES, set[Acl]()
+    history = [(rules, frozenset(present))]
+    for added, removed in changes:
+        rules = rules.changed(added, removed)
+        present = present - set(removed) | set(added)
+        history.append((rules, frozenset(present)))
+    for older, then in history:
+        assert then == set(older)
+        assert len(then) == older.count == len(list(older))
+        assert all(acl in older for acl in then)
+
+
+def test_acls_that_come_and_go_leave_nothing_behind() -> None:
+    given = [acl("a"), acl("a", WRITE), acl("b", pattern=PREFIXED)]
+    rules = NO_RULES.changed(given).changed([], given)
+    assert not any(rules.clients.values())
+    assert not any(patterns.literal or patterns.prefixed or patterns.lengths for patterns in rules.patterns.values())
+
+
+def acl(name: str, operation: Operation = READ, permission: Permission = ALLOW, pattern: PatternType = LITERAL) -> Acl:
+    return Acl(TOPIC, name, pattern, "User:alice", "*", operation, permission)
+
+
+def may(operation: Operation, *given: Acl, name: str = "a", default: bool = False) -> bool:
+    return bool(NO_RULES.changed(given).decide("User:alice", "::1", TOPIC, name, default=default) & bit(operation))
+
+
+@pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER])
+def test_who_may_use_a_resource_may_describe_it(operation: Operation) -> None:
+    assert may(DESCRIBE, acl("a", operation))
+    assert not may(Operation.DESCRIBE_CONFIGS, acl("a", operation))
+
+
+def test_who_may_alter_settings_may_read_them() -> None:
+    assert may(Operation.DESCRIBE_CONFIGS, acl("a", Operation.ALTER_CONFIGS))
+    assert not may(DESCRIBE, acl("a", Operation.ALTER_CONFIGS))
+
+
+def test_a_denial_implies_nothing_and_wins() -> None:
+    assert may(DESCRIBE, acl("a", DESCRIBE), acl("a", READ, DENY))
+    assert not may(READ, acl("a"), acl("*", READ, DENY))
+    assert not may(READ, acl("a"), acl("", READ, DENY, PREFIXED))
+    assert not may(READ, acl("a"), acl("a", ALL, DENY))
+    assert not may(DESCRIBE, acl("a", READ), acl("a", DESCRIBE, DENY))
+
+
+def test_the_default_is_for_what_no_acl_covers() -> None:
+    assert may(READ, acl("b"), default=True)
+    assert not may(WRITE, acl("a"), default=True)
+    somebody_else = Acl(TOPIC, "a", PREFIXED, "User:bob", "*", READ, ALLOW)
+    assert not may(READ, somebody_else, default=True)
+    assert EVERYTHING == NO_RULES.decide("User:x", "h", CLUSTER, "kafka-cluster", default=True)
+
+
+def test_a_change_shares_the_tables_that_it_does_not_touch() -> None:
+    others = [Acl(GROUP, str(number), LITERAL, "User:bob", "*", READ, ALLOW) for number in range(100)]
+    before = NO_RULES.changed([acl("a"), *others])
+    after = before.changed([acl("b")])
+    assert after.clients[GROUP] is before.clients[GROUP]
+
+
+def test_a_decision_looks_at_no_unrelated_acl() -> None:
+    """Counted by the tables that are asked: as many for 1 ACL as for 10,000."""
+
+    def tables_asked(count: int) -> int:
+        others = [Acl(TOPIC, f"t{number}", PREFIXED, f"User:{number}", "*", READ, ALLOW) for number in range(count)]
+        rules = NO_RULES.changed([acl("a"), *others])
+        asked = []
+
+        class Watched(dict):  # type: ignore[type-arg]
+            def get(self, key: object, default: object = None) -> object:
+                asked.append(key)
+                return super().get(key, default)
+
+            def __iter__(self):  # type: ignore[no-untyped-def]
+                raise AssertionError("a decision walks the ACLs")
+
+        watched = NO_RULES.__class__({TOPIC: Watched(rules.clients[TOPIC])}, rules.patterns, rules.count)
+        assert watched.decide("User:alice", "h", TOPIC, "a", default=False) & bit(READ)
+        return len(asked)
+
+    assert tables_asked(0) == tables_asked(10_000) == 4
