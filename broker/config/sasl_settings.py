@@ -34,6 +34,7 @@ class SaslSettings:
         doc="The mechanisms by which clients of `+sasl` listeners may log in: "
         + ", ".join(f"`{name}`" for name in SASL_MECHANISMS)
         + ". A listener may have its own.",
+        of_listener=True,
         reason="Neither shows the password to the broker or to the network. Kafka's is GSSAPI, which does not exist here.",
     )
     sasl_server_max_receive_size: int = setting(
@@ -42,6 +43,7 @@ class SaslSettings:
         least=1024,
         most=INT_MAX,
         doc="The largest request of a client that has not logged in. A connection that announces a larger one is closed.",
+        of_listener=True,
         reason=KAFKA,
     )
     sasl_login_timeout_ms: int = setting(
@@ -57,6 +59,7 @@ class SaslSettings:
         least=0,
         most=60_000,
         doc="A failed login is answered, and its connection closed, after this delay.",
+        of_listener=True,
         reason=KAFKA,
     )
     connections_max_reauth_ms: int = setting(
@@ -65,5 +68,6 @@ class SaslSettings:
         doc="How long a login is valid (KIP-368). Clients that know this log in again on the same connection before the time is "
         "over; the connections of others are closed then. A token that expires earlier ends the login earlier. 0: a login is "
         "valid for as long as its token, or its connection.",
+        of_listener=True,
         reason=KAFKA,
     )

@@ -12,6 +12,7 @@ from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettin
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
+from broker.config.tls_settings import TlsSettings
 from broker.errors import ConfigError
 
 
@@ -23,6 +24,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    TlsSettings,
     SaslSettings,
     NetworkSettings,
     ServerSettings,

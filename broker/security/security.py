@@ -19,6 +19,7 @@ from broker.security.credentials import Credentials
 from broker.security.sasl.exchange import NewExchange
 from broker.security.sasl.login_counters import LoginCounters
 from broker.security.sasl.mechanisms import open_mechanisms
+from broker.security.tls_listener import TlsListener
 
 
 @attrs.define(eq=False)
@@ -27,6 +28,7 @@ class Security:
 
     credentials: Credentials
     authorizer: Authorizer | None = None
+    tls: Mapping[str, TlsListener] = attrs.Factory(dict)  # by the names of the listeners that have TLS
     mechanisms: Mapping[str, Mapping[str, NewExchange]] = attrs.Factory(dict)
     logins: LoginCounters = attrs.Factory(LoginCounters)
     client_software: ClientSoftware = attrs.Factory(ClientSoftware)
