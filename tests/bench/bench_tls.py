@@ -134,6 +134,8 @@ def flat(connections: int) -> None:
             client.close()
             bench.clients.remove(client)
         bench.until(lambda: not bench.processor.connections)
+        bench.service.gone.clear()
+        bench.service.connections.clear()
 
     some(50)
     for done in range(0, connections, 1000):
