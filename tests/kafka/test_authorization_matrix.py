@@ -26,8 +26,6 @@ from tests.kafka.required_rights import ROWS, Names, Right, Row
 from tests.security.grants import AclGrants, Grant, Grants
 
 SERVED = load()
-# Their handlers do not ask yet.
-TO_COME = {ApiKey.DESCRIBE_CLIENT_QUOTAS}
 DENIALS = {
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,
@@ -118,7 +116,7 @@ def cases(rows: Iterable[Row]) -> list[Any]:
     return [
         pytest.param(row, version, id=f"{row.id}-v{version}")
         for row in rows
-        if row.key in SERVED and row.key not in TO_COME
+        if row.key in SERVED
         for version in range(max(row.since, SERVED[row.key].min_version), SERVED[row.key].max_version + 1)
     ]
 
@@ -166,17 +164,6 @@ def test_what_the_table_requires_is_enough(world: World, row: Row, version: int)
         assert set(answer.codes) == set(allowed.codes), rights
         assert shows(row, names, answer), rights
         assert not world.grants.denied
-
-
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.id) for row in ROWS if row.key in SERVED and row.key not in TO_COME]
-)
-def test_so_it_is_with_real_acls(real_world: World, row: Row) -> None:
-    version = SERVED[row.key].max_version
-    test_what_the_table_requires_is_enough(real_world, row, version)
-    if row.rights:
-        test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(real_world, row, version)
-        test_a_right_to_something_else_is_none(real_world, row, version)
 
 
 @pytest.mark.parametrize(("row", "version"), NEEDY)
@@ -236,3 +223,12 @@ def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, v
                 frame = frame.replace(getattr(names, kind).encode(), f"<{kind}>".encode())
             frames.append(frame)
         assert frames[0] == frames[1], missing
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS if row.key in SERVED])
+def test_so_it_is_with_real_acls(real_world: World, row: Row) -> None:
+    version = SERVED[row.key].max_version
+    test_what_the_table_requires_is_enough(real_world, row, version)
+    if row.rights:
+        test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(real_world, row, version)
+        test_a_right_to_something_else_is_none(real_world, row, version)
