@@ -13,7 +13,6 @@ from broker.spark.exchanges.driver import exchange
 from broker.spark.exchanges.plan import ExchangeError
 from broker.spark.source.options import SourceOptions
 from tests import certificates
-from tests.client.kafka.sasl_gate import SaslGate
 from tests.client.shuffle.tls_gate import TlsGate
 
 if TYPE_CHECKING:
@@ -36,22 +35,24 @@ def trusted(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def gate(context: ssl.SSLContext) -> Iterator[SaslGate]:
+def gate(context: ssl.SSLContext) -> Iterator[TlsGate]:
+    """In front of a broker at which alice logs in."""
     with (
-        SaslGate({"alice": PASSWORD}, context) as one,
-        Broker(listeners=(f"kafka://127.0.0.1:0?advertised=localhost:{one.port}",)) as running,
+        TlsGate(context) as one,
+        Broker(listeners=(f"kafka+sasl://127.0.0.1:0?advertised={one.address}",)) as running,
     ):
-        one.forward_to(running.server.listeners["kafka"])
+        one.target = running.bootstrap_servers
+        running.add_user("alice", PASSWORD)
         running.server.kafka.logs.create_topic("words", 2, {})
         yield one
 
 
 @pytest.fixture
-def options(gate: SaslGate, trusted: str) -> dict[str, str]:
+def options(gate: TlsGate, trusted: str) -> dict[str, str]:
     """As Spark's own Kafka connector takes them."""
     jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     return {
-        "kafka.bootstrap.servers": f"localhost:{gate.port}",
+        "kafka.bootstrap.servers": gate.address,
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
         "kafka.sasl.jaas.config": f'{jaas} username="alice" password="{PASSWORD}";',
