@@ -71,7 +71,8 @@ def test_rows_are_written_and_read_as_a_batch_and_as_a_stream(
     words = [f"word {number}" for number in range(50)]
     rows = spark.createDataFrame([(word,) for word in words], "value string")
     rows.write.format("broker").options(**options).option("topic", "words").mode("append").save()
-    read = spark.read.format("broker").options(**options).option("subscribe", "words").load()
+    source = spark.read.format("broker").options(**options).option("subscribe", "words")
+    read = source.load()
     assert PASSWORD not in plan_of(read)
     assert sorted(words) == sorted(row.value.decode() for row in read.collect())
     stream = (
@@ -92,7 +93,7 @@ def test_rows_are_written_and_read_as_a_batch_and_as_a_stream(
     assert PASSWORD not in str(query.lastProgress)
     for path in (tmp_path / "checkpoint").rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes()
-    assert 2 * len(words) == read.count()
+    assert 2 * len(words) == source.load().count()
 
 
 def test_a_wrong_password_is_told_without_it(
