@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
+from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.service import KafkaSession
 from broker.kafka.transactions import executor
@@ -17,9 +18,12 @@ from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.metadata.writer import CatalogueWriter
+from broker.network import processor
 from broker.network.memory_pool import MemoryPool
+from broker.network.mute import RESPONSE_PENDING, RESPONSE_UNSENT, THROTTLED, MuteEvent
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
@@ -248,7 +252,68 @@ def _not_resumed(right: Any) -> Any:
     return carry_out
 
 
+def _answers_kept(right: Any) -> Any:
+    def change(self: AclAuthorizer, added: Any, removed: Any) -> None:
+        before = self._answers.of_resource
+        right(self, added, removed)
+        self._answers = attrs.evolve(self._answers, of_resource=before)
+
+    return change
+
+
+def _not_resumed_after_throttle(right: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if event is MuteEvent.THROTTLE_ENDED:
+            connection.holds &= ~THROTTLED
+        else:
+            right(self, connection, event)
+
+    return throttle
+
+
+def _lost_after_throttle(right: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if event is MuteEvent.THROTTLE_ENDED:
+            connection.outgoing.clear()
+        right(self, connection, event)
+
+    return throttle
+
+
 _ALL = [
+    Bug(
+        "acl_cache_stale",
+        "answers outlive the ACLs from which they came",
+        AclAuthorizer,
+        "_change",
+        _answers_kept,
+        scene="security",
+    ),
+    Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
+    Bug(
+        "unmuted_while_throttled",
+        "a response ends the throttling as well",
+        processor,
+        "_AFTER_RESPONSE",
+        lambda _: ~(RESPONSE_PENDING | RESPONSE_UNSENT | THROTTLED),
+        scene="security",
+    ),
+    Bug(
+        "throttle_never_ends",
+        "a connection that was throttled is not resumed",
+        Processor,
+        "throttle",
+        _not_resumed_after_throttle,
+        scene="security",
+    ),
+    Bug(
+        "response_lost_after_throttle",
+        "what waits to be sent is dropped when throttling ends",
+        Processor,
+        "throttle",
+        _lost_after_throttle,
+        scene="security",
+    ),
     Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
     Bug(
         "durable_too_far",

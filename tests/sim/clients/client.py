@@ -99,6 +99,7 @@ class Client:
         self._logs_in_first = False  # before it asks for the versions
         self._renew_at = math.inf
         self._session_end = math.inf
+        self._throttled_until = 0.0
 
     # -- for subclasses ---------------------------------------------------------------------------------------------------
 
@@ -214,6 +215,7 @@ class Client:
         self._inbox.clear()
         self._idle_until = 0.0
         self._renew_at = self._session_end = math.inf
+        self._throttled_until = 0.0
         if self.account is not None:
             self._login = Login(self.name, self.account, self.rng)
             self._logs_in_first = self.rng.random() < 0.2
@@ -274,6 +276,7 @@ class Client:
         else:
             _, body = control.parse_response(call.key, call.version, frame)
         self.answers += 1
+        self._check_throttle(call, body)
         if call.context is _GREETING:
             self._greeted(body)
             return
@@ -286,6 +289,16 @@ class Client:
         self.answered(call, body)
         if call.key in _PROMISES and call.fields.get("acks", -1) == -1:
             self.history.on_promise()
+
+    def _check_throttle(self, call: Call, body: Any) -> None:
+        """A broker that throttles a client says so with one answer and takes its next request when the time is over."""
+        if self.world.now < self._throttled_until:
+            raise Violation(f"{self.name}: {call.key.name} was answered while the connection was throttled")
+        throttle = getattr(body, "throttle_time", None)
+        if throttle:
+            # Not before it was sent; and times are rounded to ms.
+            self._throttled_until = call.sent_at + throttle.total_seconds() - 0.002
+            self.history.throttled += 1
 
     def _greeted(self, body: Any) -> None:
         if body.error_code:
