@@ -66,9 +66,7 @@ def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **chang
         for name, code in (("sha256", 1), ("sha512", 2))
     ]
     with faults.connect() as operator:  # Kafka takes one change of a user in a request
-        answers = [
-            operator.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=[row]) for row in rows
-        ]
+        answers = [operator.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=[row]) for row in rows]
     return [result.error_code for answer in answers for result in answer.results]
 
 
