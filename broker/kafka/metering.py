@@ -1,7 +1,7 @@
 """Measures what each request uses of its client's quotas, and throttles the connection of a client that has used too much.
 
-``KafkaContext.metering`` is None as long as no client has a quota. Otherwise ``KafkaService`` has each request begin here, and
-those of clients with a quota are answered through an outbox of their own, ``Metered``, which throttles. On any thread.
+``KafkaContext.metering`` is None as long as no client has a quota. Otherwise ``KafkaService`` has each request begin and end
+here, and one that may have to be throttled is answered through an outbox of its own, ``Metered``. On any thread.
 
 | quota | counted | throttled |
 |---|---|---|
@@ -42,57 +42,62 @@ class Metering:
         self.clock = clock
         self.timed = False  # whether a client has a quota for the time of its requests
 
-    def handle(self, handle: Callable[[Any, Outbox, Any], None], request: Any, outbox: Outbox, prepared: Any) -> None:
-        """Handle a request, and meter it if its client has a quota."""
+    def begin(self, request: Any, outbox: Outbox) -> Outbox:
+        """The outbox for a request whose handling begins: ``outbox``, or one of its own if it may have to be throttled."""
         meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
         if meters is UNLIMITED:
-            handle(request, outbox, prepared)
-            return
-        metered = Metered(self, meters, outbox, self.clock.monotonic())
-        if meters.produce is not None and request.api.key == ApiKey.PRODUCE:
-            metered.began_produce(meters.produce, request)
-        try:
-            handle(request, metered, prepared)
-        finally:
-            metered.handled()
+            return outbox
+        now = self.clock.monotonic()
+        key = request.api.key
+        produce_s = 0.0
+        if key == ApiKey.PRODUCE and meters.produce is not None:
+            # Kafka does not count the length field.
+            produce_s = meters.produce.take(len(request.frame) - 4, now)
+            if not produce_s and meters.request is None:
+                return outbox
+        elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
+            return outbox
+        return Metered(self, meters, outbox, now, in_debt=produce_s > 0)
+
+    def end(self, outbox: Outbox) -> None:
+        """The handler of the request with this outbox has returned, perhaps without an answer yet."""
+        if type(outbox) is Metered:
+            outbox.handled()
 
     def fetch_max_bytes(self, request: Any) -> int:
         """More than this a client does not fetch at once, unless the first batch is longer."""
         meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").fetch
         return _INT_MAX if meter is None else max(1, int(min(_INT_MAX, meter.quota * self.quotas.windows.ahead_s)))
 
-    def prepare(self, prepare: Callable[[Request], Any], request: Any) -> Any:
-        """Ask whether the request is handled inline, which may already be most of the work, and count the time."""
+    def prepare(self, prepare: Callable[[Any, Any], Any], context: Any, request: Any) -> Any:
+        """Have an API find out whether it is handled inline, which may already be most of the work, and count the time."""
+        if not self.timed:
+            return prepare(context, request)
         began = self.clock.monotonic()
-        prepared = prepare(request)
-        meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
-        if meters.request is not None:
+        prepared = prepare(context, request)
+        meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").request
+        if meter is not None:
             now = self.clock.monotonic()
-            meters.request.take((now - began) * _PERCENT, now)
+            meter.take((now - began) * _PERCENT, now)
         return prepared
 
 
 class Metered:
     """The outbox for one request of a client with quotas. An ``Outbox``."""
 
-    __slots__ = ("_began", "_inner", "_kind", "_metering", "_produce", "_throttle_s", "meters")
+    __slots__ = ("_began", "_in_debt", "_inner", "_kind", "_metering", "_throttle_s", "meters")
 
-    def __init__(self, metering: Metering, meters: Meters, inner: Outbox, began: float) -> None:
+    def __init__(self, metering: Metering, meters: Meters, inner: Outbox, began: float, *, in_debt: bool) -> None:
+        """``in_debt``: it is a produce request that has left a debt."""
         self._metering = metering
         self.meters = meters
         self._inner = inner
         self._began: float | None = began  # of the handling; None when it is over
-        self._produce = False
+        self._in_debt = in_debt
         self._kind: Kind | None = None  # of the quota that throttles for the longest time, and
         self._throttle_s = 0.0  # that time
 
     # -- what requests use --------------------------------------------------------------------------------------------
-
-    def began_produce(self, meter: Any, request: Any) -> None:
-        """Count the request: its size as Kafka counts it, without the length field."""
-        assert self._began is not None
-        self._produce = True
-        meter.take(len(request.frame) - 4, self._began)
 
     def fetched(self, size: int) -> bool:
         """Whether a fetch may send a response of this many bytes. If not, it sends an empty one."""
@@ -124,9 +129,9 @@ class Metered:
                 self._longer(Kind.MUTATION, throttle_s)
 
     def handled(self) -> None:
-        """The handler has returned, perhaps without an answer yet."""
-        self._count_time(self._metering.clock.monotonic())
-        self._began = None
+        if self.meters.request is not None:
+            self._count_time(self._metering.clock.monotonic())
+            self._began = None
 
     def _count_time(self, now: float) -> None:
         meter = self.meters.request
@@ -145,7 +150,7 @@ class Metered:
         if meters.request is not None:
             self._count_time(now)
             self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
-        if self._produce and meters.produce is not None:
+        if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
         return min(round(self._throttle_s * 1000), _INT_MAX)
 

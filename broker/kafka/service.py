@@ -39,18 +39,15 @@ class KafkaService:
         return KafkaSession(self._apis)
 
     def inline(self, request: Request) -> Any:
-        metering = self._context.metering
-        if metering is not None and metering.timed:
-            return metering.prepare(self._inline, request)
-        return self._inline(request)
-
-    def _inline(self, request: Request) -> Any:
         assert isinstance(request, KafkaRequest)
         api = request.api
         size = len(request.frame) - request.body_offset
         if size <= api.inline_max_bytes:
             if api.prepare is not None:
+                metering = self._context.metering
                 try:
+                    if metering is not None:
+                        return metering.prepare(api.prepare, self._context, request)
                     return api.prepare(self._context, request)
                 except TooManyEntries:
                     return _BULK_HANDOVER
@@ -59,14 +56,10 @@ class KafkaService:
         return Handover(lane_of(size, api.lane) if api.sized_by_bytes else api.lane)
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        assert isinstance(request, KafkaRequest)
         metering = self._context.metering
         if metering is not None:
-            metering.handle(self._handle, request, outbox, prepared)
-        else:
-            self._handle(request, outbox, prepared)
-
-    def _handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
-        assert isinstance(request, KafkaRequest)
+            outbox = metering.begin(request, outbox)
         try:
             if request.api.handle_raw is not None:
                 request.api.handle_raw(self._context, request, outbox, prepared)
@@ -78,6 +71,9 @@ class KafkaService:
             outbox.close(request)
         except Abandoned:
             outbox.close(request)
+        finally:
+            if metering is not None:
+                metering.end(outbox)
 
     def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
         api = request.api

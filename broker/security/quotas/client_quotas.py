@@ -1,13 +1,13 @@
 """All client quotas of a broker: which there are, and which one a client gets.
 
 They are kept in the catalogue. A change is durable before ``alter`` returns, and in force for the next request of every client.
-Any thread. Reading takes no lock as long as a client has been seen before; the lock guards changes and everything new.
+Any thread. No lock is taken for a client that has been seen since the last change.
 
 Tests: tests/security/quotas/test_client_quotas.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -16,28 +16,35 @@ from broker.metrics import Registry
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind, Pair, parse_entity, precedence
-from broker.security.quotas.sensors import NAME_MAX, Sensor, SensorTable, Windows
+from broker.security.quotas.sensors import NAME_MAX, SensorTable, Windows
+from broker.security.quotas.token_bucket import TokenBucket
 
 # Clients whose quotas have been looked up. When there are more, they are looked up again (5 us).
 _CLIENTS_MAX = 20_000
 
 
-@attrs.frozen(slots=True, eq=False)
 class Meter:
-    """One quota of a client, and what was used of it, perhaps by other clients that share it. See ``TokenBucket``."""
+    """One quota of a client, and what was used of it, perhaps by other clients that share it."""
 
-    kind: Kind
-    quota: float
-    sensor: Sensor
+    __slots__ = ("_take", "kind", "quota", "sensor")
 
-    def take(self, value: float, now: float) -> float:
-        return self.sensor.take(value, self.quota, now)
+    def __init__(self, kind: Kind, quota: float, sensor: TokenBucket) -> None:
+        self.kind = kind
+        self.quota = quota
+        self.sensor = sensor
+        self._take = sensor.take
+
+    def take(self, count: float, now: float) -> float:
+        """Count it. How long (s) the client is to be throttled."""
+        return self._take(count, self.quota, now)
 
     def throttle_s(self, now: float) -> float:
-        return self.sensor.throttle_s(self.quota, now)
+        """How long the client is to be throttled."""
+        return self._take(0, self.quota, now)
 
-    def take_unless_in_debt(self, value: float, now: float) -> float:
-        return self.sensor.take_unless_in_debt(value, self.quota, now)
+    def take_unless_in_debt(self, count: float, now: float) -> float:
+        """Count it, unless the client is to be throttled."""
+        return self.sensor.take_unless_in_debt(count, self.quota, now)
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -57,14 +64,15 @@ _FIELDS: Final = {Kind.PRODUCE: "produce", Kind.FETCH: "fetch", Kind.REQUEST: "r
 class ClientQuotas:
     def __init__(self, catalogue: Catalogue, clock: Clock, windows: Windows) -> None:
         self.windows = windows
-        # Called after a change, under the lock of changes, on the thread that made it.
+        # Called after each change, one at a time, on the thread that made it.
         self.on_change: list[Callable[[], None]] = []
         self._catalogue = catalogue
         self._clock = clock
-        self._lock = Lock()
+        self._changing = Lock()  # held while a change is stored
+        self._lock = Lock()  # guards everything below; never held while anything waits
         self._sensors = SensorTable(windows)
-        self._quotas: dict[Entity, dict[Kind, float]] = {}
-        # The same for clients only, by kind. Replaced as a whole, as `_seen` is, so that nobody sees a change half made.
+        self._quotas: dict[Entity, Mapping[Kind, float]] = {}
+        # The same by kind.
         self._limits: dict[Kind, dict[Pair, float]] = {kind: {} for kind in OF_CLIENTS}
         self._addresses: dict[str, float] = {}
         self._seen: dict[Pair, Meters] = {}
@@ -100,8 +108,7 @@ class ClientQuotas:
     def load(self) -> None:
         """Read the catalogue. Before anything else."""
         for entity, key, value in self._catalogue.load_quotas():
-            self._quotas.setdefault(parse_entity(entity), {})[Kind(key)] = value
-        self._take_over()
+            self._put(parse_entity(entity), Kind(key), value)
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -127,7 +134,8 @@ class ClientQuotas:
     def entries(self) -> Mapping[Entity, Mapping[Kind, float]]:
         """All quotas, sorted by their entities' texts."""
         with self._lock:
-            return {entity: dict(self._quotas[entity]) for entity in sorted(self._quotas, key=str)}
+            quotas = self._quotas.copy()
+        return {entity: quotas[entity] for entity in sorted(quotas, key=str)}
 
     @property
     def sensors(self) -> int:
@@ -147,30 +155,28 @@ class ClientQuotas:
         changes = list(changes)
         if not changes:
             return
-        with self._lock:
+        with self._changing:
             self._catalogue.alter_quotas([(str(entity), str(kind), value) for entity, kind, value in changes])
-            for entity, kind, value in changes:
-                if value is not None:
-                    self._quotas.setdefault(entity, {})[kind] = value
-                elif entity in self._quotas:
-                    self._quotas[entity].pop(kind, None)
-                    if not self._quotas[entity]:
-                        del self._quotas[entity]
-            self._take_over()
+            with self._lock:
+                for entity, kind, value in changes:
+                    self._put(entity, kind, value)
+                self._seen = {}
             for changed in self.on_change:
                 changed()
 
-    def _take_over(self) -> None:
-        limits: dict[Kind, dict[Pair, float]] = {kind: {} for kind in OF_CLIENTS}
-        addresses: dict[str, float] = {}
-        for entity, quotas in self._quotas.items():
-            for kind, value in quotas.items():
-                if entity.ip is not None:
-                    addresses[entity.ip] = value
-                else:
-                    limits[kind][entity.pair] = value
-        self._limits, self._addresses = limits, addresses
-        self._seen = {}
+    def _put(self, entity: Entity, kind: Kind, value: float | None) -> None:
+        limits: dict[Any, float] = self._addresses if entity.ip is not None else self._limits[kind]
+        name = entity.pair if entity.ip is None else entity.ip
+        # Replaced, because `entries` reads them without a lock.
+        quotas = {its: other for its, other in self._quotas.get(entity, {}).items() if its is not kind}
+        if value is None:
+            limits.pop(name, None)
+        else:
+            limits[name] = quotas[kind] = value
+        if quotas:
+            self._quotas[entity] = quotas
+        else:
+            self._quotas.pop(entity, None)
 
     def _look_up(self, user: str, client_id: str) -> Meters:
         now = self._clock.monotonic()

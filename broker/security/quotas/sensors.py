@@ -1,57 +1,29 @@
-"""What clients have used of their quotas: one sensor for each entity that shares a quota, in a bounded table.
+"""What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
 
-Any thread may use a sensor; the table is guarded by its owner. A sensor that is idle says what a new one would say, so it may be
-forgotten at any time. One that is not idle is never forgotten: otherwise a client could be rid of what it has used by making up
-client ids until its sensor has to go. When the table is full of sensors that are in use, further entities share one for each
-user and quota.
+Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
+say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could be rid of what it has
+used by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
+share one for each user and quota.
 """
 
 import hashlib
 
 import attrs
 
-from broker.runtime.threads import Lock
 from broker.security.quotas.entities import Kind, Pair
 from broker.security.quotas.token_bucket import TokenBucket
 
-# Sensors in the table. One takes about 500 bytes.
-SENSORS_MAX = 50_000
+# Sensors in the table. One takes about 500 bytes, and looking whether all are idle takes 10 ms.
+SENSORS_MAX = 20_000
 # The share of the whole windows that a client may be ahead of its quota, or fetch at once. Over all of them (10 s) it gets so
 # much more than its quota at most. Kafka's is 1.
 _AHEAD = 0.02
 # Users whose further entities share a sensor of the user's own; those of all further users share one.
 CROWDS_MAX = 1_000
-# Seconds between two looks for idle sensors in a full table, each of which takes some 10 ms.
+# Seconds between two looks for idle sensors in a full table.
 _SWEEP_EVERY_S = 5.0
 # Longer names (characters) are kept as digests.
 NAME_MAX = 250
-
-
-class Sensor:
-    """What the clients that share a quota have used of it: a bucket with a lock. See ``TokenBucket``."""
-
-    __slots__ = ("_bucket", "_lock")
-
-    def __init__(self, bucket: TokenBucket) -> None:
-        self._lock = Lock()
-        self._bucket = bucket
-
-    def take(self, count: float, quota: float, now: float) -> float:
-        with self._lock:
-            return self._bucket.take(count, quota, now)
-
-    def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
-        with self._lock:
-            return self._bucket.take_unless_in_debt(count, quota, now)
-
-    def throttle_s(self, quota: float, now: float) -> float:
-        with self._lock:
-            return self._bucket.throttle_s(quota, now)
-
-    def idle(self, now: float) -> bool:
-        """A new sensor would say the same."""
-        with self._lock:
-            return self._bucket.idle(now)
 
 
 @attrs.frozen
@@ -83,15 +55,15 @@ class SensorTable:
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
-        self._sensors: dict[tuple[Kind, Pair], Sensor] = {}
+        self._sensors: dict[tuple[Kind, Pair], TokenBucket] = {}
         # Of entities for which there is no room.
-        self._crowds: dict[tuple[Kind, str | None, float], Sensor] = {}
+        self._crowds: dict[tuple[Kind, str | None, float], TokenBucket] = {}
         self._sweep_at = 0.0  # Clock.monotonic() s before which looking for idle ones again is not worth its time
 
     def __len__(self) -> int:
         return len(self._sensors) + len(self._crowds)
 
-    def sensor(self, kind: Kind, pair: Pair, quota: float, now: float) -> Sensor:
+    def sensor(self, kind: Kind, pair: Pair, quota: float, now: float) -> TokenBucket:
         """The sensor of those who share this quota (see ``entities.precedence``)."""
         key = kind, (shortened(pair[0]), shortened(pair[1]))
         sensor = self._sensors.get(key)
@@ -109,20 +81,20 @@ class SensorTable:
         self._crowds = {crowd: sensor for crowd, sensor in self._crowds.items() if not sensor.idle(now)}
         self._sweep_at = now + _SWEEP_EVERY_S
 
-    def _crowd(self, kind: Kind, user: str | None, quota: float) -> Sensor:
+    def _crowd(self, kind: Kind, user: str | None, quota: float) -> TokenBucket:
         crowd = kind, user if len(self._crowds) < CROWDS_MAX else None, quota
         sensor = self._crowds.get(crowd)
         if sensor is None:
             sensor = self._crowds[crowd] = self._new(kind)
         return sensor
 
-    def _new(self, kind: Kind) -> Sensor:
+    def _new(self, kind: Kind) -> TokenBucket:
         windows = self._windows
         if kind is Kind.MUTATION:
-            return Sensor(TokenBucket(windows.mutation_ahead_s))
+            return TokenBucket(windows.mutation_ahead_s)
         if kind is Kind.REQUEST:
-            return Sensor(TokenBucket(windows.ahead_s, windows.request_debt_s))
-        return Sensor(TokenBucket(windows.ahead_s))
+            return TokenBucket(windows.ahead_s, windows.request_debt_s)
+        return TokenBucket(windows.ahead_s)
 
 
 def shortened(name: str | None) -> str | None:

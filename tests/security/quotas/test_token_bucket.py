@@ -33,19 +33,18 @@ class Model:
         self.tokens = full if self.tokens is None else min(self.tokens, full)
         return self.tokens
 
-    def take(self, count: int, quota_per_ms: Fraction) -> None:
+    def take(self, count: int, quota_per_ms: Fraction) -> Fraction:
+        """Until when it is to be throttled (ms)."""
         self.tokens = self._spill(quota_per_ms) - count
-        if self.tokens < 0 and -self.tokens > self.debt_ms * quota_per_ms:
+        if -self.tokens > self.debt_ms * quota_per_ms:
             self.tokens = -Fraction(self.debt_ms) * quota_per_ms
-
-    def throttle_ms(self, quota_per_ms: Fraction) -> Fraction:
-        return max(Fraction(0), -self._spill(quota_per_ms) / quota_per_ms)
+        return max(Fraction(0), -self.tokens / quota_per_ms)
 
 
 QUOTAS = st.sampled_from([Fraction(1, 100), Fraction(1), Fraction(250), Fraction(10**6)])
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["take", "take_unless_in_debt", "throttle_s"]),
+        st.sampled_from(["take", "take_unless_in_debt", "look"]),
         st.integers(0, 400),
         st.integers(0, 100_000),
         QUOTAS,
@@ -62,12 +61,11 @@ def test_it_is_as_if_tokens_flowed_in_every_millisecond(
     for what, elapsed_ms, count, quota in steps:
         model.pass_ms(elapsed_ms, quota)
         now, per_s = 50_000 + model.now_ms / 1000, float(quota * 1000)
-        expected_ms = model.throttle_ms(quota)
-        if what == "throttle_s":
-            got_s = bucket.throttle_s(per_s, now)
+        expected_ms = model.take(0, quota)
+        if what == "look":
+            got_s = bucket.take(0, per_s, now)
         elif what == "take":
-            model.take(count, quota)
-            expected_ms = model.throttle_ms(quota)
+            expected_ms = model.take(count, quota)
             got_s = bucket.take(count, per_s, now)
         else:
             got_s = bucket.take_unless_in_debt(count, per_s, now)
@@ -93,15 +91,15 @@ def test_more_than_there_is_may_be_taken_while_there_is_no_debt() -> None:
     bucket = TokenBucket(1.0)
     assert bucket.take_unless_in_debt(300, 100.0, 0.0) == 0.0
     assert bucket.take_unless_in_debt(1, 100.0, 0.5) == 1.5
-    assert bucket.throttle_s(100.0, 0.5) == 1.5  # what was not taken does not count
+    assert bucket.take(0, 100.0, 0.5) == 1.5  # what was not taken does not count
     assert bucket.take_unless_in_debt(1, 100.0, 2.0) == 0.0
 
 
 def test_a_new_quota_counts_at_once_for_what_was_used_before() -> None:
     bucket = TokenBucket(0.0)
     assert bucket.take(1000, 100.0, 0.0) == 10.0
-    assert bucket.throttle_s(1000.0, 0.0) == 1.0
-    assert bucket.throttle_s(10.0, 0.0) == 100.0
+    assert bucket.take(0, 1000.0, 0.0) == 1.0
+    assert bucket.take(0, 10.0, 0.0) == 100.0
 
 
 SIZES: list[Callable[[random.Random], int]] = [
