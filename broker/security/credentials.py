@@ -172,7 +172,7 @@ class Credentials:
             self._usual[mechanism] = max(kinds, key=lambda kind: (kinds[kind], kind), default=_USUAL)
 
         seen: set[str] = set()
-        most = 0
+        most, self._usual_mechanism = 0, MECHANISMS[0]
         for mechanism in MECHANISMS:
             before = len(seen)
             seen |= self._rows[mechanism].keys()
