@@ -1,4 +1,4 @@
-"""Shared by the commands that are Kafka clients: the broker's address, its errors, and times on the command line.
+"""Shared by the commands that are Kafka clients: the settings of kafka-python, its errors, and times on the command line.
 
 kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
 
@@ -8,14 +8,17 @@ Tests: tests/cli/test_topics.py, tests/cli/test_produce_consume.py.
 import contextlib
 import datetime
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.config.listener import parse_address
-from broker.errors import BrokerError, ConfigError
+from broker.cli.broker_options import Target
+from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from broker.client.security_settings import Sasl
 
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -23,43 +26,44 @@ _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BOOTSTRAP_TIMEOUT_MS = 5000
 
 
-def bootstrap_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--bootstrap-server",
-        "-b",
-        "bootstrap",
-        metavar="HOST:PORT",
-        default="localhost:9092",
-        show_default=True,
-        envvar="BROKER_BOOTSTRAP_SERVERS",
-        callback=_check_addresses,
-        help="Address of the broker (or BROKER_BOOTSTRAP_SERVERS).",
-    )(function)
-
-
-def _check_addresses(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
-    """``host:port``, or several separated by commas. The port is optional."""
-    addresses = []
-    for address in value.split(","):
-        try:
-            host, port = parse_address(address if re.search(r":\d+$", address) else f"{address}:9092", "-b")
-        except ConfigError as error:
-            raise click.BadParameter(f"write {address!r} as host:port.") from error
-        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    return ",".join(addresses)
-
-
-def client_settings(bootstrap: str, command: str) -> dict[str, Any]:
-    """Arguments of every Kafka client that the commands create."""
-    return {
-        "bootstrap_servers": bootstrap.split(","),
-        "client_id": f"broker-{command}",
+def client_settings(target: Target, command: str) -> dict[str, Any]:
+    """Arguments of every kafka-python client that the commands create. Raises ConfigError."""
+    config = target.config(command)
+    settings: dict[str, Any] = {
+        "bootstrap_servers": target.bootstrap.split(","),
+        "client_id": config.client_id,
         "bootstrap_timeout_ms": _BOOTSTRAP_TIMEOUT_MS,
+        "security_protocol": config.security.protocol,
     }
+    if config.tls is not None:
+        from broker.client.kafka.routing import client_context
+
+        settings["ssl_context"] = client_context(config.tls)
+    if config.sasl is not None:
+        settings |= {
+            "sasl_mechanism": config.sasl.mechanism,
+            "sasl_plain_username": config.sasl.username,
+            "sasl_plain_password": config.sasl.password,
+        }
+        if config.sasl.token is not None:
+            settings["sasl_oauth_token_provider"] = _token_provider(config.sasl)
+    return settings
+
+
+def _token_provider(sasl: "Sasl") -> Any:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    from broker.client.kafka.security import current_token
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc,unused-ignore]
+        def token(self) -> str:
+            return current_token(sasl)
+
+    return Provider()
 
 
 @contextlib.contextmanager
-def plain_errors(bootstrap: str) -> Iterator[None]:
+def plain_errors(target: Target) -> Iterator[None]:
     """Turn errors of the broker and of its client into one sentence."""
     import logging
 
@@ -67,16 +71,44 @@ def plain_errors(bootstrap: str) -> Iterator[None]:
 
     # The client would log a warning for each attempt to connect; the final error is enough.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    if target.is_secure:
+        # kafka-python would try a refused login or certificate until its time is over, and not say what was refused.
+        _log_in_once(target)
     try:
         yield
     except (errors.KafkaConnectionError, errors.NodeNotReadyError) as error:
-        raise unreachable(bootstrap) from error
+        raise _unreachable(target) from error
     except errors.KafkaTimeoutError as error:
         if "bootstrap" in str(error):
-            raise unreachable(bootstrap) from error
-        raise BrokerError(f"The broker at {bootstrap} did not answer in time: {describe(error)}.") from error
+            raise _unreachable(target) from error
+        raise BrokerError(f"The broker at {target.bootstrap} did not answer in time: {describe(error)}.") from error
     except errors.KafkaError as error:
-        raise BrokerError(f"The broker at {bootstrap} answered: {describe(error)}.") from error
+        raise BrokerError(f"The broker at {target.bootstrap} answered: {describe(error)}.") from error
+
+
+def _log_in_once(target: Target) -> None:
+    """Raises the error of our own client, whose sentence says what to change."""
+    from broker.client.kafka.cluster import Cluster
+
+    with Cluster(target.config("login")) as cluster:
+        cluster.routing.retrying(cluster.routing.any_connection)
+
+
+def _unreachable(target: Target) -> BrokerError:
+    """Distinguishes an address where nothing listens from a listener with TLS or of another protocol."""
+    from broker.client.kafka.errors import KafkaClientError
+    from broker.client.kafka.routing import Routing
+
+    routing = Routing(target.config("login"), SystemClock())
+    try:
+        with routing.limit.within(_BOOTSTRAP_TIMEOUT_MS):
+            routing.any_connection()
+    except KafkaClientError as error:
+        if "first request" in str(error):
+            return error
+    finally:
+        routing.close()
+    return unreachable(target.bootstrap)
 
 
 def unreachable(bootstrap: str) -> BrokerError:

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
+from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
-    bootstrap_option,
     client_settings,
     describe,
     format_time,
@@ -32,7 +32,7 @@ _POLL_RECORDS = 5000
 
 @click.command()
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
-@bootstrap_option
+@broker_options
 @click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from its committed offsets.")
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
@@ -51,7 +51,7 @@ _POLL_RECORDS = 5000
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line, with all fields of a record.")
 def command(
     topics: tuple[str, ...],
-    bootstrap: str,
+    target: Target,
     group: str | None,
     partitions: tuple[int, ...],
     offset: str | None,
@@ -75,7 +75,7 @@ def command(
     place = _Place.parse(offset, from_time)
     render = _json_line if as_json else _text_line(unescape(key_separator) if key_separator else None, headers)
 
-    with _consumer(bootstrap, group) as consumer:
+    with _consumer(target, group) as consumer:
         share: _Assignment | _Share
         if group:
             share = _Share(consumer, topics)
@@ -167,12 +167,12 @@ class _Share:
 
 
 @contextmanager
-def _consumer(bootstrap: str, group: str | None) -> Iterator[Any]:
-    with plain_errors(bootstrap):
+def _consumer(target: Target, group: str | None) -> Iterator[Any]:
+    with plain_errors(target):
         from kafka import KafkaConsumer
 
         consumer = KafkaConsumer(
-            **client_settings(bootstrap, "consume"),
+            **client_settings(target, "consume"),
             # The client's metrics are not used, and they cost time for every record.
             metrics_enabled=False,
             group_id=group,

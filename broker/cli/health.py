@@ -1,15 +1,20 @@
 """`broker health`: one ApiVersions request. Docker's health check runs it often, so it imports little.
 
-Tests: tests/cli/test_serve.py.
+Tests: tests/cli/test_serve.py, tests/cli/test_broker_options.py.
 """
 
 import struct
+from typing import TYPE_CHECKING
 
 import click
 
+from broker.cli.broker_options import security_options
 from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.dial import ask
+
+if TYPE_CHECKING:
+    from broker.client.security_settings import SecuritySettings
 
 _CORRELATION_ID = 0x0B0C
 _CLIENT_ID = b"broker-health"
@@ -19,20 +24,41 @@ _API_VERSIONS = 18
 @click.command()
 @click.argument("address", default="localhost:9092", metavar="[HOST:PORT]")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds to wait.")
-def command(address: str, timeout: float) -> None:
+@security_options
+def command(address: str, timeout: float, security: "SecuritySettings") -> None:
     """Check whether the broker at HOST:PORT (localhost:9092) answers.
 
-    Exits with 0 if it does and with 1 if it does not.
+    Exits with 0 if it does and with 1 if it does not. With settings of security it connects and logs in as they say.
     """
     try:
         host, port = parse_address(address, "the command line")
     except ConfigError as error:
         raise click.UsageError(f"Write the broker's address as host:port, not as {address!r}.") from error
+    if security.tls is not None or security.sasl is not None:
+        click.echo(f"{address} answers and serves {_served_securely((host, port), timeout, security)} Kafka APIs")
+        return
     try:
         answer = ask(host, port, _request(), timeout)
     except OSError as error:
         raise BrokerError(f"{address} does not answer: {error}.") from error
     click.echo(f"{address} answers and serves {_served(answer, address)} Kafka APIs")
+
+
+def _served_securely(address: tuple[str, int], timeout: float, security: "SecuritySettings") -> int:
+    # Imported here, because most checks need none of it.
+    import attrs
+
+    from broker.client.kafka.config import ClientConfig
+    from broker.client.kafka.routing import Routing
+    from broker.runtime.clock import SystemClock
+
+    plain = ClientConfig((address,), _CLIENT_ID.decode(), connect_timeout_ms=int(timeout * 1000))
+    routing = Routing(attrs.evolve(plain, tls=security.tls, sasl=security.sasl), SystemClock())
+    try:
+        with routing.limit.within(timeout * 1000):
+            return len(routing.connection(address).ranges)
+    finally:
+        routing.close()
 
 
 def _request() -> bytes:

@@ -24,6 +24,9 @@ COMMANDS = {
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "inspect": "Show and verify segment files, without a broker.",
+    "users": "Add, list and delete users that log in with SCRAM.",
+    "acls": "List, add and remove ACLs: who may do what.",
+    "quotas": "List, set and remove the quotas of clients.",
     "certs": "Make a certificate authority and certificates for development.",
     "health": "Check whether a broker answers.",
 }

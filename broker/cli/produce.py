@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from broker.cli.client import bootstrap_option, client_settings, describe, plain_errors, unescape
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.client import client_settings, describe, plain_errors, unescape
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _DELIVERY_TIMEOUT_MS = 30_000
 
 @click.command()
 @click.argument("topic")
-@bootstrap_option
+@broker_options
 @click.option(
     "--key-separator", "-K", metavar="TEXT", help=r"Lines are KEY<TEXT>VALUE; \t is a tab.  [default: no keys]"
 )
@@ -54,7 +55,7 @@ _DELIVERY_TIMEOUT_MS = 30_000
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress bar and no count.")
 def command(
     topic: str,
-    bootstrap: str,
+    target: Target,
     key_separator: str | None,
     headers: tuple[str, ...],
     partition: int | None,
@@ -71,11 +72,11 @@ def command(
     separator = unescape(key_separator) if key_separator else None
     pairs = [_header(pair) for pair in headers]
     source = sys.stdin.buffer
-    with plain_errors(bootstrap):
+    with plain_errors(target):
         from kafka import KafkaProducer
 
         producer = KafkaProducer(
-            **client_settings(bootstrap, "produce"),
+            **client_settings(target, "produce"),
             # The client's metrics are not used, and they cost time for every record.
             metrics_enabled=False,
             acks={"0": 0, "1": 1, "all": "all"}[acks],

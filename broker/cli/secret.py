@@ -15,9 +15,9 @@ from broker.runtime.text_file import read_text
 _FILE_MAX = 64 * 1024
 
 
-def read_password(what: str, file: str | None, variable: str, *, again: bool = False) -> str:
+def read_password(what: str, file: str | None, variable: str, *, again: bool = False, hint: str | None = None) -> str:
     """The password for ``what``: the first line of ``file`` (``-`` is standard input), the environment variable, or the answer
-    of the user, who types it twice if ``again``. Raises ConfigError where there is none."""
+    of the user, who types it twice if ``again``. Raises ConfigError where there is none; ``hint``: how else to give it."""
     if file is not None:
         password = read_secret_file(file).partition("\n")[0].removesuffix("\r")
         if not password:
@@ -26,7 +26,7 @@ def read_password(what: str, file: str | None, variable: str, *, again: bool = F
     if given := os.environ.get(variable):
         return given
     if not sys.stdin.isatty():
-        raise ConfigError(f"Give the password for {what} with --password-file FILE, or in {variable}.")
+        raise ConfigError(f"Give the password for {what} {hint or f'with --password-file FILE, or in {variable}'}.")
     return str(click.prompt(f"Password for {what}", hide_input=True, confirmation_prompt=again, err=True))
 
 

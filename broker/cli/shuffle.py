@@ -13,7 +13,9 @@ from typing import BinaryIO
 
 import click
 
+from broker.cli.broker_options import security_options
 from broker.cli.output import print_table
+from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
 from broker.client.shuffle.names import parse_address
 from broker.errors import BrokerError
@@ -29,6 +31,8 @@ Advance = Callable[[int], None]
 
 
 def _to_address(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, int]:
+    if value.startswith("shuffle+ssl://"):
+        raise click.BadParameter("write HOST:PORT, and -X security.protocol=SSL for TLS.")
     try:
         return parse_address(value)
     except ValueError:
@@ -107,6 +111,7 @@ def command() -> None:
 @click.option("--owner", default="", help="The job or user whose quota is charged.")
 @_generation
 @_quiet
+@security_options
 def write(
     address: tuple[str, int],
     partition: ResultPartitionID,
@@ -117,6 +122,7 @@ def write(
     owner: str,
     generation: Generation,
     quiet: bool,
+    security: SecuritySettings,
 ) -> None:
     """Write PARTITION, with one FILE per subpartition (- is standard input).
 
@@ -135,6 +141,7 @@ def write(
         ttl_ms=-1 if ttl_ms is None else ttl_ms,
         owner=owner,
         generation=generation,
+        security=security,
     )
     try:
         with _progress(_total(files), quiet) as advance:
@@ -200,6 +207,7 @@ def write(
 )
 @_generation
 @_quiet
+@security_options
 def read(
     address: tuple[str, int],
     partition: ResultPartitionID,
@@ -212,6 +220,7 @@ def read(
     wait: float,
     generation: Generation,
     quiet: bool,
+    security: SecuritySettings,
 ) -> None:
     """Read SUBPARTITIONS (0-15, or 0,3) of PARTITION into files named by their numbers, in the directory --out.
 
@@ -240,6 +249,7 @@ def read(
                 codec=codec,
                 partition_wait=wait,
                 generation=generation,
+                security=security,
             ) as gate,
         ):
             for channel, data in gate.buffers():
@@ -261,11 +271,12 @@ def read(
 @command.command("list")
 @_address
 @click.option("--prefix", default="", help="Only partitions whose hex digits begin with this.")
-def list_partitions(address: tuple[str, int], prefix: str) -> None:
+@security_options
+def list_partitions(address: tuple[str, int], prefix: str, security: SecuritySettings) -> None:
     """List the partitions of the broker, one per line."""
     from broker.client.shuffle.admin import ShuffleAdmin
 
-    with ShuffleAdmin(address) as admin:
+    with ShuffleAdmin(address, security=security) as admin:
         found = sorted(admin.partitions(prefix))
     rows = [
         (
@@ -286,13 +297,14 @@ def list_partitions(address: tuple[str, int], prefix: str) -> None:
 @_address
 @click.argument("released", metavar="PARTITION|DATA-SET", callback=_to_released)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the partition does not exist.")
-def release(address: tuple[str, int], released: bytes, if_exists: bool) -> None:
+@security_options
+def release(address: tuple[str, int], released: bytes, if_exists: bool, security: SecuritySettings) -> None:
     """Remove PARTITION and free its space, or all partitions of DATA-SET (the first 32 hex digits of their ids), to which nobody
     can write after that.
     """
     from broker.client.shuffle.admin import ShuffleAdmin
 
-    with ShuffleAdmin(address) as admin:
+    with ShuffleAdmin(address, security=security) as admin:
         if isinstance(released, ResultPartitionID):
             existed = admin.release(released)
         else:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from broker.cli.client import bootstrap_option, client_settings, describe, plain_errors
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.client import client_settings, describe, plain_errors
 from broker.cli.output import print_table
 from broker.errors import BrokerError
 
@@ -18,7 +19,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@bootstrap_option
+@broker_options
 @click.option(
     "--partitions",
     "-p",
@@ -34,7 +35,7 @@ def command() -> None:
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
 def create(
     names: tuple[str, ...],
-    bootstrap: str,
+    target: Target,
     partitions: int | None,
     replication_factor: int | None,
     configs: tuple[str, ...],
@@ -43,17 +44,17 @@ def create(
     """Create topics."""
     settings = dict(_key_and_value(pair) for pair in configs)
     wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
-    with _admin(bootstrap) as admin:
+    with _admin(target) as admin:
         answer = admin.create_topics({name: dict(wanted) for name in names}, raise_errors=False)
         _report(answer["topics"], "created", "TopicAlreadyExistsError" if if_not_exists else None)
 
 
 @command.command("list")
-@bootstrap_option
+@broker_options
 @click.option("--internal", is_flag=True, help="Also list topics whose names begin with __.")
-def list_topics(bootstrap: str, internal: bool) -> None:
+def list_topics(target: Target, internal: bool) -> None:
     """List the topics, one per line."""
-    with _admin(bootstrap) as admin:
+    with _admin(target) as admin:
         topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
     rows = [
         (topic["name"], len(topic["partitions"]))
@@ -65,12 +66,12 @@ def list_topics(bootstrap: str, internal: bool) -> None:
 
 @command.command("describe")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@bootstrap_option
-def describe_topics(names: tuple[str, ...], bootstrap: str) -> None:
+@broker_options
+def describe_topics(names: tuple[str, ...], target: Target) -> None:
     """Show the partitions, offsets and settings of topics (by default, of all topics)."""
     from kafka import errors
 
-    with _admin(bootstrap) as admin:
+    with _admin(target) as admin:
         topics = sorted(admin.describe_topics(list(names) or None), key=lambda topic: str(topic["name"]))
         for topic in topics:
             if topic["error_code"]:
@@ -85,21 +86,21 @@ def describe_topics(names: tuple[str, ...], bootstrap: str) -> None:
 
 @command.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@bootstrap_option
+@broker_options
 @click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
-def delete(names: tuple[str, ...], bootstrap: str, if_exists: bool) -> None:
+def delete(names: tuple[str, ...], target: Target, if_exists: bool) -> None:
     """Delete topics and all their records."""
-    with _admin(bootstrap) as admin:
+    with _admin(target) as admin:
         answer = admin.delete_topics(list(names), raise_errors=False)
         _report(answer["topics"], "deleted", "UnknownTopicOrPartitionError" if if_exists else None)
 
 
 @contextmanager
-def _admin(bootstrap: str) -> Iterator[Any]:
-    with plain_errors(bootstrap):
+def _admin(target: Target) -> Iterator[Any]:
+    with plain_errors(target):
         from kafka import KafkaAdminClient
 
-        admin = KafkaAdminClient(**client_settings(bootstrap, "topics"))
+        admin = KafkaAdminClient(**client_settings(target, "topics"))
         try:
             yield admin
         finally:

@@ -23,7 +23,7 @@ _GROUPS = """
 add.partitions.to.txn.retry.backoff.: ms max.ms
 controller.: listener.names quorum.voters quorum.bootstrap.servers quorum.append.linger.ms quorum.election.backoff.max.ms
 controller.: quorum.election.timeout.ms quorum.fetch.timeout.ms quorum.request.timeout.ms quorum.retry.backoff.ms
-controller.: quorum.auto.join.enable quota.window.num quota.window.size.seconds
+controller.: quorum.auto.join.enable
 controller.: performance.sample.period.ms performance.always.log.threshold.ms quorum.fetch.snapshot.max.bytes
 controller.: quorum.retry.backoff.max.ms quorum.fetch.max.bytes
 group.consumer.: assignors heartbeat.interval.ms max.heartbeat.interval.ms max.session.timeout.ms max.size migration.policy
@@ -49,7 +49,6 @@ offsets.: commit.timeout.ms load.buffer.size topic.compression.codec topic.num.p
 offsets.: topic.segment.bytes commit.required.acks
 password.encoder.: cipher.algorithm iterations key.length keyfactory.algorithm
 producer.id.: quota.window.num quota.window.size.seconds
-quota.: window.num window.size.seconds
 alter.log.dirs.replication.quota.: window.num window.size.seconds
 replication.quota.: window.num window.size.seconds
 leader.replication.: throttled.rate
@@ -73,10 +72,7 @@ sasl.: kerberos.principal.to.local.rules kerberos.service.name kerberos.ticket.r
 sasl.: login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms login.refresh.buffer.seconds
 sasl.: login.refresh.min.period.seconds login.refresh.window.factor login.refresh.window.jitter login.retry.backoff.max.ms
 sasl.: login.retry.backoff.ms mechanism.controller.protocol mechanism.inter.broker.protocol server.callback.handler.class
-sasl.: oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
-sasl.: oauthbearer.header.urlencode oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.: oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url oauthbearer.scope.claim.name
-sasl.: oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
+sasl.: oauthbearer.header.urlencode oauthbearer.token.endpoint.url
 share.coordinator.: append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size snapshot.update.records.per.snapshot
 share.coordinator.: state.topic.compression.codec state.topic.min.isr state.topic.num.partitions state.topic.prune.interval.ms
 share.coordinator.: state.topic.replication.factor state.topic.segment.bytes threads write.timeout.ms cached.buffer.max.bytes

@@ -12,6 +12,7 @@ import attrs
 
 from broker.errors import RequestError
 from broker.kafka.context import KafkaContext
+from broker.kafka.metering import Metered
 from broker.log import get_logger
 from broker.network.service import Outbox, Peer, Request
 from broker.network.work import INLINE_BYTES, RESPONSE_MAX_BYTES, Abandoned, Work
@@ -99,6 +100,17 @@ class Call:
         """An array of the reply, for everything of which a request may name many. Its elements are ``make(item)``, created one by
         one while the reply is written. When the work is abandoned meanwhile, the reply is given up."""
         return Counted(len(items), map(make, self.work.each(items)))
+
+    def check_mutations(self, strict_since: int) -> None:
+        """Raises RequestError if the client has used up its quota for changing partitions. Requests of versions before
+        ``strict_since``, which have no error for that, are throttled instead."""
+        if type(self._outbox) is Metered and self.api_version >= strict_since:
+            self._outbox.check_mutations()
+
+    def mutated(self, partitions: int, strict_since: int) -> None:
+        """So many partitions were created or deleted."""
+        if type(self._outbox) is Metered:
+            self._outbox.mutated(partitions, throttle=self.api_version < strict_since)
 
     def reply(self, fields: Fields) -> None:
         """Send the reply: once, from any thread. A reply to a closed connection is dropped. One that would be longer than

@@ -14,11 +14,14 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.handlers.sasl_authenticate import RAW_API
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
+from broker.kafka.metering import Metering
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
+from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.security.quotas.entities import Kind
 from broker.storage.log_manager import LogManager
 
 
@@ -54,12 +57,24 @@ class KafkaPart:
             logins=Logins(runtime.clock, security.logins, LoginFailures(runtime.clock, timer)),
             client_software=security.client_software,
             authorizer=security.authorizer,
+            quotas=security.quotas,
+            throttling=Throttling(timer),
             endpoints=_endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        self._quotas = surroundings.security.quotas
+        self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
+
+    def _quotas_changed(self) -> None:
+        self._metering.timed = self._quotas.limits(Kind.REQUEST)
+        self.context.metering = self._metering if self._quotas.limits_clients else None
+        self.context.throttling.end_all()
 
     def open(self) -> None:
         context = self.context
+        self._quotas.throttled = context.throttling.__len__
+        self._quotas.on_change.append(self._quotas_changed)
+        self._quotas_changed()
         load_defaults(context)
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()

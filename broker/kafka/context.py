@@ -9,6 +9,8 @@ from broker.kafka.ack_deadlines import AckDeadlines
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
+from broker.kafka.metering import Metering
+from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.log import get_logger
@@ -21,6 +23,7 @@ from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
@@ -54,7 +57,10 @@ class KafkaContext:
     credentials: Credentials
     logins: Logins
     client_software: ClientSoftware
+    quotas: ClientQuotas
+    throttling: Throttling
     authorizer: Authorizer | None = None  # None: every client may do everything
+    metering: Metering | None = None  # None: no client has a quota
     # What clients are told to connect to, by the listener's name.
     endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
     # The ports that are bound, by the listener's name.

@@ -44,7 +44,10 @@ class KafkaService:
         size = len(request.frame) - request.body_offset
         if size <= api.inline_max_bytes:
             if api.prepare is not None:
+                metering = self._context.metering
                 try:
+                    if metering is not None:
+                        return metering.prepare(api.prepare, self._context, request)
                     return api.prepare(self._context, request)
                 except TooManyEntries:
                     return _BULK_HANDOVER
@@ -54,6 +57,9 @@ class KafkaService:
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, KafkaRequest)
+        metering = self._context.metering
+        if metering is not None:
+            outbox = metering.begin(request, outbox)
         try:
             if request.api.handle_raw is not None:
                 request.api.handle_raw(self._context, request, outbox, prepared)
@@ -65,6 +71,9 @@ class KafkaService:
             outbox.close(request)
         except Abandoned:
             outbox.close(request)
+        finally:
+            if metering is not None:
+                metering.end(outbox)
 
     def _call(self, request: KafkaRequest, outbox: Outbox) -> None:
         api = request.api
@@ -92,6 +101,7 @@ class KafkaService:
             connection.data.give_up()
 
     def disconnected(self, connection: Connection) -> None:
+        self._context.throttling.forget(connection)
         # A fetch that waits for records, metadata that waits for topics, or the refusal of a login.
         parked = connection.data
         if parked is not None:

@@ -14,7 +14,7 @@ from math import inf
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.memory_pool import MemoryPool
-from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT
+from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT, THROTTLED
 from broker.network.quota import ConnectionQuotas
 from broker.network.unsent import Unsent
 
@@ -174,4 +174,5 @@ def _holds_memory_idly(connection: ProcessorConnection) -> bool:
         return False
     if connection.outgoing:
         return holds & (RESPONSE_PENDING | RESPONSE_UNSENT) != RESPONSE_PENDING
-    return connection.received.pending > 0 and not holds
+    # A throttled peer may not act, but it keeps memory from those who may.
+    return connection.received.pending > 0 and not holds & ~THROTTLED

@@ -137,6 +137,10 @@ class SystemSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def detach(self) -> socket.socket:
+        """Hand over the socket to an object that goes on with it."""
+        return self._socket
+
     def reset(self) -> None:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

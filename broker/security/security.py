@@ -18,6 +18,8 @@ from broker.security.acl_authorizer import AclAuthorizer
 from broker.security.client_software import ClientSoftware
 from broker.security.credentials import Credentials
 from broker.security.principal import parse_principal
+from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.sensors import Windows
 from broker.security.sasl.exchange import NewExchange
 from broker.security.sasl.login_counters import LoginCounters
 from broker.security.sasl.mechanisms import open_mechanisms
@@ -28,6 +30,7 @@ class Security:
     """``authorizer`` None: everybody may do everything. ``mechanisms``: of each listener where clients log in, by its name."""
 
     credentials: Credentials
+    quotas: ClientQuotas
     authorizer: AclAuthorizer | None = None
     mechanisms: Mapping[str, Mapping[str, NewExchange]] = attrs.Factory(dict)
     logins: LoginCounters = attrs.Factory(LoginCounters)
@@ -36,8 +39,9 @@ class Security:
     def register_metrics(self, registry: Registry) -> None:
         self.logins.register(registry)
         self.client_software.register(registry)
+        self.quotas.register_metrics(registry)
         if self.authorizer is not None:
-            self.authorizer.register(registry)
+            self.authorizer.register_metrics(registry)
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:
@@ -46,13 +50,22 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
     with_logins = [listener for listener in (*config.listeners, *control) if listener.sasl]
     credentials = Credentials(catalogue, runtime.entropy)
     credentials.open(with_logins=bool(with_logins))
+    windows = Windows(
+        config.quota_window_num,
+        config.quota_window_size_seconds,
+        config.controller_quota_window_num,
+        config.controller_quota_window_size_seconds,
+    )
+    quotas = ClientQuotas(catalogue, runtime.clock, windows)
+    quotas.load()
     return Security(
         credentials,
-        authorizer=_authorizer(config, catalogue, runtime.clock),
+        quotas,
         mechanisms={
-            listener.name: open_mechanisms(for_listener(config, listener.name), credentials, runtime.entropy)
+            listener.name: open_mechanisms(for_listener(config, listener.name), listener, credentials, runtime, timer)
             for listener in with_logins
         },
+        authorizer=_authorizer(config, catalogue, runtime.clock),
     )
 
 

@@ -10,6 +10,7 @@ from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime import Runtime
 from broker.runtime.timers import Timer
+from broker.security.authorizer import Authorizer
 from broker.shuffle.partition.budget import Budget
 from broker.shuffle.partitions import Partitions, PartitionSettings
 from broker.shuffle.service import ShuffleService
@@ -24,15 +25,29 @@ OF_THE_FILE_SYSTEM = -2
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
     """The service keeps its data in files of its own and does not use the logs."""
-    return ShufflePart(surroundings.config, surroundings.runtime, surroundings.timer, surroundings.open_files)
+    return ShufflePart(
+        surroundings.config,
+        surroundings.runtime,
+        surroundings.timer,
+        surroundings.open_files,
+        surroundings.security.authorizer,
+    )
 
 
 class ShufflePart:
     """The partitions and the spiller, which all shuffle listeners share."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, timer: Timer, open_files: int = OPEN_FILES) -> None:
-        """``open_files``: how many spill files may be open at a time."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        timer: Timer,
+        open_files: int = OPEN_FILES,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """``open_files``: how many spill files may be open at a time. ``authorizer`` None: every client may do everything."""
         self._config = config
+        self._authorizer = authorizer
         self._runtime = runtime
         self._budget = Budget(config.shuffle_memory_bytes, config.shuffle_disk_bytes, config.shuffle_quota_bytes)
         directory = f"{config.data_dir}/shuffle"
@@ -72,6 +87,7 @@ class ShufflePart:
             self.spiller,
             WriterSettings(window=self._config.shuffle_write_credit_buffers),
             self._config.outgoing_high_water_bytes,
+            self._authorizer,
         )
 
     def stopping(self) -> None:

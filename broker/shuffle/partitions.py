@@ -2,7 +2,8 @@
 
 Any thread may call. One lock guards the tables; no partition's lock is taken while it is held, and the other way round.
 
-Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, and the others are released.
+Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, and the others of the same owner
+are released.
 
 A data set that was released as a whole stays released: the client that releases it cannot know all writers that are about to
 write to it, such as tasks of a job that was cancelled.
@@ -25,6 +26,7 @@ from broker.shuffle.deadlines import Deadline, Deadlines
 from broker.shuffle.partition.budget import PARTITION_BYTES, PLACE_BYTES, Budget, NoRoom
 from broker.shuffle.partition.life import LifeState
 from broker.shuffle.partition.result_partition import ResultPartition
+from broker.shuffle.rights import DELETE, DESCRIBE, NOT_AUTHORIZED, WRITE, Rights
 from broker.shuffle.serving.acknowledgement import Soon
 from broker.shuffle.serving.view import View
 from broker.shuffle.spill.spiller import Spiller
@@ -41,6 +43,8 @@ log = get_logger("shuffle")
 _HEX = re.compile("[0-9a-f]*")
 # How many released data sets are remembered, the last ones: some 150 bytes each.
 _RELEASED_DATA_SETS_MAX = 16_384
+# How many clients with different rights are remembered as those who have released one data set, the last ones.
+_RELEASERS_MAX = 4
 
 
 class Refused(Exception):
@@ -71,19 +75,20 @@ class Partitions:
         self._timer = timer
         self.acknowledgements = Soon(clock, timer)  # of writers
         self.waiting = WaitingReaders(clock, timer, settings.request_timeout_s, self.find)
-        self._deadlines = Deadlines(clock, timer, self._is_known)
+        self._deadlines = Deadlines(clock, timer, self.is_known)
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
-        self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key
+        self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key and owner
         self._told_first = 0
-        self._released_data_sets: dict[bytes, None] = {}  # the latest last
+        # By whom, the latest last; None: by somebody who may release everything.
+        self._released_data_sets: dict[bytes, tuple[Rights | None, ...]] = {}
         spiller.on_room_freed = self.announce_room
 
     def load(self) -> None:
         """When the broker starts: take up what an earlier broker has finished."""
         for partition, left_s in self._spiller.load(self.budget, self.settings.ttl_s):
             self._by_id[partition.id] = partition
-            self._winners[partition.id.producer_key] = partition.id
+            self._winners[_contest(partition)] = partition.id
             self._expire_in(partition, left_s)
 
     def close(self) -> None:
@@ -101,23 +106,29 @@ class Partitions:
         partition = self._by_id.get(partition_id)
         return partition if partition is not None and partition.readable else None
 
-    def _is_known(self, partition: ResultPartition) -> bool:
+    def is_known(self, partition: ResultPartition) -> bool:
         """It has not been released. Without the lock."""
         return self._by_id.get(partition.id) is partition
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    def open(self, request: OpenPartition) -> ResultPartition:
+    def open(self, request: OpenPartition, rights: Rights | None = None) -> ResultPartition:
         """A new partition, or the one that this writer may take over. Raises Refused."""
+        if rights is not None:
+            existing = self._by_id.get(request.partition)
+            owners = {request.owner} if existing is None else {request.owner, existing.owner}
+            if not all(rights.may(WRITE, owner) for owner in owners):
+                raise Refused(WriterErrorCode.NOT_AUTHORIZED, NOT_AUTHORIZED)
         with self._lock:
-            winner = self._winners.get(request.partition.producer_key)
+            winner = self._winners.get(request.partition.producer_key + request.owner.encode())
             if winner is not None and winner != request.partition:
                 raise Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished")
             partition = self._by_id.get(request.partition)
             if partition is not None:
                 _check_resume(partition, request)
                 return partition
-            if request.partition.data_set in self._released_data_sets:
+            releasers = self._released_data_sets.get(request.partition.data_set, ())
+            if any(one is None or one.may(DELETE, request.owner, audited=False) for one in releasers):
                 raise Refused(WriterErrorCode.RELEASED, f"the data set {request.partition.data_set.hex()} was released")
             partition = self._new(request)
             self._spiller.add(partition)
@@ -174,10 +185,10 @@ class Partitions:
             self._finish_pipelined(partition, done)
             return
         with self._lock:
-            winner = self._winners.get(partition.id.producer_key)
+            winner = self._winners.get(_contest(partition))
             # A released partition must not claim to have won: nothing would take the claim back.
-            if winner is None and self._is_known(partition):
-                winner = self._winners[partition.id.producer_key] = partition.id
+            if winner is None and self.is_known(partition):
+                winner = self._winners[_contest(partition)] = partition.id
         if winner is None:
             done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
@@ -216,10 +227,14 @@ class Partitions:
         if not partition.finish():
             done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
-        key = partition.id.producer_key
+        key, owner = partition.id.producer_key, partition.owner
         with self._lock:
             waiting = self.waiting.take(partition.id)
-            losers = [other for other in self._by_id.values() if other.id[:56] == key and other is not partition]
+            losers = [
+                other
+                for other in self._by_id.values()
+                if other.id[:56] == key and other.owner == owner and other is not partition
+            ]
         self._expire_in(partition, self._ttl_s(partition))
         done(None)
         answer(waiting, partition)
@@ -229,13 +244,13 @@ class Partitions:
     def _give_way(self, partition: ResultPartition) -> None:
         """It has not won, whatever it has claimed."""
         with self._lock:
-            if self._winners.get(partition.id.producer_key) == partition.id:
-                del self._winners[partition.id.producer_key]
+            if self._winners.get(_contest(partition)) == partition.id:
+                del self._winners[_contest(partition)]
 
-    def lost_race(self, partition_id: ResultPartitionID) -> bool:
+    def lost_race(self, partition: ResultPartition) -> bool:
         """Another attempt has finished."""
-        winner = self._winners.get(partition_id.producer_key)
-        return winner is not None and winner != partition_id
+        winner = self._winners.get(_contest(partition))
+        return winner is not None and winner != partition.id
 
     # -- failing ------------------------------------------------------------------------------------------------------
 
@@ -304,35 +319,38 @@ class Partitions:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def release(self, partition_id: ResultPartitionID) -> bool:
-        """Drop it. False if it does not exist."""
+    def release(self, partition_id: ResultPartitionID, rights: Rights | None = None) -> bool:
+        """Drop it. False if it does not exist, or not for this client."""
         partition = self._by_id.get(partition_id)
-        return partition is not None and self._release(partition)
+        return partition is not None and _may_release(rights, partition) and self._release(partition)
 
-    def release_data_set(self, data_set: bytes) -> int:
-        """Drop all partitions whose ids begin so, and refuse more of them. How many there were."""
+    def release_data_set(self, data_set: bytes, rights: Rights | None = None) -> int:
+        """Drop all partitions whose ids begin so, and refuse more of them. How many there were. With ``rights``, both concern
+        those only that the client may release."""
+        if rights is not None and not rights.may_with_any(DELETE):
+            return 0
         with self._lock:
-            self._released_data_sets.pop(data_set, None)
-            self._released_data_sets[data_set] = None
+            releasers = [one for one in self._released_data_sets.pop(data_set, ()) if one != rights]
+            self._released_data_sets[data_set] = (*releasers, rights)[-_RELEASERS_MAX:]
             if len(self._released_data_sets) > _RELEASED_DATA_SETS_MAX:
                 del self._released_data_sets[next(iter(self._released_data_sets))]
             partitions = [partition for partition in self._by_id.values() if partition.id.startswith(data_set)]
-        return sum(map(self._release, partitions))
+        return sum(self._release(partition) for partition in partitions if _may_release(rights, partition))
 
     def _release(self, partition: ResultPartition) -> bool:
         with self._lock:
-            if not self._is_known(partition):
+            if not self.is_known(partition):
                 return False  # released already; there may be another one of that id
             del self._by_id[partition.id]
-            if self._winners.get(partition.id.producer_key) == partition.id:
-                del self._winners[partition.id.producer_key]
+            if self._winners.get(_contest(partition)) == partition.id:
+                del self._winners[_contest(partition)]
             waiting = self.waiting.take(partition.id)
         self._deadlines.cancel_all(partition)
         partition.release()
         self._spiller.remove(partition)
         if partition.life is not LifeState.CONSUMED and (listener := partition.lease.listener) is not None:
             listener.partition_ended()
-        answer(waiting, None)
+        answer(waiting, partition)  # they find that it is gone
         return True
 
     def _ttl_s(self, partition: ResultPartition) -> float:
@@ -349,8 +367,8 @@ class Partitions:
 
     # -- listing ------------------------------------------------------------------------------------------------------
 
-    def list(self, prefix: str) -> list[PartitionInfo]:
-        """The partitions whose hex digits begin with ``prefix``, in their order.
+    def list(self, prefix: str, rights: Rights | None = None) -> list[PartitionInfo]:
+        """The partitions whose hex digits begin with ``prefix``, in their order; those that the client may know of.
 
         For a whole id the others are not looked at: that is how a writer asks whether the broker still answers.
         """
@@ -360,7 +378,21 @@ class Partitions:
                 candidates = [] if partition is None else [partition]
             else:
                 candidates = sorted(self._by_id.values(), key=lambda partition: partition.id)
-        return [_info(partition) for partition in candidates if partition.id.hex().startswith(prefix)]
+        wanted = [partition for partition in candidates if partition.id.hex().startswith(prefix)]
+        if rights is not None:
+            owners = {partition.owner for partition in wanted}
+            visible = {owner for owner in owners if rights.may(DESCRIBE, owner, audited=False)}
+            wanted = [partition for partition in wanted if partition.owner in visible]
+        return [_info(partition) for partition in wanted]
+
+
+def _contest(partition: ResultPartition) -> bytes:
+    """What the attempts of one producer, and nobody else, have in common."""
+    return partition.id.producer_key + partition.owner.encode()
+
+
+def _may_release(rights: Rights | None, partition: ResultPartition) -> bool:
+    return rights is None or rights.may(DELETE, partition.owner)
 
 
 def _check_resume(partition: ResultPartition, request: OpenPartition) -> None:

@@ -7,6 +7,7 @@ protocol's own credit.
 Tests: tests/shuffle/test_reading.py, tests/shuffle/test_writing.py, tests/shuffle/test_bad_frames.py, tests/shuffle/test_many.py.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,11 @@ import attrs
 
 from broker.log import get_logger
 from broker.network.service import Connection, Outbox, Peer, Request
+from broker.security.authorizer import Authorizer
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
+from broker.shuffle.rights import NOT_AUTHORIZED, READ, Rights, rights_of
 from broker.shuffle.serving.credit import Credit
 from broker.shuffle.serving.request_queue import Receiver, RequestQueue
 from broker.shuffle.serving.view import PartitionReleased, View
@@ -97,6 +100,7 @@ class _State:
 
     queue: RequestQueue
     writers: Writers
+    rights: Rights | None  # None: the client may do everything
     waiting: dict[bytes, tuple[PartitionRequest, WaitingReader]] = attrs.Factory(dict)  # by receiver
 
 
@@ -110,7 +114,10 @@ class ShuffleService:
         spiller: Spiller,
         writer_settings: WriterSettings,
         high_water_bytes: int,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """``authorizer`` None: every client may do everything."""
+        self._authorizer = authorizer
         self._generation = generation
         self._partitions = partitions
         self._spiller = spiller
@@ -138,7 +145,7 @@ class ShuffleService:
             if kind == _PUSH_BUFFER:
                 state.writers.push(writer_frames.parse_push(frame))
             elif kind == _ADD_CREDIT and frame[:4] == _ADD_CREDIT_LENGTH:
-                state.queue.add_credits(messages.parse_add_credits(frame))
+                self._add_credits(state, connection, outbox, messages.parse_add_credits(frame))
             elif kind >= FIRST_WRITER_ID:
                 state.writers.handle(writer_frames.parse(frame))
             else:
@@ -158,7 +165,7 @@ class ShuffleService:
 
     def _message(self, state: _State, request: Request, outbox: Outbox, message: messages.Message) -> None:
         if isinstance(message, AddCredit):
-            state.queue.add_credits([(message.credit, message.receiver)])
+            self._add_credits(state, request.connection, outbox, [(message.credit, message.receiver)])
         elif isinstance(message, PartitionRequest):
             self._request(state, request.connection, outbox, message)
         elif isinstance(message, ResumeConsumption):
@@ -172,7 +179,7 @@ class ShuffleService:
             self._drop_receivers(state)
             outbox.close(request)
         elif isinstance(message, TaskEventRequest):
-            self._task_event(outbox, request.connection, message)
+            self._task_event(state, outbox, request.connection, message)
         elif isinstance(message, NewBufferSize):
             receiver = state.queue.get(message.receiver)
             if receiver is not None:
@@ -206,16 +213,39 @@ class ShuffleService:
 
     def _new_state(self, connection: Connection, outbox: Outbox) -> _State:
         queue = RequestQueue(connection, outbox, self._generation, self._high_water_bytes, self._view_ended)
-        writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings)
-        return _State(queue, writers)
+        rights = rights_of(connection, self._authorizer)
+        writers = Writers(connection, outbox, self._partitions, self._spiller, self._writer_settings, rights)
+        return _State(queue, writers, rights)
+
+    def _add_credits(
+        self, state: _State, connection: Connection, outbox: Outbox, credits: Iterable[tuple[int, bytes]]
+    ) -> None:
+        if state.rights is not None:
+            credits = list(credits)
+            self._end_refused(state, connection, outbox, state.rights, {receiver for _, receiver in credits})
+        state.queue.add_credits(credits)
+
+    def _end_refused(
+        self, state: _State, connection: Connection, outbox: Outbox, rights: Rights, receivers: Iterable[bytes]
+    ) -> None:
+        """Those that may not read any more get no further."""
+        for receiver_id in receivers:
+            receiver = state.queue.get(receiver_id)
+            if receiver is not None and not rights.may(READ, receiver.view.partition.owner):
+                state.queue.remove(receiver_id, cancelled=False)
+                outbox.push(connection, [encode_error(IO_EXCEPTION, NOT_AUTHORIZED, receiver_id)])
 
     def _request(self, state: _State, connection: Connection, outbox: Outbox, message: PartitionRequest) -> None:
         self._cancel(state, message.receiver)
+        if state.rights is not None and not state.rights.may_with_any(READ):
+            outbox.push(connection, [encode_error(IO_EXCEPTION, NOT_AUTHORIZED, message.receiver)])
+            return
         if not self._partitions.budget.admit_reader(READER_BYTES):
             self._no_memory(connection, outbox, message)
             return
         partition = self._partitions.find(message.partition)
-        if partition is not None:
+        hidden = partition is not None and not _may_read(state, partition)
+        if partition is not None and not hidden:
             self._attach(state, connection, outbox, message, partition)
             return
 
@@ -226,7 +256,10 @@ class ShuffleService:
         waiting = WaitingReader(answer)
         # Before it waits: the partition may come this moment.
         state.waiting[message.receiver] = message, waiting
-        self._partitions.waiting.add(message.partition, waiting)
+        if hidden:
+            self._partitions.waiting.hide(message.partition, waiting)
+        else:
+            self._partitions.waiting.add(message.partition, waiting)
 
     def _wait_ended(
         self,
@@ -236,12 +269,15 @@ class ShuffleService:
         message: PartitionRequest,
         partition: ResultPartition | None,
     ) -> None:
-        """The partition can be read, or will not come; on the connection's processor."""
-        requested, _ = state.waiting.get(message.receiver, (None, None))
-        if requested is not message:
+        """The partition can be read, or was released, or None: it will not come. On the connection's processor."""
+        requested, waiting = state.waiting.get(message.receiver, (None, None))
+        if requested is not message or waiting is None:
             return  # cancelled meanwhile; the receiver may have requested something else
+        if partition is not None and not _may_read(state, partition):
+            self._partitions.waiting.hide(message.partition, waiting)
+            return
         del state.waiting[message.receiver]
-        if partition is None:
+        if partition is None or not self._partitions.is_known(partition):
             self._partitions.budget.reader_left(READER_BYTES)
             outbox.push(connection, [partition_not_found(message.partition, message.receiver)])
         else:
@@ -326,14 +362,20 @@ class ShuffleService:
         self._partitions.budget.reader_left(view.reader_bytes)
         self._partitions.end_view(view, cancelled)
 
-    def _task_event(self, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
+    def _task_event(self, state: _State, outbox: Outbox, connection: Connection, message: TaskEventRequest) -> None:
         partition = self._partitions.find(message.partition)
+        if partition is not None and not _may_read(state, partition):
+            partition = None
         listener = None if partition is None else partition.lease.listener
         if listener is not None:
             listener.task_event(ALL_SUBPARTITIONS, message.event)
         else:
             error = encode_error(ILLEGAL_ARGUMENT_EXCEPTION, "Task event receiver not found.", message.receiver)
             outbox.push(connection, [error])
+
+
+def _may_read(state: _State, partition: ResultPartition) -> bool:
+    return state.rights is None or state.rights.may(READ, partition.owner)
 
 
 def _hint_buffer_size(view: View, size: int) -> None:

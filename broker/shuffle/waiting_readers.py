@@ -1,7 +1,7 @@
 """Readers that wait for a partition that does not exist, or cannot be read, yet.
 
-Any thread may call. Each waiting reader is answered once: with the partition, with None because the partition was released or
-failed before it could be read, or with None because it did not come in time.
+Any thread may call. Each waiting reader is answered once: with the partition, which may have been released or have failed before
+it could be read, or with None because it did not come in time. For a reader that may not read the partition, it never comes.
 
 Tests: tests/shuffle/test_reading.py.
 """
@@ -24,6 +24,7 @@ class WaitingReader:
 
     answer: Callable[[ResultPartition | None], None]
     timer: TimerHandle | None = None
+    deadline: float = 0.0  # Clock.monotonic() s
 
 
 class WaitingReaders:
@@ -53,11 +54,21 @@ class WaitingReaders:
             # `Partitions` first makes a partition readable and then takes the readers that wait, so no reader is forgotten.
             partition = self._find(partition_id)
             if partition is None:
-                self._waiting.setdefault(partition_id, []).append(reader)
-                deadline = self._clock.monotonic() + self._timeout_s
-                reader.timer = self._timer.at(deadline, partial(self._timed_out, partition_id, reader))
+                reader.deadline = self._clock.monotonic() + self._timeout_s
+                self._add(partition_id, reader)
                 return
         reader.answer(partition)
+
+    def hide(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        """Have it wait for a partition that it may not read, to the end of its time. It may have waited before, and whoever
+        asked for this asks again when it is answered with the partition."""
+        with self._lock:
+            reader.deadline = reader.deadline or self._clock.monotonic() + self._timeout_s
+            self._add(partition_id, reader)
+
+    def _add(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
+        self._waiting.setdefault(partition_id, []).append(reader)
+        reader.timer = self._timer.at(reader.deadline, partial(self._timed_out, partition_id, reader))
 
     def remove(self, partition_id: ResultPartitionID, reader: WaitingReader) -> bool:
         """False if it is too late: ``answer`` has been or is being called."""

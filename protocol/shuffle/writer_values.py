@@ -62,6 +62,7 @@ class WriterErrorCode(IntEnum):
     FINISHED_ALREADY = 9
     READERS_GONE = 10  # all readers have cancelled: nobody needs the rest of a pipelined partition
     FENCED = 11  # a newer opening under the same writer id has taken the partition over
+    NOT_AUTHORIZED = 12  # the client may not write what belongs to this owner
 
 
 NO_WRITER = bytes(16)

@@ -28,8 +28,8 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> None:
 class Raw:
     """A blocking socket to the broker; reads end at the deadline."""
 
-    def __init__(self, broker: Broker, *, receive_buffer: int = 0) -> None:
-        host, port = broker.bootstrap_servers.rsplit(":", 1)
+    def __init__(self, broker: Broker, *, listener: str = "kafka", receive_buffer: int = 0) -> None:
+        host, port = broker.server.sockets.address(listener)
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -89,6 +89,11 @@ class Raw:
         correlation_id, response = control.parse_response(key, version, self.frame())
         assert correlation_id == 5
         return response
+
+    def asks_for_versions(self, version: int) -> bool:
+        """Whether they are told."""
+        software = {"client_software_name": "raw", "client_software_version": "1"}
+        return not self.ask(ApiKey.API_VERSIONS, version, **software).error_code
 
     def __enter__(self) -> "Raw":
         return self
@@ -156,7 +161,7 @@ class Faults:
     def serves(self) -> bool:
         """Another client: handshake, produce in both ways of acknowledging, fetch, an administrative call."""
         with self.connect() as client:
-            assert client.ask(ApiKey.API_VERSIONS, 3).error_code == 0
+            assert client.asks_for_versions(3)
             value = b"value %d" % self._served
             self._served += 1
             for acks in (1, -1):

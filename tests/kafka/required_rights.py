@@ -15,7 +15,7 @@ from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.records.records import build_batch
-from tests.kafka.grants import Grant
+from tests.security.grants import Grant
 
 _BATCH = bytes(build_batch([(b"key", b"value", [], 1_000_000)]))
 # Kafka's codes of resources in requests about configs.

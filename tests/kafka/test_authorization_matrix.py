@@ -18,11 +18,11 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
 from protocol.kafka.schema import control
-from tests.kafka.grants import Grant, Grants
 from tests.kafka.handlers.group_client import commit
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import add_partitions, begin
 from tests.kafka.required_rights import ROWS, Names, Right, Row
+from tests.security.grants import Grant, Grants
 
 SERVED = load()
 # Their handlers do not ask yet.

@@ -2,6 +2,7 @@
 
 import struct
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -58,7 +59,7 @@ def route(size: int, **api: Any) -> Any:
     request.api = Api(ApiKey.HEARTBEAT, 0, 0, **({"handle": lambda *_: None} | api))
     request.body_offset = 10
     request.frame = memoryview(bytes(10 + size))
-    return KafkaService(None, {}).inline(request)  # type: ignore[arg-type]
+    return KafkaService(mock.Mock(metering=None), {}).inline(request)
 
 
 def test_a_cheap_api_is_handled_at_once_where_its_request_is_short() -> None:

@@ -22,6 +22,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.disk import File, SystemDisk
+from broker.security.authorizer import Authorizer
 from broker.shuffle.assembly import ShufflePart
 from broker.shuffle.partitions import Partitions
 from protocol.shuffle import messages as m
@@ -341,7 +342,14 @@ class Served:
 
 
 @contextmanager
-def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **changes: Any) -> Iterator[Served]:
+def serving(
+    data_dir: Path,
+    *,
+    network_threads: int = 2,
+    leave: bool = False,
+    authorizer: Authorizer | None = None,
+    **changes: Any,
+) -> Iterator[Served]:
     """``leave``: do not release the partitions at the end, another server will find them."""
     threads_before, descriptors_before = threading.active_count(), descriptors()
     config = load(data_dir=str(data_dir), listeners=["shuffle://127.0.0.1:0"], **changes)
@@ -362,7 +370,7 @@ def serving(data_dir: Path, *, network_threads: int = 2, leave: bool = False, **
     )
     sockets = SocketServer(runtime, settings, ConnectionQuotas(1 << 30, 1 << 30, {}, 0), crashes.append)
     sockets.bind([Binding(g.value, g.value, "127.0.0.1", 0, 0, 100 << 20) for g in Generation])
-    shuffle = ShufflePart(config, runtime, sockets.timer)
+    shuffle = ShufflePart(config, runtime, sockets.timer, authorizer=authorizer)
     shuffle.open()
     spiller = runtime.threads.spawn("spiller", shuffle.spiller, crashes.append)
     listeners = {g: attrs.evolve(config.listeners[0], options={"generation": g.value}) for g in Generation}

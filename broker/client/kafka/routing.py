@@ -30,7 +30,7 @@ from broker.client.kafka.errors import (
 from broker.client.kafka.retry import Limit, Retry
 from broker.client.kafka.values import TopicMetadata, TopicPartition
 from broker.errors import ConfigError
-from broker.runtime.client_tls import TlsContext, tls_context
+from broker.runtime.client_tls import TlsContext, TlsSettings, tls_context
 from broker.runtime.clock import Clock
 from protocol.frames import DEFAULT_MAX_FRAME
 from protocol.kafka.api_keys import ApiKey
@@ -46,6 +46,14 @@ _PARTITIONS_PER_PAGE = 2000
 # So many answers in a row must say that a topic does not exist before it counts as deleted: brokers hear of new topics and
 # leaders one after the other.
 _UNKNOWN_TOPIC_ANSWERS = 5
+
+
+def client_context(settings: TlsSettings) -> TlsContext:
+    """Raises ConfigError for files that cannot be used."""
+    try:
+        return tls_context(settings)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None
 
 
 class Routing:
@@ -210,10 +218,7 @@ class Routing:
     def dial(self, address: Address, max_frame: int = DEFAULT_MAX_FRAME) -> Connection:
         """Open a new connection, which the caller owns and closes."""
         if self.config.tls is not None and self._tls_context is None:
-            try:
-                self._tls_context = tls_context(self.config.tls)
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None
+            self._tls_context = client_context(self.config.tls)
         connection = Connection(address, self.config, self._tls_context, self.clock, max_frame, self.limit)
         connection.open()
         self._has_reached_broker = True

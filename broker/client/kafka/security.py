@@ -22,7 +22,7 @@ _TOKEN_MAX_BYTES = 64 * 1024
 def authenticate(sasl: Sasl, where: str, exchange: Exchange) -> None:
     """Raises AuthenticationError, and ConfigError for a token that cannot be had."""
     if sasl.mechanism == OAUTHBEARER:
-        _bear(_token(sasl), where, exchange)
+        _bear(current_token(sasl), where, exchange)
     elif sasl.mechanism in HASHES:
         client = ScramClient(sasl.mechanism, sasl.username, sasl.password, SystemEntropy.bytes(18).hex())
         try:
@@ -43,7 +43,8 @@ def _bear(token: str, where: str, exchange: Exchange) -> None:
         )
 
 
-def _token(sasl: Sasl) -> str:
+def current_token(sasl: Sasl) -> str:
+    """The token as it is now. Raises ConfigError."""
     source = sasl.token
     if isinstance(source, TokenFile):
         try:

@@ -17,6 +17,7 @@ from broker.client.shuffle.errors import (
 from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.io.connection import CONNECT_TIMEOUT_S, Connection
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
+from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.runtime import forks
 from broker.runtime.threads import Condition, Event
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE, ServerMessage
@@ -40,7 +41,9 @@ A = TypeVar("A", bound=Answer)
 
 
 class ShuffleAdmin:
-    """A connection for requests. Every method waits for its answer, at most ``timeout`` s. Any thread may use it."""
+    """A connection for requests. Every method waits for its answer, at most ``timeout`` s. Any thread may use it.
+
+    ``security``: settings by Kafka's names, for TLS."""
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class ShuffleAdmin:
         timeout: float = 30.0,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         generation: Generation | str = Generation.V2_0,
+        security: SecurityLike = None,
     ) -> None:
+        tls = open_tls(security, [address])
         parsed = parse_address(address)
         self._timeout = timeout
         self._changed = Condition()
@@ -59,7 +64,7 @@ class ShuffleAdmin:
         self._closed = False
         self._loop = io_loop.acquire()
         self._connection = Connection(
-            self._loop, parsed, Generation(generation), DEFAULT_BUFFER_SIZE, self, connect_timeout
+            self._loop, parsed, Generation(generation), DEFAULT_BUFFER_SIZE, self, connect_timeout, tls
         )
         self._loop.call(self._connection.open)
         forks.tell(self)

@@ -21,6 +21,7 @@ from broker.client.shuffle.errors import (
 )
 from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.reading.input_gate import ChannelLike, InputGate
+from broker.client.shuffle.security import SecurityLike
 from broker.client.shuffle.writing.buffer_sink import Bytes
 from broker.client.shuffle.writing.partition_writer import PartitionWriter
 from broker.runtime import system_runtime
@@ -105,7 +106,9 @@ class BlockReader:
         buffer_size: int = BLOCK_BUFFER_BYTES,
         connect_timeout: float = CONNECT_TIMEOUT_S,
         answer_timeout: float = ANSWER_TIMEOUT_S,
+        security: SecurityLike = None,
     ) -> None:
+        self._security = security
         self._channels = [_Channel(where, index) for index, where in enumerate(channels)]
         self._patience = patience
         self._buffer_size = buffer_size
@@ -147,6 +150,7 @@ class BlockReader:
             partition_wait=0.0,
             connect_timeout=min(self._connect_timeout, left),
             answer_timeout=min(self._answer_timeout, left),
+            security=self._security,
         )
         with gate:
             while not gate.finished:

@@ -144,6 +144,10 @@ class WriterFencedError(WriterRefusedError):
     """Another writer has opened the partition under the same writer id and continues it, so this one must stop."""
 
 
+class NotAuthorizedError(WriterRefusedError):
+    """This client may not write what belongs to this owner."""
+
+
 class SequenceGapError(WriterRefusedError):
     """A buffer of this writer did not reach the broker: a bug in the client or the broker."""
 
@@ -160,6 +164,7 @@ _BY_CODE: dict[WriterErrorCode, type[WriterRefusedError]] = {
     WriterErrorCode.RELEASED: PartitionReleasedError,
     WriterErrorCode.FINISHED_ALREADY: PartitionFinishedError,
     WriterErrorCode.FENCED: WriterFencedError,
+    WriterErrorCode.NOT_AUTHORIZED: NotAuthorizedError,
 }
 
 

@@ -7,10 +7,11 @@ PartitionLike = ResultPartitionID | bytes | str
 
 
 def parse_address(address: str | Address) -> Address:
-    """Return the host and port of ``host:port``, with or without ``shuffle://``. Raises ValueError for other text."""
+    """Return the host and port of ``host:port``, which may follow ``shuffle://`` or ``shuffle+ssl://``. Raises ValueError for
+    other text."""
     if not isinstance(address, str):
         return address
-    text = address.removeprefix("shuffle://").partition("?")[0]
+    text = address.removeprefix("shuffle://").removeprefix("shuffle+ssl://").partition("?")[0]
     host, colon, port = text.rpartition(":")
     if not (colon and port.isdecimal() and int(port) < 65536):
         raise ValueError(f"{address!r} is no host:port")

@@ -20,6 +20,9 @@ from broker.security.acl import Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 3
+
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     request = call.body
@@ -40,9 +43,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             if topic.name in forbidden:
                 raise refusal(ResourceType.TOPIC)
             check_time(context, call.work, deadline)
-            room -= _check(context, topic, room)
+            added = _check(context, topic, room)
+            room -= added
             if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
                 context.logs.add_partitions(topic.name, topic.count)
+                call.mutated(added, _STRICT_SINCE)
             results.append(_result(topic.name))
         except (Refusal, StorageError) as error:
             results.append(_result(topic.name, error))

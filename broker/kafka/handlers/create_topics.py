@@ -25,6 +25,8 @@ from protocol.kafka.schema.control import Counted
 
 # "The broker's default", for the number of partitions and for the replication factor.
 DEFAULT = -1
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 6
 
 # What the result of a topic has instead of its settings, for a client that may create the topic but not read them.
 _HIDDEN: Mapping[str, Any] = {
@@ -61,8 +63,12 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
                     ErrorCode.policy_violation,
                     f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
                 )
+            if not request.validate_only:
+                call.check_mutations(_STRICT_SINCE)
             result = _create(context, settings, topic, partitions, request.validate_only)
             results.append({**result, **_HIDDEN} if topic.name in unseen else result)
+            if not request.validate_only:
+                call.mutated(partitions, _STRICT_SINCE)
             room -= partitions
         except (Refusal, StorageError) as error:
             results.append(_failed(topic.name, error))

@@ -18,6 +18,8 @@ from broker.storage.topic import TopicInfo
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 
+# From this version on a client knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+_STRICT_SINCE = 5
 Wanted = tuple[str | None, UUID | None]
 
 
@@ -45,7 +47,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             responses[identity] = _result(*key, info)
         else:
             call.work.checkpoint()  # each waits for the disk
-            responses[identity] = _delete(context, info)
+            responses[identity] = _delete(context, call, info)
     return {"responses": list(responses.values())}
 
 
@@ -105,9 +107,11 @@ class _Rights:
         return may(self._context, self._connection, operation, ResourceType.TOPIC, name, audited=audited)
 
 
-def _delete(context: KafkaContext, info: TopicInfo) -> dict[str, Any]:
+def _delete(context: KafkaContext, call: Call, info: TopicInfo) -> dict[str, Any]:
     try:
+        call.check_mutations(_STRICT_SINCE)
         context.logs.delete_topic(info.name)
+        call.mutated(info.partitions, _STRICT_SINCE)
     except (Refusal, StorageError) as error:
         return _result(info.name, info.topic_id, error)
     return _result(info.name, info.topic_id)

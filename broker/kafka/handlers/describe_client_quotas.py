@@ -1,17 +1,23 @@
-"""DescribeClientQuotas (48): there are no quotas, so the answer is empty. What Kafka refuses is refused here as well."""
+"""DescribeClientQuotas (48): the quotas of the entities that match a filter.
 
-from collections.abc import Mapping
+A filter has a component for each type of entity that is asked for: one name, the default, or any of both. ``strict``: only
+entities that have no other types. Without components all entities are meant, or with ``strict`` none.
+"""
+
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 from broker.errors import RequestError
 from broker.kafka.api import Api, Call
+from broker.kafka.authorization import require
 from broker.kafka.checks import error_fields
 from broker.kafka.context import KafkaContext
+from broker.network.work import ADMIN
+from broker.security.acl import Operation, ResourceType
+from broker.security.quotas.entities import CLIENT_ID, IP, USER, Entity, Kind
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-
-USER, CLIENT_ID, IP = "user", "client-id", "ip"
 
 
 class Match(IntEnum):
@@ -22,9 +28,31 @@ class Match(IntEnum):
     SPECIFIED = 2
 
 
-def handle(_broker: KafkaContext, call: Call) -> Mapping[str, Any]:
+def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
+    require(context, call.connection, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
     _check(call.body.components)
-    return {"error_code": ErrorCode.none, "error_message": None, "entries": []}
+    entries = list(_matching(context, call))
+    return {"error_code": ErrorCode.none, "error_message": None, "entries": call.array(entries, _entry)}
+
+
+def _matching(context: KafkaContext, call: Call) -> Iterator[tuple[Entity, Mapping[Kind, float]]]:
+    components, strict = call.body.components, call.body.strict
+    # SPECIFIED means any name, the default included.
+    wanted = {each.entity_type: (each.match_type == Match.SPECIFIED, each.match) for each in components}
+    for entity, quotas in call.work.each(context.quotas.entries().items()):
+        names = entity.names
+        if strict and len(names) != len(wanted):
+            continue
+        if all(kind in names and (any_name or names[kind] == name) for kind, (any_name, name) in wanted.items()):
+            yield entity, quotas
+
+
+def _entry(entry: tuple[Entity, Mapping[Kind, float]]) -> Mapping[str, Any]:
+    entity, quotas = entry
+    return {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.names.items()],
+        "values": [{"key": str(kind), "value": value} for kind, value in sorted(quotas.items())],
+    }
 
 
 def _check(components: Any) -> None:
@@ -51,4 +79,4 @@ def _refused(_call: Call, error: RequestError) -> Mapping[str, Any]:
     return {"error_code": code, "error_message": message, "entries": None}
 
 
-API = Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, min_version=0, max_version=1, handle=handle, on_error=_refused)
+API = Api(key=ApiKey.DESCRIBE_CLIENT_QUOTAS, min_version=0, max_version=1, handle=handle, on_error=_refused, lane=ADMIN)

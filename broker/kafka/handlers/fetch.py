@@ -15,8 +15,10 @@ from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, denied
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
-from broker.network.service import Handover, Outbox
+from broker.kafka.metering import Metered
+from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, WATCHED_ALWAYS, Work
+from broker.runtime.disk import FileRegion
 from broker.runtime.timers import TimerHandle
 from broker.security.acl import Operation, ResourceType
 from broker.storage.log.log import Log
@@ -148,8 +150,11 @@ def _error(partition: int, code: int, high_watermark: int = -1, log_start_offset
     return fetch.PartitionData(partition, code, high_watermark, -1, log_start_offset, None, 0, ())
 
 
-def _parse(request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
+def _parse(context: KafkaContext, request: KafkaRequest, max_entries: int) -> fetch.FetchRequest:
     parsed = fetch.parse_request(request.frame, request.api_version, request.body_offset, max_entries)
+    if context.metering is not None:
+        most = context.metering.fetch_max_bytes(request)
+        parsed = parsed._replace(max_bytes=min(parsed.max_bytes, most), min_bytes=min(parsed.min_bytes, most))
     if len(parsed.partitions) > 1:
         # A partition that is named twice is answered once, as in Kafka: for the last of its entries.
         distinct = {(wanted.topic, wanted.partition): wanted for wanted in parsed.partitions}
@@ -162,7 +167,7 @@ _Prepared = tuple[fetch.FetchRequest, _Reading]
 
 
 def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handover:
-    parsed = _parse(request, INLINE_ENTRIES)
+    parsed = _parse(context, request, INLINE_ENTRIES)
     unauthorized = NO_NAMES if context.authorizer is None else _unauthorized(context, request, parsed)
     reading = _Reading(context, parsed, None, unauthorized)
     prepared = parsed, reading
@@ -176,7 +181,7 @@ def _handle(
         prepared.answer()
         return
     if prepared is None:  # the request is long
-        parsed = _parse(request, REQUEST_ENTRIES_MAX)
+        parsed = _parse(context, request, REQUEST_ENTRIES_MAX)
         unauthorized = _unauthorized(context, request, parsed)
         reading = _Reading(context, parsed, request.work(context), unauthorized)
     else:
@@ -188,11 +193,11 @@ def _handle(
     if parsed.session_epoch > 0:
         _send(request, outbox, (), ErrorCode.invalid_fetch_session_epoch)
         return
-    if not reading.resident:
-        reading.warm()  # inline, all records are resident: this is a handler thread
     if reading.enough(parsed):
-        _send(request, outbox, reading.results)
+        _send_records(request, outbox, reading, warm=True)  # inline, all records are resident
     else:
+        if not reading.resident:
+            reading.warm()
         # Parked on the connection's processor, also from a handler: if the connection has closed, the call is dropped.
         outbox.call(request.connection, _Parked(context, request, outbox, parsed, reading).park)
 
@@ -202,6 +207,22 @@ def _send(
 ) -> None:
     parts = fetch.response_parts(request.correlation_id, request.api_version, 0, error, 0, topics)
     outbox.send(request, parts)
+
+
+def _send_records(request: KafkaRequest, outbox: Outbox, reading: _Reading, *, warm: bool) -> None:
+    """Send what there is, or nothing if the client has used up its quota. ``warm``: first read what is not in the page cache,
+    which blocks."""
+    parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results)
+    if type(outbox) is Metered and not outbox.fetched(sum(map(_size, parts)) - 4):
+        _send(request, outbox, ())
+        return
+    if warm and not reading.resident:
+        reading.warm()
+    outbox.send(request, parts)
+
+
+def _size(part: Part) -> int:
+    return part.size if isinstance(part, FileRegion) else len(part)
 
 
 class _Parked:
@@ -314,7 +335,7 @@ class _Parked:
     def _finish(self, reading: _Reading) -> None:
         self.abandon()
         self._request.connection.data = None
-        _send(self._request, self._outbox, reading.results)
+        _send_records(self._request, self._outbox, reading, warm=False)
 
     def _hand_over(self) -> None:
         # The handler ends the watches: for 10,000 logs that takes milliseconds.
@@ -326,9 +347,7 @@ class _Parked:
         self.abandon()
         self._request.connection.data = None
         reading = _Reading(self._context, self._parsed, self._request.work(self._context))
-        if not reading.resident:
-            reading.warm()
-        _send(self._request, self._outbox, reading.results)
+        _send_records(self._request, self._outbox, reading, warm=True)
 
     def abandon(self) -> None:
         """Stop waiting without an answer. Called on the processor when the connection has closed, and on a handler for a fetch

@@ -12,11 +12,11 @@ import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NO_NAMES, denied, uncreatable
-from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from broker.kafka.authorization import NO_NAMES, authorized_operations, cluster_operations, denied, uncreatable
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metadata_cache import Key
+from broker.kafka.metering import Metered
 from broker.kafka.topic_maker import NAMES_MAX, Failures
 from broker.network.service import Handover, Outbox, Part
 from broker.network.work import BULK, INLINE_BYTES, INLINE_ENTRIES, REQUEST_ENTRIES_MAX, RESPONSE_MAX_BYTES, Work, once
@@ -141,6 +141,8 @@ def _handle(
         asked = attrs.evolve(asked, uncreatable=uncreatable(context, request.connection, missing))
         missing = [name for name in missing if asked.is_open(name) and _refusal(context, name) is None]
         if missing:
+            if type(outbox) is Metered:
+                outbox.mutated(len(missing) * context.config.num_partitions, throttle=True)
             _Waiting(context, request, outbox, asked, names).park(missing)
             return
     frame, complete = _answer(context, request, asked, create)
@@ -274,9 +276,17 @@ def _answer(
     if (
         parsed.include_topic_authorized_operations
     ):  # also of topics that the client may not see: they are its own rights
-        topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
-    cluster_operations = (
-        CLUSTER_OPERATIONS if parsed.include_cluster_authorized_operations else metadata.OPERATIONS_NOT_ASKED
+        connection = request.connection
+        topics = [
+            topic._replace(
+                authorized_operations=authorized_operations(context, connection, ResourceType.TOPIC, topic.name)
+            )
+            for topic in work.each(topics)
+        ]
+    operations = (
+        cluster_operations(context, request.connection)
+        if parsed.include_cluster_authorized_operations
+        else metadata.OPERATIONS_NOT_ASKED
     )
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
@@ -289,7 +299,7 @@ def _answer(
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         topics=topics,
-        cluster_authorized_operations=cluster_operations,
+        cluster_authorized_operations=operations,
     )
     return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 

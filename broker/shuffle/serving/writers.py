@@ -35,6 +35,7 @@ from broker.shuffle.partition.result_partition import (
 )
 from broker.shuffle.partition.writer_lease import Fenced
 from broker.shuffle.partitions import Partitions, Refused
+from broker.shuffle.rights import NOT_AUTHORIZED, WRITE, Rights
 from broker.shuffle.serving.writer_handle import WriterHandle
 from broker.shuffle.spill.spiller import Spiller
 from protocol.errors import ProtocolError
@@ -87,13 +88,17 @@ class Writers:
         partitions: Partitions,
         spiller: Spiller,
         settings: WriterSettings,
+        rights: Rights | None = None,
     ) -> None:
+        """``rights`` None: the client may do everything. Others are asked about at each frame, so that one who loses them can go
+        no further."""
         self._connection = connection
         self._outbox = outbox
         self._partitions = partitions
         self._spiller = spiller
         self._budget = partitions.budget
         self._window = settings.window
+        self._rights = rights
         self._handles: dict[int, WriterHandle] = {}
         self._by_partition: dict[ResultPartition, WriterHandle] = {}  # the newest handle of each
         self._next_handle = 1
@@ -107,17 +112,20 @@ class Writers:
         if isinstance(frame, OpenPartition):
             self._open(frame)
         elif isinstance(frame, ReleasePartition):
-            existed = self._partitions.release(frame.partition)
+            existed = self._partitions.release(frame.partition, self._rights)
             self._send(encode_partition_released(frame.correlation, existed))
         elif isinstance(frame, ReleaseDataSet):
-            released = self._partitions.release_data_set(frame.data_set)
+            released = self._partitions.release_data_set(frame.data_set, self._rights)
             self._send(encode_data_set_released(frame.correlation, released))
         elif isinstance(frame, ListPartitions):
-            self._send(encode_partition_list(frame.correlation, self._partitions.list(frame.prefix.lower())))
+            found = self._partitions.list(frame.prefix.lower(), self._rights)
+            self._send(encode_partition_list(frame.correlation, found))
         else:
             assert not isinstance(frame, PushBuffer)
             handle = self._get(frame.handle)
             if handle is None:
+                return
+            if self._rights is not None and self._is_refused(handle, self._rights):
                 return
             if isinstance(frame, FinishPartition):
                 self._finish(handle)
@@ -140,6 +148,8 @@ class Writers:
         handle = self._handles.get(number)
         if handle is None:
             self._get(number)
+            return
+        if self._rights is not None and self._is_refused(handle, self._rights):
             return
         partition = handle.partition
         used = handle.used = handle.used + 1
@@ -196,7 +206,7 @@ class Writers:
 
     def _open(self, frame: OpenPartition) -> None:
         try:
-            partition = self._partitions.open(frame)
+            partition = self._partitions.open(frame, self._rights)
         except Refused as refused:
             self._send(encode_writer_error(frame.writer, NO_HANDLE, refused.code, str(refused)))
             return
@@ -304,7 +314,7 @@ class Writers:
         life = partition.life
         code = WriterErrorCode.RELEASED
         text = partition.failure or "the partition was released"
-        if life is not LifeState.FAILED and self._partitions.lost_race(partition.id):
+        if life is not LifeState.FAILED and self._partitions.lost_race(partition):
             code, text = WriterErrorCode.ANOTHER_ATTEMPT_WON, "another attempt has finished"
         elif life is LifeState.CANCELLED:
             code, text = WriterErrorCode.READERS_GONE, "all readers have cancelled"
@@ -373,6 +383,13 @@ class Writers:
         if self._by_partition.get(handle.partition) is handle:
             del self._by_partition[handle.partition]
         return handle.partition.detach(handle.epoch, handle.buffer_bytes)
+
+    def _is_refused(self, handle: WriterHandle, rights: Rights) -> bool:
+        """The client may not write any more; then the handle is closed."""
+        if rights.may(WRITE, handle.partition.owner):
+            return False
+        self._give_up(handle, WriterErrorCode.NOT_AUTHORIZED, NOT_AUTHORIZED, lost=True)
+        return True
 
     def _get(self, number: int) -> WriterHandle | None:
         """None for a handle that was closed: its writer was told so, and had sent this before it heard."""

@@ -1,8 +1,9 @@
-"""One TCP connection to a broker or a Flink server: connects, receives and sends on the I/O thread.
+"""One TCP connection, with TLS or without, to a broker or a Flink server: connects, receives and sends on the I/O thread.
 
 Its handler interprets the messages. Output is collected during a step of the loop and sent in one system call at its end.
 
-Tests: tests/client/shuffle/reading/test_input_gate.py, tests/client/shuffle/test_silent_broker.py.
+Tests: tests/client/shuffle/reading/test_input_gate.py, tests/client/shuffle/test_silent_broker.py,
+tests/client/shuffle/test_security.py.
 """
 
 from collections import deque
@@ -17,6 +18,9 @@ from broker.client.shuffle.errors import (
 )
 from broker.client.shuffle.io.io_loop import IoLoop, Timer
 from broker.client.shuffle.names import Address
+from broker.client.shuffle.security import Tls
+from broker.runtime.client_tls import TlsRefused
+from broker.runtime.client_tls_socket import ClientTlsSocket
 from broker.runtime.disk import Buffer
 from broker.runtime.net import WOULD_BLOCK, Socket
 from broker.runtime.poller import READ, WRITE
@@ -32,6 +36,8 @@ ANSWER_TIMEOUT_S = 15.0
 # How much is read after a large payload: enough for the next message's head, so that its payload, if it is large as well, is read
 # straight into its own buffer.
 _HEADS_BYTES = 16 * 1024
+# Reads in a row of what TLS has buffered, until other connections get their turn.
+_BUFFERED_READS = 4
 
 
 class Handler(Protocol):
@@ -59,6 +65,7 @@ class Connection:
         max_payload: int,
         handler: Handler,
         connect_timeout: float = CONNECT_TIMEOUT_S,
+        tls: Tls | None = None,
     ) -> None:
         self.address = address
         self.name = f"{address[0]}:{address[1]}"
@@ -69,7 +76,9 @@ class Connection:
         self._handler = handler
         self._decoder = ClientDecoder(generation, max_payload)
         self._connect_timeout = connect_timeout
-        self._socket: Socket | None = None
+        self._tls = tls
+        self._socket: Socket | ClientTlsSocket | None = None
+        self._shaking_hands: ClientTlsSocket | None = None  # the same socket, until its handshake is done
         self._had_large = False  # the last payload was large, and the next one may be
         self._outgoing: deque[Buffer] = deque()
         self._interest = 0
@@ -121,6 +130,7 @@ class Connection:
                 return
             if events & READ:
                 self._receive()
+                self._receive_buffered()
             if events & WRITE and not self.is_closed:
                 try:
                     self._send()
@@ -129,6 +139,8 @@ class Connection:
                     self._receive()
                     if not self.is_closed:
                         raise
+        except TlsRefused as error:
+            self.close(ConnectionFailedError(f"no TLS connection to {self.name}: {error}", self.name))
         except OSError as error:
             self.close(
                 RemoteTransportError(f"the connection to {self.name} broke: {error.strerror or error}", self.name)
@@ -139,6 +151,9 @@ class Connection:
             self.close(failed)
 
     def _finish_connect(self) -> bool:
+        """Whether the connection is made."""
+        if self._shaking_hands is not None:
+            return self._shake_hands(self._shaking_hands)
         assert self._socket is not None
         try:
             # Raises the error of a failed connect. There is no data yet, because servers of this protocol do not speak first.
@@ -147,6 +162,41 @@ class Connection:
             self._forget_socket()
             self._connect(error.strerror or str(error))
             return False
+        if self._tls is not None and size == WOULD_BLOCK:
+            return self._begin_tls(self._tls)
+        return self._is_made(size)
+
+    def _begin_tls(self, tls: Tls) -> bool:
+        assert self._socket is not None
+        assert not isinstance(self._socket, ClientTlsSocket)
+        plain, self._socket = self._socket, None
+        self._loop.poller.unregister(plain)
+        try:
+            sock = ClientTlsSocket(plain, tls.context, self.address[0])
+        except OSError as error:
+            plain.close()
+            self.close(ConnectionFailedError(f"no TLS connection to {self.name}: {error.strerror or error}", self.name))
+            return False
+        self._socket = self._shaking_hands = sock
+        self._interest = READ | WRITE
+        self._loop.poller.register(sock, self._interest, self)
+        return self._shake_hands(sock)
+
+    def _shake_hands(self, sock: ClientTlsSocket) -> bool:
+        try:
+            wanted = sock.handshake()
+        except (TlsRefused, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or "the other side has closed the connection"
+            self.close(ConnectionFailedError(f"no TLS connection to {self.name}: {reason}", self.name))
+            return False
+        self._wait_for(wanted or READ | WRITE)
+        if wanted:
+            return False
+        self._shaking_hands = None
+        return self._is_made(WOULD_BLOCK)
+
+    def _is_made(self, size: int) -> bool:
+        """``size``: of what was received meanwhile."""
         self.is_connected = True
         if self._timer is not None:
             self._timer.cancel()
@@ -173,6 +223,18 @@ class Connection:
             if messages:
                 self._had_large = True
                 self._handler.received(messages)
+
+    def _receive_buffered(self) -> None:
+        """What is left of a TLS record, of which the poller does not know."""
+        for _ in range(_BUFFERED_READS):
+            if not (isinstance(self._socket, ClientTlsSocket) and self._socket.buffered):
+                return
+            self._receive()
+        self._loop.call(self._receive_rest)
+
+    def _receive_rest(self) -> None:
+        if isinstance(self._socket, ClientTlsSocket) and self._socket.buffered:
+            self.ready(READ)
 
     def _took(self, size: int) -> None:
         """``size`` bytes are in the loop's receive buffer."""
@@ -221,12 +283,15 @@ class Connection:
                     break
                 sent -= size
                 outgoing.popleft()
-        interest = READ | WRITE if outgoing else READ
+        self._wait_for(READ | WRITE if outgoing else READ)
+        if had and not outgoing:
+            self._handler.drained()
+
+    def _wait_for(self, interest: int) -> None:
+        assert self._socket is not None
         if interest != self._interest:
             self._interest = interest
             self._loop.poller.modify(self._socket, interest, self)
-        if had and not outgoing:
-            self._handler.drained()
 
     def close(self, error: TransportError | None = None) -> None:
         """Close the socket. What the kernel has not taken yet is lost."""
@@ -252,7 +317,9 @@ class Connection:
     def forget(self) -> None:
         self.is_closed = True
         sock, self._socket = self._socket, None
-        if sock is not None:
+        if isinstance(sock, ClientTlsSocket):
+            sock.forget()
+        elif sock is not None:
             sock.close()
 
     def _forget_socket(self) -> None:

@@ -94,7 +94,7 @@ class IoLoop:
         self.poller: Poller = runtime.new_poller()
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.watched: set[Watched] = set()
-        # Connections that several gates share, by address, generation and buffer size; see partition_client.py.
+        # Connections that several gates share, by address, generation, buffer size and TLS settings; see partition_client.py.
         self.clients: dict[object, object] = {}
         self.crashed: Exception | None = None
         self._now = runtime.clock.monotonic

@@ -15,6 +15,7 @@ from broker.client.shuffle.errors import ProducerFailedError, RemoteTransportErr
 from broker.client.shuffle.io.connection import Connection
 from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.names import Address
+from broker.client.shuffle.security import Tls
 from protocol.shuffle.buffer_response import BufferResponse, ServerMessage
 from protocol.shuffle.errors import PRODUCER_FAILED_EXCEPTION, ErrorResponse
 from protocol.shuffle.generation import Generation
@@ -49,7 +50,14 @@ class PartitionClient:
     """The handler of one connection. Get a client with ``lease`` and give it back with ``release``."""
 
     def __init__(
-        self, loop: IoLoop, key: object, address: Address, generation: Generation, max_payload: int, timeout: float
+        self,
+        loop: IoLoop,
+        key: object,
+        address: Address,
+        generation: Generation,
+        max_payload: int,
+        timeout: float,
+        tls: Tls | None = None,
     ) -> None:
         self.generation = generation
         self.name = f"{address[0]}:{address[1]}"
@@ -63,17 +71,23 @@ class PartitionClient:
         self._credit_waits = False  # until the connection has sent what it has; implies ``_credit_scheduled``
         self._asked = False  # whether the peer answers, since its last message
         self._heard_at: float | None = None  # the time of the last message; None before the connection is made
-        self._connection = Connection(loop, address, generation, max_payload, self, timeout)
+        self._connection = Connection(loop, address, generation, max_payload, self, timeout, tls)
 
     @classmethod
     def lease(
-        cls, loop: IoLoop, address: Address, generation: Generation, max_payload: int, timeout: float
+        cls,
+        loop: IoLoop,
+        address: Address,
+        generation: Generation,
+        max_payload: int,
+        timeout: float,
+        tls: Tls | None = None,
     ) -> "PartitionClient":
         """The client for this address; a new one connects."""
-        key = (address, generation, max_payload)
+        key = (address, generation, max_payload, tls)
         client = loop.clients.get(key)
         if not isinstance(client, PartitionClient):
-            client = cls(loop, key, address, generation, max_payload, timeout)
+            client = cls(loop, key, address, generation, max_payload, timeout, tls)
             loop.clients[key] = client
             client._connection.open()
         client._leases += 1

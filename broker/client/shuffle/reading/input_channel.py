@@ -8,6 +8,7 @@ from typing import Protocol
 from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.reading.buffer_or_event import BufferOrEvent
 from broker.client.shuffle.reading.credit import FloatingPool
+from broker.client.shuffle.security import Tls
 from broker.runtime.threads import RLock
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
@@ -24,6 +25,7 @@ class Gate(Protocol):
     generation: Generation
     partition_wait: float
     connect_timeout: float
+    tls: Tls | None
 
     def available(self, channel: "InputChannel") -> None:
         """The channel, which is not in line, has an item for the reader."""

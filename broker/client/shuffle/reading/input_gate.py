@@ -26,6 +26,7 @@ from broker.client.shuffle.reading.credit import FloatingPool
 from broker.client.shuffle.reading.input_channel import InputChannel
 from broker.client.shuffle.reading.reader import Reader, Signal
 from broker.client.shuffle.reading.remote_input_channel import RemoteInputChannel
+from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.runtime import forks
 from broker.runtime.threads import Event as ThreadEvent
 from broker.runtime.threads import RLock
@@ -53,7 +54,8 @@ class InputGate(Reader):
     bytes wait here. ``codec``: the compression of compressed buffers, which the wire does not state. ``partition_wait``: how
     many s a partition that does not exist yet is asked for. ``generation``: of Flink's protocol. ``answer_timeout``: after how
     many s of silence ``poll`` gives up a connection. The peer is asked by a frame that Flink's servers do not know, so set it
-    only for this broker; by default (None) ``poll`` waits as long as the producer sends nothing. ``loop``: for simulations.
+    only for this broker; by default (None) ``poll`` waits as long as the producer sends nothing. ``security``: settings by
+    Kafka's names, for TLS. ``loop``: for simulations.
 
     ``poll`` raises the errors of the channels; an error's attribute ``channel`` is the channel's number.
     """
@@ -70,12 +72,14 @@ class InputGate(Reader):
         connect_timeout: float = CONNECT_TIMEOUT_S,
         answer_timeout: float | None = None,
         generation: Generation | str = Generation.V2_0,
+        security: SecurityLike = None,
         loop: IoLoop | None = None,
     ) -> None:
         if credit < 0 or floating_buffers < 0 or credit + floating_buffers == 0:
             raise ValueError("a gate needs buffers: credit and floating_buffers are 0 or more, and not both 0")
         specs = [(place, partition_id(partition), _indices(indices)) for place, partition, indices in channels]
         places = [place if isinstance(place, LocalExchange) else parse_address(place) for place, _, _ in specs]
+        self.tls = open_tls(security, [place for place, _, _ in specs])
         self.credit = credit
         self.buffer_size = buffer_size
         self.partition_wait = partition_wait

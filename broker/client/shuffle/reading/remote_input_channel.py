@@ -53,7 +53,9 @@ class RemoteInputChannel(InputChannel):
     def connect(self) -> None:
         gate = self.gate
         self._asked_at = gate.loop.now()
-        client = PartitionClient.lease(gate.loop, self.address, gate.generation, gate.buffer_size, gate.connect_timeout)
+        client = PartitionClient.lease(
+            gate.loop, self.address, gate.generation, gate.buffer_size, gate.connect_timeout, gate.tls
+        )
         with gate.lock:
             self._client = client
         self._ask()

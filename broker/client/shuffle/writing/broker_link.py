@@ -33,6 +33,7 @@ from broker.client.shuffle.io.connection import Connection
 from broker.client.shuffle.io.io_loop import IoLoop, Timer
 from broker.client.shuffle.io.liveness import Liveness, Verdict
 from broker.client.shuffle.names import Address
+from broker.client.shuffle.security import Tls
 from broker.client.shuffle.writing.link_state import LinkEvent, LinkState, next_state
 from broker.client.shuffle.writing.reconnecting import Reconnecting
 from broker.client.shuffle.writing.shared_state import SharedState
@@ -106,6 +107,7 @@ class BrokerLink:
         buffer_size: int,
         timeouts: Timeouts,
         on_notice: Callable[[Notice], None],
+        tls: Tls | None = None,
     ) -> None:
         self.state = LinkState.UNCONNECTED
         self.send_scheduled = False  # the I/O thread has a pending call of ``_send_scheduled``
@@ -117,6 +119,7 @@ class BrokerLink:
         self._generation, self._buffer_size = generation, buffer_size
         self._timeouts = timeouts
         self._on_notice = on_notice
+        self._tls = tls
         self._loop: IoLoop | None = None
         self._opening: Opening | None = None
         self._openings_sent = 0
@@ -168,7 +171,9 @@ class BrokerLink:
                 return
             self._advance(LinkEvent.CONNECT)
         timeout = self.reconnecting.limit(self._timeouts.connect_s, loop.now())
-        self._connection = Connection(loop, self._address, self._generation, self._buffer_size, self, timeout)
+        self._connection = Connection(
+            loop, self._address, self._generation, self._buffer_size, self, timeout, self._tls
+        )
         self._connection.open()
 
     def connected(self) -> None:

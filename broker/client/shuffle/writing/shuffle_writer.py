@@ -25,6 +25,7 @@ from broker.client.shuffle.io import io_loop
 from broker.client.shuffle.io.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 from broker.client.shuffle.io.io_loop import IoLoop
 from broker.client.shuffle.names import Address, PartitionLike, parse_address, partition_id
+from broker.client.shuffle.security import SecurityLike, open_tls
 from broker.client.shuffle.writing.broker_link import BrokerLink, Notice, Opening, Timeouts
 from broker.client.shuffle.writing.buffer_sink import Bytes
 from broker.client.shuffle.writing.partition_writer import PartitionWriter
@@ -59,7 +60,7 @@ class ShuffleWriter(PartitionWriter):
     ``reconnect_timeout``: how many s the writer tries to connect again; 0: not at all. ``answer_timeout``: after how many s of
     silence, while an answer is expected, the connection counts as lost. So ``open`` ends within
     ``connect_timeout + answer_timeout``, and no other method waits for a silent broker longer than
-    ``answer_timeout + reconnect_timeout``, whatever its ``timeout``.
+    ``answer_timeout + reconnect_timeout``, whatever its ``timeout``. ``security``: settings by Kafka's names, for TLS.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ShuffleWriter(PartitionWriter):
         reconnect_timeout: float = 30.0,
         answer_timeout: float = ANSWER_TIMEOUT_S,
         generation: Generation | str = Generation.V2_0,
+        security: SecurityLike = None,
         loop: IoLoop | None = None,
     ) -> None:
         super().__init__(partition_id(partition), subpartitions, type, generation)
@@ -96,6 +98,7 @@ class ShuffleWriter(PartitionWriter):
             self.buffer_size,
             Timeouts(connect_timeout, reconnect_timeout, answer_timeout),
             self._on_notice,
+            open_tls(security, [address]),
         )
         self._why_closed = ShuffleClosedError("the writer is closed")
 

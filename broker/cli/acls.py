@@ -1,0 +1,277 @@
+"""`broker acls`: who may do what, with Kafka's protocol, so that it works with any Kafka broker."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from broker.cli.acl_selection import Selection, parse_operation
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.control import ask, check, output_option, refusal
+from broker.cli.output import json_line, print_table
+from broker.errors import BrokerError
+from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from protocol.kafka.api_keys import ApiKey
+
+E = TypeVar("E", bound=IntEnum)
+
+_VERSIONS = (1, 3)
+_COLUMNS = ["resource", "name", "pattern", "principal", "host", "operation", "permission"]
+_PATTERNS = ("literal", "prefixed", "match", "any")
+
+
+def _resource_options(
+    default: str, patterns: Sequence[str] = _PATTERNS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--topic, --group and so on; the command gets ``resources`` and ``pattern``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*arguments: Any, cluster: bool, pattern: str, **given: Any) -> Any:
+            resources = [
+                (kind, name)
+                for option, kind in (
+                    ("topics", ResourceType.TOPIC),
+                    ("groups", ResourceType.GROUP),
+                    ("transactional_ids", ResourceType.TRANSACTIONAL_ID),
+                    ("delegation_tokens", ResourceType.DELEGATION_TOKEN),
+                    ("user_principals", ResourceType.USER),
+                )
+                for name in given.pop(option)
+            ]
+            if cluster:
+                resources.append((ResourceType.CLUSTER, CLUSTER_NAME))
+            found = tuple(dict.fromkeys(resources))
+            return function(*arguments, resources=found, pattern=PatternType[pattern.upper()], **given)
+
+        for decorator in (
+            click.option(
+                "--resource-pattern-type",
+                "pattern",
+                type=click.Choice(patterns, case_sensitive=False),
+                default=default,
+                show_default=True,
+                help="literal: the names are whole names; prefixed: names begin so.",
+            ),
+            click.option(
+                "--user-principal", "user_principals", metavar="NAME", multiple=True, help="User, for its tokens."
+            ),
+            click.option(
+                "--delegation-token", "delegation_tokens", metavar="ID", multiple=True, help="Delegation token."
+            ),
+            click.option(
+                "--transactional-id", "transactional_ids", metavar="ID", multiple=True, help="Transactional id."
+            ),
+            click.option("--cluster", is_flag=True, help="The cluster itself."),
+            click.option("--group", "-g", "groups", metavar="NAME", multiple=True, help="Consumer group."),
+            click.option("--topic", "-t", "topics", metavar="NAME", multiple=True, help="Topic; '*' is every topic."),
+        ):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The rest of what selects ACLs; the command gets ``selection``."""
+
+    @functools.wraps(function)
+    def command(
+        *arguments: Any,
+        resources: tuple[tuple[ResourceType, str], ...],
+        pattern: PatternType,
+        allowed: tuple[str, ...],
+        denied: tuple[str, ...],
+        allowed_hosts: tuple[str, ...],
+        denied_hosts: tuple[str, ...],
+        operations: tuple[str, ...],
+        producer: bool,
+        consumer: bool,
+        idempotent: bool,
+        **others: Any,
+    ) -> Any:
+        selection = Selection(
+            resources,
+            pattern,
+            allowed,
+            denied,
+            allowed_hosts,
+            denied_hosts,
+            tuple(map(parse_operation, operations)),
+            producer,
+            consumer,
+            idempotent,
+        )
+        return function(*arguments, selection=selection, **others)
+
+    for decorator in (
+        click.option("--idempotent", is_flag=True, help="With --producer: also IdempotentWrite on the cluster."),
+        click.option("--consumer", is_flag=True, help="What consumers need of the topics and groups."),
+        click.option("--producer", is_flag=True, help="What producers need of the topics and transactional ids."),
+        click.option("--operation", "-o", "operations", multiple=True, help="Operation, e.g. Read.  [default: All]"),
+        click.option("--deny-host", "denied_hosts", metavar="ADDRESS", multiple=True, help="From here.  [default: *]"),
+        click.option("--deny-principal", "denied", metavar="TYPE:NAME", multiple=True, help="Who may not."),
+        click.option(
+            "--allow-host", "allowed_hosts", metavar="ADDRESS", multiple=True, help="From here.  [default: *]"
+        ),
+        click.option(
+            "--allow-principal", "allowed", metavar="TYPE:NAME", multiple=True, help="Who may, e.g. User:alice."
+        ),
+    ):
+        command = decorator(command)
+    return command
+
+
+@click.group()
+def command() -> None:
+    """List, add and remove ACLs: who may do what."""
+
+
+@command.command("list")
+@_resource_options("any")
+@click.option("--principal", "principals", metavar="TYPE:NAME", multiple=True, help="Only of these principals.")
+@output_option
+@broker_options
+def list_acls(
+    resources: tuple[tuple[ResourceType, str], ...],
+    pattern: PatternType,
+    principals: tuple[str, ...],
+    as_json: bool,
+    target: Target,
+) -> None:
+    """List ACLs (by default, all of them). `--resource-pattern-type match` shows all that apply to a name."""
+    found: set[Acl] = set()
+    for kind, name in resources or [(ResourceType.ANY, None)]:
+        for principal in principals or [None]:
+            found |= _describe(target, kind, name, pattern, principal)
+    _print(sorted(found), as_json)
+
+
+@command.command()
+@_resource_options("literal", _PATTERNS[:2])
+@_rule_options
+@broker_options
+def add(selection: Selection, target: Target) -> None:
+    """Add ACLs, for example `broker acls add --allow-principal User:alice --operation Read --topic orders`."""
+    rules = selection.rules()
+    fields = {
+        "creations": [
+            {
+                "resource_type": int(one.resource_type),
+                "resource_name": one.name,
+                "resource_pattern_type": int(one.pattern),
+                "principal": one.principal,
+                "host": one.host,
+                "operation": int(one.operation),
+                "permission_type": int(one.permission),
+            }
+            for one in rules
+        ]
+    }
+    answer = ask(target, ApiKey.CREATE_ACLS, _VERSIONS, fields)
+    added = [rule for rule, result in zip(rules, answer.results, strict=False) if not result.error_code]
+    _print(added, as_json=False)
+    failed = {refusal(one.error_code, one.error_message) for one in answer.results if one.error_code}
+    if failed or len(answer.results) != len(rules):
+        raise BrokerError(
+            f"{len(rules) - len(added)} of {len(rules)} ACLs were not added: {'; '.join(sorted(failed))}."
+        )
+
+
+@command.command()
+@_resource_options("literal")
+@_rule_options
+@click.option("--force", "-f", is_flag=True, help="Do not ask.")
+@broker_options
+def remove(selection: Selection, force: bool, target: Target) -> None:
+    """Remove ACLs: those that the options describe, or without principals all of the named resources."""
+    filters = selection.filters()
+    if not (selection.allowed or selection.denied) and not force:
+        what = ", ".join(f"{kind.name.lower()} {name}" for kind, name in selection.resources)
+        click.confirm(f"Remove the ACLs of everybody for {what}?", abort=True, err=True)
+    keys = [f"{field}_filter" for field in ("resource_type", "resource_name", "pattern_type", "principal", "host")]
+    keys += ["operation", "permission_type"]
+    fields = {"filters": [dict(zip(keys, map(_code, one), strict=True)) for one in filters]}
+    answer = ask(target, ApiKey.DELETE_ACLS, _VERSIONS, fields)
+    removed: set[Acl] = set()
+    failed: set[str] = set()
+    for result in answer.filter_results:
+        if result.error_code:
+            failed.add(refusal(result.error_code, result.error_message))
+        for one in result.matching_acls:
+            if one.error_code:
+                failed.add(refusal(one.error_code, one.error_message))
+            else:
+                removed.add(_acl(one.resource_type, one.resource_name, one.pattern_type, one))
+    _print(sorted(removed), as_json=False)
+    if failed:
+        raise BrokerError(f"Not all ACLs were removed: {'; '.join(sorted(failed))}.")
+    if not removed:
+        raise BrokerError("There is no such ACL: `broker acls list` shows the existing ones.")
+
+
+def _code(value: Any) -> Any:
+    return int(value) if isinstance(value, int) else value
+
+
+def _describe(
+    target: Target, kind: ResourceType, name: str | None, pattern: PatternType, principal: str | None
+) -> set[Acl]:
+    fields = {
+        "resource_type_filter": int(kind),
+        "resource_name_filter": name,
+        "pattern_type_filter": int(pattern),
+        "principal_filter": principal,
+        "host_filter": None,
+        "operation": int(Operation.ANY),
+        "permission_type": int(Permission.ANY),
+    }
+    answer = ask(target, ApiKey.DESCRIBE_ACLS, _VERSIONS, fields)
+    check(answer.error_code, answer.error_message, "The broker does not list its ACLs")
+    return {
+        _acl(resource.resource_type, resource.resource_name, resource.pattern_type, one)
+        for resource in answer.resources
+        for one in resource.acls
+    }
+
+
+def _acl(kind: int, name: str, pattern: int, one: Any) -> Acl:
+    return Acl(
+        _known(ResourceType, kind),
+        name,
+        _known(PatternType, pattern),
+        one.principal,
+        one.host,
+        _known(Operation, one.operation),
+        _known(Permission, one.permission_type),
+    )
+
+
+def _known(kind: type[E], code: int) -> E:
+    """UNKNOWN for a code of a newer broker."""
+    try:
+        return kind(code)
+    except ValueError:
+        return kind(0)
+
+
+def _print(rules: Iterable[Acl], as_json: bool) -> None:
+    rows = [
+        (
+            one.resource_type.name.lower(),
+            one.name,
+            one.pattern.name.lower(),
+            one.principal,
+            one.host,
+            one.operation.name.lower(),
+            one.permission.name.lower(),
+        )
+        for one in rules
+    ]
+    if as_json:
+        for row in rows:
+            click.echo(json_line(dict(zip(_COLUMNS, row, strict=True))), nl=False)
+    else:
+        print_table(_COLUMNS, rows)

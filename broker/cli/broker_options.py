@@ -1,0 +1,203 @@
+"""The options with which every command says where the broker is and how to connect: -b, --client-config and -X.
+
+The settings have Kafka's names. ``-X`` takes precedence over the file, and both over the environment. A password is best in
+the file or in BROKER_SASL_PASSWORD, because `ps` shows the arguments of a command; without one the user is asked for it.
+
+Tests: tests/cli/test_broker_options.py.
+"""
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from broker.cli.secret import read_password, read_secret_file
+from broker.config.listener import parse_address
+from broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.client.kafka.config import ClientConfig
+    from broker.client.security_settings import SecuritySettings
+
+_DEFAULT_ADDRESS = "localhost:9092"
+_PASSWORD = "BROKER_SASL_PASSWORD"
+_SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.")
+# What -X may set besides security. Everything else is an option of the command that uses it.
+_OTHERS = (
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "client.id",
+    "socket.connection.setup.timeout.ms",
+    "request.timeout.ms",
+    "default.api.timeout.ms",
+)
+# For suggestions.
+_NAMES = (
+    *_OTHERS,
+    "security.protocol",
+    "ssl.ca.location",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token",
+    "sasl.oauthbearer.token.file",
+)
+
+
+@attrs.frozen
+class Target:
+    """The broker that a command talks to. ``bootstrap``: ``host:port``, or several with commas between them."""
+
+    bootstrap: str
+    properties: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+    def config(self, command: str) -> "ClientConfig":
+        """For this project's own client. Raises ConfigError."""
+        from broker.client.kafka.config import ClientConfig
+
+        defaults = {"client.id": f"broker-{command}"}
+        return ClientConfig.from_properties({**defaults, **self.properties, "bootstrap.servers": self.bootstrap})
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the settings say anything but PLAINTEXT."""
+        return self.properties.get("security.protocol", "PLAINTEXT").strip().upper() != "PLAINTEXT"
+
+
+def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of a Kafka client; the command gets ``target``."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, bootstrap: str | None, properties: dict[str, str], **others: Any) -> Any:
+        source = click.get_current_context().get_parameter_source("bootstrap")
+        given = bootstrap if source is click.core.ParameterSource.COMMANDLINE else None
+        named = properties.pop("bootstrap.servers", None) or properties.pop("metadata.broker.list", None)
+        address = given or named or bootstrap or _DEFAULT_ADDRESS
+        return function(*arguments, target=Target(_addresses(address), properties), **others)
+
+    return click.option(
+        "--bootstrap-server",
+        "-b",
+        "bootstrap",
+        metavar="HOST:PORT",
+        envvar="BROKER_BOOTSTRAP_SERVERS",
+        help=f"Address of the broker (or BROKER_BOOTSTRAP_SERVERS).  [default: {_DEFAULT_ADDRESS}]",
+    )(_settings(command))
+
+
+def security_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a command that has the address as an argument; it gets ``security``."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, properties: dict[str, str], **others: Any) -> Any:
+        return function(*arguments, security=_security(properties), **others)
+
+    return _settings(command)
+
+
+def _security(properties: Mapping[str, str]) -> "SecuritySettings":
+    # The import costs less than that of a client, and `health` runs often.
+    from broker.client.security_settings import SecuritySettings
+
+    return SecuritySettings.from_properties(properties)
+
+
+def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--client-config and -X, as ``properties``."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, client_config: str | None, overrides: tuple[str, ...], **others: Any) -> Any:
+        return function(*arguments, properties=_properties(client_config, overrides), **others)
+
+    file = click.option(
+        "--client-config",
+        "--command-config",
+        "client_config",
+        metavar="FILE",
+        envvar="BROKER_CLIENT_CONFIG",
+        help="Properties file with the settings of a Kafka client, security above all (or BROKER_CLIENT_CONFIG).",
+    )
+    single = click.option(
+        "-X",
+        "overrides",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="One such setting, e.g. security.protocol=SSL; takes precedence over FILE.",
+    )
+    return file(single(command))
+
+
+def _properties(file: str | None, overrides: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if file:
+        from broker.client.properties import parse_properties
+
+        given = parse_properties(read_secret_file(file), file)
+        # The file may be a producer's or consumer's and have more than a command needs.
+        found = {name: value for name, value in given.items() if _is_known(name)}
+    for pair in overrides:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            # Not shown: it may be a password.
+            raise ConfigError("Write -X as -X name=value, for example -X security.protocol=SSL.")
+        found[name.strip()] = value
+    user = found.get("sasl.username", "").strip()
+    logs_in = user and "SASL" in found.get("security.protocol", "").upper()
+    if logs_in and not found.get("sasl.password") and not found.get("sasl.jaas.config"):
+        hint = f"in the --client-config file as sasl.password, or in {_PASSWORD}"
+        found["sasl.password"] = read_password(f"the user {user}", None, _PASSWORD, hint=hint)
+    if found:
+        _check(found, {pair.partition("=")[0].strip() for pair in overrides})
+    return found
+
+
+def _check(found: dict[str, str], typed: set[str]) -> None:
+    """Raises ConfigError for values that cannot be, and for what was typed and has no effect."""
+    from broker.client.security_settings import SecuritySettings
+
+    left = dict(found)
+    SecuritySettings.take(left)
+    for name in typed & left.keys():
+        if name not in _OTHERS:
+            nearest = difflib.get_close_matches(name, _NAMES, 1)
+            hint = (
+                f"did you mean {nearest[0]}?"
+                if nearest
+                else f"-X knows security.*, ssl.*, sasl.*, {', '.join(_OTHERS)}."
+            )
+            raise ConfigError(f"Leave out -X {name}: it has no effect here; {hint}")
+    if found.get("security.protocol") is None and any(name.startswith(("sasl.", "ssl.")) for name in found):
+        raise ConfigError(
+            "Set security.protocol to SSL, SASL_PLAINTEXT or SASL_SSL: without it the other security settings have no effect."
+        )
+
+
+def _is_known(name: str) -> bool:
+    return name.startswith(_SECURITY) or name in _OTHERS
+
+
+def _addresses(value: str) -> str:
+    """``host:port``, or several separated by commas. The port is optional."""
+    addresses = []
+    for address in value.split(","):
+        address = re.sub(r"^[A-Za-z_]+://", "", address.strip())
+        try:
+            host, port = parse_address(address if re.search(r":\d+$", address) else f"{address}:9092", "-b")
+        except ConfigError as error:
+            raise click.BadParameter(f"write {address!r} as host:port.", param_hint="-b") from error
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return ",".join(addresses)

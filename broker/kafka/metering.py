@@ -1,0 +1,195 @@
+"""Measures what each request uses of its client's quotas, and throttles the connection of a client that has used too much.
+
+``KafkaContext.metering`` is None as long as no client has a quota. Otherwise ``KafkaService`` has each request begin and end
+here, and one that may have to be throttled is answered through an outbox of its own, ``Metered``. On any thread.
+
+| quota | counted | throttled |
+|---|---|---|
+| producer_byte_rate | the request, when its handling begins | after a request that leaves a debt |
+| consumer_byte_rate | the response | while there is a debt; the response is empty, not counted, and nothing is read |
+| request_percentage | the time on processors and handlers | after a request that leaves a debt, for one window at most |
+| controller_mutation_rate | partitions created or deleted | after a request that leaves a debt, or while there is one |
+
+A change of partitions while there is a debt is refused if the request's version has an error for that, and made otherwise.
+
+If several quotas throttle a request, the longest throttle time counts.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker.errors import RequestError
+from broker.kafka.throttling import Throttling
+from broker.network.service import Connection, Handover, Outbox, Part, Request
+from broker.runtime.clock import Clock
+from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meters
+from broker.security.quotas.entities import Kind
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.throttle_time import with_throttle_time
+
+_INT_MAX = 2**31 - 1
+_PERCENT: Final = 100.0
+
+
+class Metering:
+    """One for all Kafka listeners."""
+
+    def __init__(self, quotas: ClientQuotas, throttling: Throttling, clock: Clock) -> None:
+        self.quotas = quotas
+        self.throttling = throttling
+        self.clock = clock
+        self.timed = False  # whether a client has a quota for the time of its requests
+
+    def begin(self, request: Any, outbox: Outbox) -> Outbox:
+        """The outbox for a request whose handling begins: ``outbox``, or one of its own if it may have to be throttled."""
+        meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
+        if meters is UNLIMITED:
+            return outbox
+        now = self.clock.monotonic()
+        key = request.api.key
+        produce_s = 0.0
+        if key == ApiKey.PRODUCE and meters.produce is not None:
+            # Kafka does not count the length field.
+            produce_s = meters.produce.take(len(request.frame) - 4, now)
+            if not produce_s and meters.request is None:
+                return outbox
+        elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
+            return outbox
+        return Metered(self, meters, outbox, now, in_debt=produce_s > 0)
+
+    def end(self, outbox: Outbox) -> None:
+        """The handler of the request with this outbox has returned, perhaps without an answer yet."""
+        if type(outbox) is Metered:
+            outbox.handled()
+
+    def fetch_max_bytes(self, request: Any) -> int:
+        """More than this a client does not fetch at once, unless the first batch is longer."""
+        meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").fetch
+        return _INT_MAX if meter is None else max(1, int(min(_INT_MAX, meter.quota * self.quotas.windows.ahead_s)))
+
+    def prepare(self, prepare: Callable[[Any, Any], Any], context: Any, request: Any) -> Any:
+        """Have an API find out whether it is handled inline, which may already be most of the work, and count the time."""
+        if not self.timed:
+            return prepare(context, request)
+        began = self.clock.monotonic()
+        prepared = prepare(context, request)
+        meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").request
+        if meter is not None:
+            now = self.clock.monotonic()
+            meter.take((now - began) * _PERCENT, now)
+        return prepared
+
+
+class Metered:
+    """The outbox for one request of a client with quotas. An ``Outbox``."""
+
+    __slots__ = ("_began", "_in_debt", "_inner", "_kind", "_metering", "_throttle_s", "meters")
+
+    def __init__(self, metering: Metering, meters: Meters, inner: Outbox, began: float, *, in_debt: bool) -> None:
+        """``in_debt``: it is a produce request that has left a debt."""
+        self._metering = metering
+        self.meters = meters
+        self._inner = inner
+        self._began: float | None = began  # of the handling; None when it is over
+        self._in_debt = in_debt
+        self._kind: Kind | None = None  # of the quota that throttles for the longest time, and
+        self._throttle_s = 0.0  # that time
+
+    # -- what requests use --------------------------------------------------------------------------------------------
+
+    def fetched(self, size: int) -> bool:
+        """Whether a fetch may send a response of this many bytes. If not, it sends an empty one."""
+        meter = self.meters.fetch
+        if meter is None:
+            return True
+        throttle_s = meter.take_unless_in_debt(size, self._metering.clock.monotonic())
+        self._longer(Kind.FETCH, throttle_s)
+        return not throttle_s
+
+    def check_mutations(self) -> None:
+        """Raises RequestError while the client is in debt."""
+        meter = self.meters.mutation
+        if meter is not None:
+            throttle_s = meter.throttle_s(self._metering.clock.monotonic())
+            if throttle_s:
+                self._longer(Kind.MUTATION, throttle_s)
+                raise RequestError(
+                    ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded: try again later."
+                )
+
+    def mutated(self, partitions: int, *, throttle: bool) -> None:
+        """So many partitions were created or deleted. ``throttle``: the request is throttled for a debt."""
+        meter = self.meters.mutation
+        if meter is not None:
+            now = self._metering.clock.monotonic()
+            throttle_s = meter.take(partitions, now)
+            if throttle:
+                self._longer(Kind.MUTATION, throttle_s)
+
+    def handled(self) -> None:
+        if self.meters.request is not None:
+            self._count_time(self._metering.clock.monotonic())
+            self._began = None
+
+    def _count_time(self, now: float) -> None:
+        meter = self.meters.request
+        if meter is not None and self._began is not None:
+            meter.take((now - self._began) * _PERCENT, now)
+            self._began = now  # what comes after the answer is counted by `handled`
+
+    def _longer(self, kind: Kind, throttle_s: float) -> None:
+        if throttle_s > self._throttle_s:
+            self._kind, self._throttle_s = kind, throttle_s
+
+    def _throttle_ms(self) -> int:
+        """The throttle time of an answer that is sent now."""
+        metering, meters = self._metering, self.meters
+        now = metering.clock.monotonic()
+        if meters.request is not None:
+            self._count_time(now)
+            self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
+        if self._in_debt and meters.produce is not None:
+            self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
+        return min(round(self._throttle_s * 1000), _INT_MAX)
+
+    def _throttle(self, connection: Connection, throttle_ms: int) -> None:
+        until = self._metering.clock.monotonic() + throttle_ms / 1000
+        assert self._kind is not None
+        self._metering.quotas.count_throttle(self._kind, throttle_ms / 1000)
+        # On the processor, where it comes before the answer and is dropped if the connection is closed.
+        self._inner.call(connection, partial(self._metering.throttling.begin, connection, self._inner, until))
+
+    # -- Outbox -------------------------------------------------------------------------------------------------------
+
+    def send(self, request: Request, parts: Sequence[Part]) -> None:
+        throttle_ms = self._throttle_ms()
+        if throttle_ms:
+            self._throttle(request.connection, throttle_ms)
+            parts = with_throttle_time(parts, request.api.key, request.api_version, throttle_ms)  # type: ignore[attr-defined]
+        self._inner.send(request, parts)
+
+    def no_op(self, request: Request) -> None:
+        throttle_ms = self._throttle_ms()
+        if throttle_ms:
+            self._throttle(request.connection, throttle_ms)
+        self._inner.no_op(request)
+
+    def close(self, request: Request) -> None:
+        self._inner.close(request)
+
+    def hand_over(self, request: Request, handover: Handover) -> None:
+        self._inner.hand_over(request, handover)
+
+    def push(self, connection: Connection, parts: Sequence[Part]) -> None:
+        self._inner.push(connection, parts)
+
+    def call(self, connection: Connection, work: Callable[[], None]) -> None:
+        self._inner.call(connection, work)
+
+    def start_throttling(self, connection: Connection) -> None:
+        self._inner.start_throttling(connection)
+
+    def end_throttling(self, connection: Connection) -> None:
+        self._inner.end_throttling(connection)

@@ -1,0 +1,83 @@
+"""Writes the throttle time into a response that is encoded already.
+
+Whether a client is throttled is known when its response is about to be sent, and seldom: so responses are encoded with a
+throttle time of 0, and this module knows where it lies in a frame.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from protocol.kafka.api_keys import ApiKey, response_header_version
+from protocol.kafka.schema.fields import NUMBER_FORMATS, field_specs
+from protocol.wire import BytesLike
+
+_I32 = struct.Struct(">i")
+_FIELD = "throttle_time"
+# Versions from which on the tagged fields follow the throttle time, where it is the last field.
+_PRODUCE_FLEXIBLE, _API_VERSIONS_FLEXIBLE = 9, 3
+
+
+def with_throttle_time(parts: Sequence[Any], api_key: int, version: int, throttle_ms: int) -> Sequence[Any]:
+    """The parts of a response frame, with this throttle time in them. ``parts`` and what is in them stay as they are.
+
+    They are returned unchanged where this version of the response has no throttle time.
+    """
+    at = _position(parts[0], api_key, version)
+    if at is None:
+        return parts
+    for number, part in enumerate(parts):
+        size = len(part)
+        if at < size:
+            head = bytearray(memoryview(part)[: at + _I32.size])
+            _I32.pack_into(head, at, throttle_ms)
+            rest = [memoryview(part)[at + _I32.size :]] if at + _I32.size < size else []
+            return [*parts[:number], head, *rest, *parts[number + 1 :]]
+        at -= size
+    raise AssertionError("a response that ends before its throttle time")
+
+
+def _position(first: BytesLike, api_key: int, version: int) -> int | None:
+    """Where it is in the frame. ``first``: the first part of the frame, which is the only one of the first two APIs."""
+    if api_key == ApiKey.PRODUCE:  # the last field
+        return len(first) - _I32.size - (version >= _PRODUCE_FLEXIBLE)
+    if api_key == ApiKey.API_VERSIONS:
+        return _after_the_ranges(first, version)
+    before = _bytes_before(api_key, version)
+    return None if before is None else 8 + response_header_version(api_key, version) + before
+
+
+def _after_the_ranges(frame: BytesLike, version: int) -> int | None:
+    """In ApiVersions the throttle time follows the array of ranges. The header never has tagged fields."""
+    if version == 0:
+        return None
+    if version < _API_VERSIONS_FLEXIBLE:
+        (ranges,) = _I32.unpack_from(frame, 10)
+        return 14 + 6 * int(ranges)
+    count, at, shift = 0, 10, 0
+    while True:
+        byte = frame[at]
+        at += 1
+        count |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + 7 * (count - 1)
+        shift += 7
+
+
+@cache
+def _bytes_before(api_key: int, version: int) -> int | None:
+    """In all other responses that have a throttle time, only fields of fixed sizes are before it."""
+    if api_key == ApiKey.END_TXNS:
+        return 0
+    from kio.index import load_response_schema
+
+    before = 0
+    for spec in field_specs(load_response_schema(api_key, version)):
+        if spec.name == _FIELD:
+            return before
+        form = None if spec.is_array else NUMBER_FORMATS.get(spec.kafka_type or "")
+        if form is None:
+            return None
+        before += struct.calcsize(form)
+    return None

@@ -1,0 +1,62 @@
+"""Logins byte by byte, over a raw connection."""
+
+from typing import Any
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.schema import control
+from tests.faults.raw import LENGTH, Raw
+from tests.scram import ScramClient
+
+USER, PASSWORD = "alice", "a password to be recognised"
+
+
+def handshake(raw: Raw, mechanism: str, version: int = 1) -> Any:
+    return raw.ask(ApiKey.SASL_HANDSHAKE, version, mechanism=mechanism)
+
+
+def authenticate(raw: Raw, token: bytes, version: int = 2) -> Any:
+    return raw.ask(ApiKey.SASL_AUTHENTICATE, version, auth_bytes=token)
+
+
+def plain_token(user: str = USER, password: str = PASSWORD) -> bytes:
+    return b"\0" + user.encode() + b"\0" + password.encode()
+
+
+def log_in(raw: Raw, mechanism: str = "SCRAM-SHA-256", user: str = USER, password: str = PASSWORD) -> Any:
+    """The last answer: of SaslHandshake if that says no, of SaslAuthenticate otherwise."""
+    answer = handshake(raw, mechanism)
+    if answer.error_code:
+        return answer
+    if mechanism == "PLAIN":
+        return authenticate(raw, plain_token(user, password))
+    scram = ScramClient(mechanism, user, password, "nonce")
+    answer = authenticate(raw, scram.first())
+    if answer.error_code:
+        return answer
+    answer = authenticate(raw, scram.final(answer.auth_bytes))
+    assert answer.error_code or scram.is_genuine(answer.auth_bytes)
+    return answer
+
+
+def log_in_without_headers(raw: Raw, user: str = USER, password: str = PASSWORD) -> None:
+    """As clients before Kafka 1.0 do it: tokens alone, each after its length."""
+    assert handshake(raw, "SCRAM-SHA-256", 0).error_code == 0
+    scram = ScramClient("SCRAM-SHA-256", user, password, "nonce")
+    raw.send(_sized(scram.first()))
+    raw.send(_sized(scram.final(raw.frame()[4:])))
+    assert scram.is_genuine(raw.frame()[4:])
+
+
+def _sized(token: bytes) -> bytes:
+    return LENGTH.pack(len(token)) + token
+
+
+def is_in(raw: Raw) -> bool:
+    """What this connection asks is answered."""
+    return not raw.ask(ApiKey.LIST_GROUPS, 4).error_code
+
+
+def asks_in_vain(raw: Raw) -> bool:
+    """The broker closes the connection when it is asked for anything."""
+    raw.try_send(control.encode_request(ApiKey.METADATA, 5, 7, "raw", {"topics": None}))
+    return raw.rest() == b""

@@ -1,0 +1,425 @@
+"""Logins that nobody should get away with: out of order, replayed, too early, too late, too large, as another user, noise."""
+
+import hashlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
+from tests.faults.logins import (
+    PASSWORD,
+    USER,
+    asks_in_vain,
+    authenticate,
+    handshake,
+    is_in,
+    log_in,
+    log_in_without_headers,
+    plain_token,
+)
+from tests.faults.raw import API_VERSIONS, LENGTH, Faults, Raw, produce, wait_for
+from tests.scram import ScramClient
+
+LOGIN = "kafka+sasl"
+LISTENERS = ("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0", "shuffle://127.0.0.1:0")
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+OFFERED = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"
+CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+# As soon as possible, where a test is about something else.
+SETTINGS = {
+    "listeners": LISTENERS,
+    "sasl_enabled_mechanisms": OFFERED,
+    "connection_failed_authentication_delay_ms": 0,
+}
+
+shared = hypothesis_settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return SETTINGS | getattr(request, "param", {})
+
+
+def with_settings(**values: Any) -> Any:
+    return pytest.mark.parametrize("settings", [values], indirect=True, ids=["-".join(values)])
+
+
+def put_user(faults: Faults, user: str = USER, password: str = PASSWORD, **changes: Any) -> list[int]:
+    """With both mechanisms. The error codes."""
+    salt, iterations = b"salt" * 8, changes.pop("iterations", 4096)
+    rows = [
+        {
+            "name": user,
+            "mechanism": code,
+            "iterations": iterations,
+            "salt": salt,
+            "salted_password": hashlib.pbkdf2_hmac(name, password.encode(), salt, min(max(iterations, 1), 4096)),
+        }
+        for name, code in (("sha256", 1), ("sha512", 2))
+    ]
+    with faults.connect() as operator:  # Kafka takes one change of a user in a request
+        answers = [operator.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=[row]) for row in rows]
+    return [result.error_code for answer in answers for result in answer.results]
+
+
+@pytest.fixture
+def users(faults: Faults) -> Faults:
+    """A broker with one user."""
+    assert set(put_user(faults)) == {0}
+    return faults
+
+
+def come(faults: Faults) -> Raw:
+    return faults.connect(listener=LOGIN)
+
+
+# -- in order ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_user_with_the_right_password_comes_in(users: Faults, mechanism: str) -> None:
+    with come(users) as raw:
+        assert log_in(raw, mechanism).error_code == 0
+        assert is_in(raw)
+
+
+def test_a_client_that_sends_tokens_without_headers_comes_in(users: Faults) -> None:
+    with come(users) as raw:
+        log_in_without_headers(raw)
+        assert is_in(raw)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_api_versions_may_be_asked_once_before_a_login_and_often_after_it(users: Faults, version: int) -> None:
+    with come(users) as raw:
+        assert raw.asks_for_versions(version)
+        assert log_in(raw).error_code == 0
+        for _ in range(3):
+            assert raw.asks_for_versions(version)
+    with come(users) as raw:
+        assert raw.asks_for_versions(version)
+        raw.send(API_VERSIONS)
+        assert raw.rest() == b""
+
+
+# -- out of order --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_else_is_answered_before_a_login(users: Faults) -> None:
+    allowed = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}
+    for key, version, request in users.all_requests():
+        if key in allowed:
+            continue
+        with come(users) as raw:
+            raw.try_send(request)
+            assert raw.rest() == b"", (key, version)
+
+
+def test_nothing_that_is_sent_along_with_a_login_is_answered_before_it(users: Faults) -> None:
+    request = control.encode_request(ApiKey.METADATA, 5, 9, "raw", {"topics": None})
+    first = control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 8, "raw", {"mechanism": "PLAIN"})
+    with come(users) as raw:
+        raw.try_send(first + request)
+        answers = raw.rest()
+    assert answers[4:8] == LENGTH.pack(8)
+    rest = answers[4 + LENGTH.unpack(answers[:4])[0] :]
+    assert len(rest) < 200  # an error at most, and no list of topics
+    assert users.topic.encode() not in rest
+
+
+def test_api_versions_between_the_handshake_and_the_login_ends_the_login(users: Faults) -> None:
+    with come(users) as raw:
+        assert handshake(raw, "PLAIN").error_code == 0
+        raw.send(API_VERSIONS)
+        raw.rest()
+
+
+def test_a_second_handshake_in_the_middle_ends_the_login(users: Faults) -> None:
+    with come(users) as raw:
+        assert handshake(raw, "PLAIN").error_code == 0
+        raw.send(control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 8, "raw", {"mechanism": "PLAIN"}))
+        raw.rest()
+
+
+def test_a_login_without_a_handshake_is_not_begun(users: Faults) -> None:
+    with come(users) as raw:
+        raw.send(control.encode_request(ApiKey.SASL_AUTHENTICATE, 2, 8, "raw", {"auth_bytes": plain_token()}))
+        raw.rest()
+    assert users.serves()
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "scram-sha-256", "", "SCRAM-SHA-1", "\u00fc" * 200])
+def test_a_mechanism_that_is_not_offered_is_named_with_those_that_are(users: Faults, mechanism: str) -> None:
+    with come(users) as raw:
+        answer = handshake(raw, mechanism)
+        assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
+        assert sorted(answer.mechanisms) == sorted(OFFERED.split(","))
+        assert asks_in_vain(raw)
+
+
+@with_settings(sasl_enabled_mechanisms="SCRAM-SHA-512")
+def test_a_disabled_mechanism_lets_nobody_in(users: Faults) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+        with come(users) as raw:
+            assert handshake(raw, mechanism).error_code == ErrorCode.unsupported_sasl_mechanism
+            raw.try_send(control.encode_request(ApiKey.SASL_AUTHENTICATE, 2, 8, "raw", {"auth_bytes": plain_token()}))
+            assert raw.rest() == b""
+    with come(users) as raw:
+        assert log_in(raw, "SCRAM-SHA-512").error_code == 0
+
+
+# -- wrong ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("user", "password"), [(USER, PASSWORD + "x"), ("nobody", PASSWORD)])
+def test_a_wrong_password_and_an_unknown_user_get_the_same_answer(
+    users: Faults, mechanism: str, user: str, password: str
+) -> None:
+    with come(users) as raw:
+        answer = log_in(raw, mechanism, user, password)
+        assert answer.error_code == ErrorCode.sasl_authentication_failed
+        assert password not in answer.error_message
+        said = answer.error_message.replace(user, "USER")
+        assert asks_in_vain(raw)
+    with come(users) as raw:
+        assert said == log_in(raw, mechanism, USER, "wrong").error_message.replace(USER, "USER")
+
+
+def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
+    """Whoever has listened has every message of it, the client's nonce included."""
+    with come(users) as raw:
+        scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
+        assert handshake(raw, "SCRAM-SHA-256").error_code == 0
+        first = authenticate(raw, scram.first()).auth_bytes
+        proof = scram.final(first)
+        assert authenticate(raw, proof).error_code == 0
+    nonces = {first.split(b",")[0]}
+    for _ in range(5):
+        with come(users) as raw:
+            assert handshake(raw, "SCRAM-SHA-256").error_code == 0
+            nonces.add(authenticate(raw, scram.first()).auth_bytes.split(b",")[0])
+            assert authenticate(raw, proof).error_code == ErrorCode.sasl_authentication_failed
+            assert asks_in_vain(raw)
+    assert len(nonces) == 6
+
+
+def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
+    with come(users) as raw:
+        scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
+        assert handshake(raw, "SCRAM-SHA-256").error_code == 0
+        proof = scram.final(authenticate(raw, scram.first()).auth_bytes)
+        assert authenticate(raw, proof).error_code == 0
+        raw.send(control.encode_request(ApiKey.SASL_AUTHENTICATE, 2, 8, "raw", {"auth_bytes": proof}))
+        raw.frame()  # an error; it does nothing
+        assert is_in(raw)
+
+
+def test_credentials_that_would_keep_the_broker_or_clients_busy_are_not_stored(users: Faults) -> None:
+    for iterations in (2**31 - 1, 1_000_000, 1, 0, -1):
+        codes = put_user(users, "mallory", iterations=iterations)
+        assert set(codes) == {ErrorCode.unacceptable_credential}, iterations
+    with come(users) as raw:
+        assert log_in(raw, "SCRAM-SHA-256", "mallory").error_code == ErrorCode.sasl_authentication_failed
+
+
+def test_a_request_that_is_too_large_for_a_login_closes_the_connection(users: Faults) -> None:
+    with come(users) as raw:
+        raw.try_send(LENGTH.pack(524_289) + bytes(100_000))
+        assert raw.rest() == b""
+    with come(users) as raw:
+        assert handshake(raw, "PLAIN", 0).error_code == 0
+        raw.try_send(LENGTH.pack(524_289))
+        assert raw.rest() == b""
+    with come(users) as raw:  # once it is in, it may send large ones
+        assert log_in(raw).error_code == 0
+        raw.send(produce(users.topic, b"v" * 900_000))
+        assert raw.frame()
+
+
+# -- again ---------------------------------------------------------------------------------------------------------------
+
+
+@with_settings(connections_max_reauth_ms=600_000)
+class TestAgain:
+    """A login that is renewed."""
+
+    def test_the_same_user_may_log_in_again_with_requests_under_way(self, users: Faults) -> None:
+        with come(users) as raw:
+            lifetime_s = log_in(raw).session_lifetime.total_seconds()
+            assert 0 < lifetime_s <= 600
+            scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
+            raw.send(produce(users.topic, b"x", acks=-1) * 3)
+            raw.send(control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 9, "raw", {"mechanism": "SCRAM-SHA-256"}))
+            for _ in range(4):
+                answer = raw.frame()
+            assert control.parse_response(ApiKey.SASL_HANDSHAKE, 1, answer)[1].error_code == 0
+            final = scram.final(authenticate(raw, scram.first()).auth_bytes)
+            assert authenticate(raw, final).error_code == 0
+            assert is_in(raw)
+
+    def test_twice_within_a_second_is_refused_and_does_no_harm(self, users: Faults) -> None:
+        with come(users) as raw:
+            assert log_in(raw).error_code == 0
+            assert log_in(raw).error_code == 0
+            answers: list[Any] = [log_in(raw)]
+            assert is_in(raw)
+            while answers[-1].error_code:
+                assert answers[-1].error_code == ErrorCode.illegal_sasl_state
+                assert is_in(raw)
+                answers.append(log_in(raw))
+            # On a slow machine the second has passed before the first answer.
+
+    def test_another_user_ends_the_connection(self, users: Faults) -> None:
+        put_user(users, "bob")
+        with come(users) as raw:
+            assert log_in(raw, "PLAIN").error_code == 0
+            assert handshake(raw, "PLAIN").error_code == 0
+            answer = authenticate(raw, plain_token("bob"))
+            assert answer.error_code == ErrorCode.sasl_authentication_failed
+            assert asks_in_vain(raw)
+
+    def test_another_mechanism_ends_the_connection(self, users: Faults) -> None:
+        with come(users) as raw:
+            assert log_in(raw, "PLAIN").error_code == 0
+            assert handshake(raw, "SCRAM-SHA-256").error_code == 0
+            answer = authenticate(raw, ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce").first())
+            assert answer.error_code == ErrorCode.sasl_authentication_failed
+            assert asks_in_vain(raw)
+
+    def test_a_wrong_password_ends_the_connection(self, users: Faults) -> None:
+        with come(users) as raw:
+            assert log_in(raw, "PLAIN").error_code == 0
+            assert handshake(raw, "PLAIN").error_code == 0
+            answer = authenticate(raw, plain_token(password="wrong"))
+            assert answer.error_code == ErrorCode.sasl_authentication_failed
+            assert asks_in_vain(raw)
+
+
+@with_settings(connections_max_reauth_ms=200)
+def test_a_session_that_is_not_renewed_ends(users: Faults) -> None:
+    with come(users) as raw:
+        assert log_in(raw).error_code == 0
+
+        def ended() -> bool:
+            raw.try_send(API_VERSIONS)
+            return not raw.socket.recv(1 << 16)
+
+        wait_for(ended)
+
+
+# -- many ----------------------------------------------------------------------------------------------------------------
+
+
+def test_three_hundred_wrong_passwords_at_once_hold_nobody_up(users: Faults) -> None:
+    """Each costs the broker milliseconds of CPU: on the handlers, and not on the processors."""
+    clients = [come(users) for _ in range(300)]
+    for raw in clients:
+        raw.send(
+            control.encode_request(ApiKey.SASL_HANDSHAKE, 1, 1, "raw", {"mechanism": "PLAIN"})
+            + control.encode_request(
+                ApiKey.SASL_AUTHENTICATE, 1, 2, "raw", {"auth_bytes": plain_token(password="wrong")}
+            )
+        )
+    for _ in range(3):
+        assert users.serves()
+    for raw in clients:
+        assert raw.rest()  # the refusal
+    assert users.serves()
+
+
+@with_settings(connection_failed_authentication_delay_ms=60_000)
+def test_refusals_that_are_held_back_hold_nobody_up_and_are_forgotten_with_their_clients(users: Faults) -> None:
+    clients = [come(users) for _ in range(50)]
+    for raw in clients:
+        assert handshake(raw, "PLAIN").error_code == 0
+        raw.send(control.encode_request(ApiKey.SASL_AUTHENTICATE, 1, 2, "raw", {"auth_bytes": b"\0a\0b"}))
+    assert users.serves()
+    for number, raw in enumerate(clients):
+        if number % 2:
+            raw.close()
+        else:
+            raw.abort()
+
+
+# -- noise ---------------------------------------------------------------------------------------------------------------
+
+TOKENS = st.one_of(
+    st.binary(max_size=80),
+    st.sampled_from(
+        [
+            plain_token(password="wrong"),
+            b"n,,n=alice,r=nonce",
+            b"y,a=bob,n=alice,r=nonce",
+            b"n,,n=alice=2,r=nonce",
+            b"p=tls-unique,,n=alice,r=nonce",
+            b"n,,n=alice,r=",
+            b"n,,m=x,n=alice,r=nonce",
+            b"c=biws,r=nonce,p=AAAA",
+            b"c=biws,r=nonce",
+            b"n,,n=" + b"a" * 500 + b",r=" + b"n" * 500,
+            b"n,auth=Bearer x\x01\x01",
+            b"\0" * 40,
+            b"\xff\xfe",
+        ]
+    ),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("handshake"), st.integers(0, 3), st.sampled_from([*MECHANISMS, "OAUTHBEARER", "GSSAPI", ""])),
+    st.tuples(st.just("authenticate"), st.integers(0, 4), TOKENS),
+    st.tuples(st.just("token"), st.just(0), TOKENS),
+    st.tuples(st.just("other"), st.integers(0, 12), st.sampled_from([0, 1, 3, 10, 18, 18, 19, 22, 29, 36, 42, 50])),
+    st.tuples(st.just("bytes"), st.just(0), st.binary(min_size=1, max_size=60)),
+)
+
+
+def _frame(step: tuple[str, int, Any]) -> bytes:
+    kind, version, what = step
+    try:
+        if kind == "handshake":
+            return control.encode_request(ApiKey.SASL_HANDSHAKE, min(version, 1), 5, "raw", {"mechanism": what})
+        if kind == "authenticate":
+            return control.encode_request(ApiKey.SASL_AUTHENTICATE, min(version, 2), 6, "raw", {"auth_bytes": what})
+    except (KeyError, ValueError):
+        return b""
+    if kind == "token":
+        return LENGTH.pack(len(what)) + bytes(what)
+    if kind == "other":
+        head = int(what).to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x07\0\x03raw\0\0\0\0\0\0"
+        return LENGTH.pack(len(head)) + head
+    return bytes(what)
+
+
+@given(steps=st.lists(STEPS, min_size=1, max_size=8), seed=st.integers(0, 2**16))
+@shared
+def test_logins_of_any_order_size_and_version(users: Faults, steps: list[tuple[str, int, Any]], seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray(b"".join(map(_frame, steps)))
+    if data and rng.random() < 0.3:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    with come(users) as raw:
+        raw.try_send(bytes(data))
+        raw.finish()
+        answers = raw.rest()
+    assert users.topic.encode() not in answers  # the only one who knows the name of the topic is in
+
+
+def test_the_broker_serves_after_all_of_that(users: Faults) -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        with come(users) as raw:
+            size = rng.choice([0, 1, 3, 20, 300, 70_000])
+            raw.try_send(rng.randbytes(rng.randrange(8)) + LENGTH.pack(size) + rng.randbytes(min(size, 1000)))
+            if rng.random() < 0.5:
+                raw.abort()
+    assert users.serves()
+    with come(users) as raw:
+        assert log_in(raw).error_code == 0

@@ -1,0 +1,255 @@
+"""Quotas as clients see them: throttle times in responses, and connections from which nothing is taken meanwhile.
+
+No test measures time: quotas are so small that a throttle outlasts every test, or so large that nothing is throttled.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.network.mute import THROTTLED
+from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages import fetch, produce
+from protocol.kafka.records.records import build_batch
+from protocol.kafka.schema import control
+from tests.kafka.handlers.kafka_client import Kafka
+
+EVERYBODY = Entity(client_id=DEFAULT)
+VALUE = b"x" * 1000
+# Bytes a second: a request of 1 KB takes a quarter of an hour.
+TINY = 1.0
+HUGE = 1e12
+
+
+@pytest.fixture
+def kafka() -> Iterator[Kafka]:
+    with Kafka() as kafka:
+        yield kafka
+
+
+def limit(kafka: Kafka, kind: Kind, value: float | None, entity: Entity = EVERYBODY) -> None:
+    kafka.inside.quotas.alter([(entity, kind, value)])
+
+
+def connections(kafka: Kafka) -> list[Any]:
+    return [one for processor in kafka.broker.server.sockets.processors for one in processor.connections]
+
+
+def is_throttled(kafka: Kafka) -> bool:
+    return any(connection.holds & THROTTLED for connection in connections(kafka))
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def produce_frame(topic: str, acks: int = 1, version: int = 9, client_id: str | None = "c") -> bytes:
+    batch = build_batch([(None, VALUE, [], 1)])
+    return b"".join(produce.request_parts(7, client_id, version, None, acks, 30_000, [(topic, 0, batch)]))
+
+
+def throttle_of_produce(frame: bytes, version: int = 9) -> int:
+    end = len(frame) - (version >= 9)
+    (ms,) = struct.unpack(">i", frame[end - 4 : end])
+    return int(ms)
+
+
+def send(kafka: Kafka, frame: bytes) -> None:
+    kafka._socket.sendall(frame)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_produce_above_the_quota_is_answered_with_the_throttle_time_and_the_next_waits(
+    kafka: Kafka, acks: int
+) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY)
+    answer = kafka.exchange(produce_frame(topic, acks))
+    _, (result,) = produce.parse_response(memoryview(answer), 9)
+    assert (result.error, result.base_offset) == (0, 0)
+    assert throttle_of_produce(answer) == pytest.approx((len(produce_frame(topic, acks)) - 4 - 0.2) * 1000, rel=0.1)
+    assert is_throttled(kafka)
+    send(kafka, produce_frame(topic))
+    # Another connection of the same client is still answered once, and nothing was taken from the first.
+    with socket.create_connection(kafka.address) as other:
+        other.sendall(control.encode_request(ApiKey.METADATA, 9, 1, "c", {}))
+        assert other.recv(4)
+    log = kafka.inside.logs.get(topic, 0)
+    assert log is not None
+    assert log.log_end_offset == 1
+    limit(kafka, Kind.PRODUCE, HUGE)  # ends the throttle
+    _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
+    assert result.base_offset == 1
+    assert not is_throttled(kafka)
+
+
+def test_a_produce_without_an_answer_is_throttled_by_muting_alone(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY)
+    send(kafka, produce_frame(topic, acks=0))
+    until(lambda: is_throttled(kafka))
+    send(kafka, produce_frame(topic, acks=1))
+    limit(kafka, Kind.PRODUCE, None)
+    _, (result,) = produce.parse_response(memoryview(kafka.exchange(b"")), 9)
+    assert result.base_offset == 1
+
+
+def test_below_the_quota_nothing_is_throttled(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    for kind in (Kind.PRODUCE, Kind.FETCH, Kind.REQUEST, Kind.MUTATION):
+        limit(kafka, kind, HUGE)
+    for _ in range(5):
+        assert throttle_of_produce(kafka.exchange(produce_frame(topic))) == 0
+    assert fetched(kafka, topic).throttle_ms == 0
+    assert not is_throttled(kafka)
+
+
+def fetched(kafka: Kafka, topic: str, version: int = 11) -> fetch.FetchResponse:
+    frame = fetch.request(
+        7, "c", version, topic, 0, 0, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0
+    )
+    return fetch.parse_response(memoryview(kafka.exchange(frame)), version)
+
+
+def test_a_fetch_above_the_quota_is_answered_empty_and_not_counted(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, *range(20))
+    limit(kafka, Kind.FETCH, TINY)
+    first = fetched(kafka, topic)
+    assert first.throttle_ms == 0
+    size = len(first.partitions[0].records)
+    assert 0 < size  # one batch at least, whatever the quota
+    second = fetched(kafka, topic)
+    assert (second.error, second.partitions) == (0, [])
+    assert second.throttle_ms >= size * 900
+    assert is_throttled(kafka)
+    meter = kafka.inside.quotas.meters("ANONYMOUS", "c").fetch
+    assert meter is not None
+    assert meter.throttle_s(kafka.inside.clock.monotonic()) * 1000 <= second.throttle_ms
+    limit(kafka, Kind.FETCH, None)
+    assert fetched(kafka, topic).partitions
+
+
+def test_a_fetch_asks_for_no_more_than_the_quota_allows_at_once(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    kafka.fill(topic, *range(200))
+    everything = len(fetched(kafka, topic).partitions[0].records)
+    limit(kafka, Kind.FETCH, everything / 2 / 0.2)
+    assert 0 < len(fetched(kafka, topic).partitions[0].records) <= everything / 2
+
+
+def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.REQUEST, 1e-6)
+    answer = kafka.exchange(produce_frame(topic))
+    assert throttle_of_produce(answer) == 1000
+    until(lambda: is_throttled(kafka))
+
+
+@pytest.mark.parametrize("version", [2, 9])
+def test_every_api_is_throttled_for_its_time_also_by_a_handler(kafka: Kafka, version: int) -> None:
+    limit(kafka, Kind.REQUEST, 1e-6)
+    answer = kafka.ask(ApiKey.METADATA, version, topics=None)
+    assert is_throttled(kafka)
+    assert version < 3 or answer.throttle_time.total_seconds() == 1
+
+
+def test_other_clients_are_not_throttled(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY, Entity(client_id="other"))
+    assert throttle_of_produce(kafka.exchange(produce_frame(topic))) == 0
+    limit(kafka, Kind.PRODUCE, TINY, Entity("ANONYMOUS"))
+    assert throttle_of_produce(kafka.exchange(produce_frame(topic))) > 0
+
+
+def test_a_client_without_an_id_has_the_quota_of_the_default(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY)
+    assert throttle_of_produce(kafka.exchange(produce_frame(topic, client_id=None))) > 0
+
+
+def create(kafka: Kafka, version: int, *names: str, validate_only: bool = False) -> Any:
+    topics = [{"name": name, "num_partitions": 10, "replication_factor": 1} for name in names]
+    return kafka.ask(ApiKey.CREATE_TOPICS, version, topics=topics, validate_only=validate_only)
+
+
+OVER = ErrorCode.throttling_quota_exceeded
+
+
+def test_partitions_beyond_the_quota_are_refused_to_clients_that_know_the_error(kafka: Kafka) -> None:
+    limit(kafka, Kind.MUTATION, 1e-3)  # a bucket of 0.011 tokens
+    answer = create(kafka, 7, "a", "b")
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.none, OVER]
+    assert answer.throttle_time.total_seconds() == pytest.approx(10_000, rel=0.1)
+    assert is_throttled(kafka)
+    for key, version, fields, field in (
+        (ApiKey.CREATE_PARTITIONS, 3, {"topics": [{"name": "a", "count": 11}]}, "results"),
+        (ApiKey.DELETE_TOPICS, 5, {"topic_names": ["a"]}, "responses"),
+        (ApiKey.CREATE_TOPICS, 7, {"topics": [{"name": "c", "num_partitions": 1, "replication_factor": 1}]}, "topics"),
+    ):
+        kafka.inside.throttling.end_all()
+        answer = kafka.ask(key, version, **fields)
+        assert [each.error_code for each in getattr(answer, field)] == [OVER]
+        assert answer.throttle_time.total_seconds() > 9_000
+    kafka.inside.throttling.end_all()
+    assert [topic.error_code for topic in create(kafka, 7, "d", validate_only=True).topics] == [ErrorCode.none]
+
+
+def test_older_clients_are_throttled_and_get_what_they_want(kafka: Kafka) -> None:
+    limit(kafka, Kind.MUTATION, 1e-3)
+    answer = create(kafka, 5, "a", "b")
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.none, ErrorCode.none]
+    assert answer.throttle_time.total_seconds() == pytest.approx(20_000, rel=0.1)
+    assert is_throttled(kafka)
+
+
+def test_topics_that_are_created_for_a_client_count_as_well(kafka: Kafka) -> None:
+    limit(kafka, Kind.MUTATION, 1e-3)
+    answer = kafka.ask(ApiKey.METADATA, 9, topics=[{"name": "new"}], allow_auto_topic_creation=True)
+    assert answer.throttle_time.total_seconds() > 900
+
+
+def test_a_throttled_client_that_leaves_is_forgotten(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY)
+    before = len(kafka.inside.timer)
+    for _ in range(3):
+        with socket.create_connection(kafka.address) as other:
+            other.sendall(produce_frame(topic))
+            assert other.recv(4)
+            until(lambda: len(kafka.inside.throttling) == 1)
+            other.sendall(produce_frame(topic))
+    until(lambda: len(kafka.inside.throttling) == 0)
+    assert len(kafka.inside.timer) <= before + 64  # handles that were cancelled go when there are many
+
+
+def test_the_broker_stops_while_clients_are_throttled(kafka: Kafka) -> None:
+    topic = kafka.topic()
+    limit(kafka, Kind.PRODUCE, TINY)
+    kafka.exchange(produce_frame(topic))
+    send(kafka, produce_frame(topic))
+    assert kafka.broker.server.stop(10.0)
+
+
+def test_quotas_are_in_force_after_a_restart(tmp_path: Any) -> None:
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        limit(kafka, Kind.PRODUCE, TINY)
+    with Kafka(data_dir=str(tmp_path)) as kafka:
+        assert throttle_of_produce(kafka.exchange(produce_frame(kafka.topic()))) > 0
+
+
+def test_the_metrics_say_who_was_throttled_for_which_quota(kafka: Kafka) -> None:
+    limit(kafka, Kind.PRODUCE, TINY)
+    kafka.exchange(produce_frame(kafka.topic()))
+    text = kafka.broker.server.metrics.render().decode()
+    assert 'broker_quota_throttles_total{quota="producer_byte_rate"} 1.0' in text
+    assert "broker_quota_throttled_connections 1.0" in text

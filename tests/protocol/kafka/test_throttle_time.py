@@ -1,0 +1,65 @@
+"""The throttle time in encoded responses, for every version of every API that is served."""
+
+import datetime
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+
+from broker.kafka import handlers
+from broker.kafka.api import Api
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.messages import api_versions, end_txns, fetch, metadata, produce
+from protocol.kafka.schema import control
+from protocol.kafka.schema.fields import field_specs
+from protocol.kafka.throttle_time import with_throttle_time
+
+APIS = handlers.load().values()
+SERVED = [(api, version) for api in APIS for version in range(api.min_version, api.max_version + 1)]
+
+
+def encoded(api: Api, version: int, throttle_ms: int) -> list[Any] | None:
+    """A response as the handlers encode it; None for those that only the schema encodes."""
+    ranges = dict.fromkeys(range(200), (0, 3))
+    if api.key == ApiKey.PRODUCE:
+        results = [produce.PartitionResult(topic, 3) for topic in ("t", "u" * 200)]
+        return [produce.response(7, version, results, throttle_ms)]
+    if api.key == ApiKey.FETCH:
+        data = fetch.PartitionData(3, 0, 1, 1, 0, None, 5, [b"12345"])
+        return fetch.response_parts(7, version, throttle_ms, 0, 0, [("t", [data])])
+    if api.key == ApiKey.METADATA:
+        return [metadata.response(7, version, [], None, 1, [], throttle_ms=throttle_ms)]
+    if api.key == ApiKey.API_VERSIONS:
+        return [api_versions.response(7, version, 0, ranges, throttle_ms, {"x": (1, 2)})]
+    if api.key == ApiKey.END_TXNS:
+        return [end_txns.response(7, 3, 2, throttle_ms)]
+    return None
+
+
+@pytest.mark.parametrize(("api", "version"), SERVED, ids=lambda each: str(getattr(each, "key", each)))
+def test_it_is_as_if_the_response_had_been_encoded_with_it(api: Api, version: int) -> None:
+    before = encoded(api, version, 0)
+    if before is not None:
+        after = encoded(api, version, 1234)
+    else:
+        names = [spec.name for spec in field_specs(load_response_schema(api.key, version))]
+        changed = {"throttle_time": datetime.timedelta(milliseconds=1234)} if "throttle_time" in names else {}
+        before = [control.encode_response(api.key, version, 7, {})]
+        after = [control.encode_response(api.key, version, 7, changed)]
+    assert after is not None
+    untouched = [bytes(part) for part in before]
+    assert b"".join(with_throttle_time(before, api.key, version, 1234)) == b"".join(after)
+    assert [bytes(part) for part in before] == untouched
+
+
+def test_other_parts_are_the_same_objects() -> None:
+    parts = [fetch.response_parts(7, 11, 0, 0, 0, ())[0], bytearray(b"records")]
+    assert with_throttle_time(parts, ApiKey.FETCH, 11, 5)[-1] is parts[1]
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_long_response_whose_head_is_a_part_of_its_own_is_not_copied(version: int) -> None:
+    whole = bytearray(metadata.response(7, version, [], "cluster", 1, []))
+    parts = with_throttle_time([bytes(whole[:8]), memoryview(whole)[8:]], ApiKey.METADATA, version, 1234)
+    assert b"".join(parts) == metadata.response(7, version, [], "cluster", 1, [], throttle_ms=1234)
+    assert parts[-1].obj is whole
