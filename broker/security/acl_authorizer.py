@@ -82,7 +82,7 @@ class AclAuthorizer:
         """The rules in force."""
         return self._answers.rules
 
-    def register_metrics(self, registry: Registry) -> None:
+    def register(self, registry: Registry) -> None:
         registry.gauge("broker_acls", "ACLs in force.", lambda: {(): self.rules.count})
         registry.read_counter(
             "broker_authorizations_denied",

@@ -41,7 +41,7 @@ class Security:
         self.client_software.register(registry)
         self.quotas.register_metrics(registry)
         if self.authorizer is not None:
-            self.authorizer.register_metrics(registry)
+            self.authorizer.register(registry)
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:

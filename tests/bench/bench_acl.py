@@ -65,7 +65,7 @@ def main(count: int) -> None:
     began = time.thread_time()
     authorizer = AclAuthorizer(table, SystemClock())  # type: ignore[arg-type]
     load_s = time.thread_time() - began
-    authorizer.register_metrics(Registry())
+    authorizer.register(Registry())
     print(f"{count} ACLs: loaded in {load_s:.2f} s, {used / max(count, 1):.0f} bytes each")
 
     topic, read = ResourceType.TOPIC, Operation.READ
