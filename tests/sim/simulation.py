@@ -25,6 +25,7 @@ from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
+from tests.sim.quota_scene import draw_quotas
 from tests.sim.shuffle_scene import ShuffleScene
 from tests.sim.storm import Storm, Weather, draw_weather
 from tests.sim.txn_scene import PARTITIONS, TOPIC, TxnScene
@@ -123,6 +124,13 @@ class Simulation:
         self._machine_failed = False  # in this life of the broker
         self.cast = rng.choice(CASTS)
         self._populate(rng)
+        self.throttled = draw_quotas(
+            self.world.rng("quotas"),
+            self.host.tables,
+            [producer.name for producer in self.producers],
+            [reader.name for reader in self.readers],
+            largest_batch=4 * (self._size_most + 50) + 100,
+        )
         self.shuffle: ShuffleScene | None = None
         if self.has("shuffle"):
             self._populate_shuffle(rng)
@@ -225,6 +233,8 @@ class Simulation:
         self.world.actors.extend(scene.clients)
 
     def has(self, scene: str) -> bool:
+        if scene == "quotas":
+            return self.throttled
         return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
