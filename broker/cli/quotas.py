@@ -67,13 +67,13 @@ def command() -> None:
 @broker_options
 def list_quotas(entity: Entity, as_json: bool, target: Target) -> None:
     """List quotas (by default, all of them)."""
-    for found, values in sorted(_describe(target, entity, strict=False).items(), key=lambda one: _text(one[0])):
-        if as_json:
+    entries = sorted(_describe(target, entity, strict=False).items(), key=lambda entry: _text(entry[0]))
+    if as_json:
+        for found, values in entries:
             click.echo(json_line({"entity": dict(found), "quotas": values}), nl=False)
-        else:
-            print_table(
-                ["entity", "quota", "value"], [(_text(found), key, f"{value:g}") for key, value in values.items()]
-            )
+    else:
+        rows = [(_text(found), key, f"{value:.15g}") for found, values in entries for key, value in values.items()]
+        print_table(["entity", "quota", "value"], rows)
 
 
 @command.command("set")

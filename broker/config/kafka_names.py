@@ -72,10 +72,7 @@ sasl.: kerberos.principal.to.local.rules kerberos.service.name kerberos.ticket.r
 sasl.: login.callback.handler.class login.class login.connect.timeout.ms login.read.timeout.ms login.refresh.buffer.seconds
 sasl.: login.refresh.min.period.seconds login.refresh.window.factor login.refresh.window.jitter login.retry.backoff.max.ms
 sasl.: login.retry.backoff.ms mechanism.controller.protocol mechanism.inter.broker.protocol server.callback.handler.class
-sasl.: oauthbearer.clock.skew.seconds oauthbearer.expected.audience oauthbearer.expected.issuer
-sasl.: oauthbearer.header.urlencode oauthbearer.jwks.endpoint.refresh.ms oauthbearer.jwks.endpoint.retry.backoff.max.ms
-sasl.: oauthbearer.jwks.endpoint.retry.backoff.ms oauthbearer.jwks.endpoint.url oauthbearer.scope.claim.name
-sasl.: oauthbearer.sub.claim.name oauthbearer.token.endpoint.url
+sasl.: oauthbearer.header.urlencode oauthbearer.token.endpoint.url
 share.coordinator.: append.linger.ms cold.partition.snapshot.interval.ms load.buffer.size snapshot.update.records.per.snapshot
 share.coordinator.: state.topic.compression.codec state.topic.min.isr state.topic.num.partitions state.topic.prune.interval.ms
 share.coordinator.: state.topic.replication.factor state.topic.segment.bytes threads write.timeout.ms cached.buffer.max.bytes

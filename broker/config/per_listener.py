@@ -13,6 +13,15 @@ OF_LISTENER: set[str] = {
     "sasl_server_max_receive_size",
     "connection_failed_authentication_delay_ms",
     "connections_max_reauth_ms",
+    "sasl_oauthbearer_clock_skew_seconds",
+    "sasl_oauthbearer_expected_audience",
+    "sasl_oauthbearer_expected_issuer",
+    "sasl_oauthbearer_jwks_endpoint_refresh_ms",
+    "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms",
+    "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms",
+    "sasl_oauthbearer_jwks_endpoint_url",
+    "sasl_oauthbearer_scope_claim_name",
+    "sasl_oauthbearer_sub_claim_name",
 }
 
 

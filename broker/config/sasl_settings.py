@@ -11,12 +11,18 @@ from broker.config.kafka_setting import INT_MAX
 from broker.config.setting import KAFKA, setting
 from broker.errors import ConfigError
 
-SASL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SASL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", PLAIN, OAUTHBEARER)
+
+
+def _words(value: "Iterable[str] | str") -> tuple[str, ...]:
+    """A list, or one text with commas between the items."""
+    given = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
 
 
 def _mechanisms(value: "Iterable[str] | str") -> tuple[str, ...]:
-    given = value.split(",") if isinstance(value, str) else value
-    words = tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+    words = _words(value)
     unknown = [word for word in words if word not in SASL_MECHANISMS]
     if unknown or not words:
         what = f"there is no {unknown[0]!r} here" if unknown else "it is empty"
@@ -65,5 +71,48 @@ class SaslSettings:
         doc="How long a login is valid (KIP-368). Clients that know this log in again on the same connection before the time is "
         "over; the connections of others are closed then. A token that expires earlier ends the login earlier. 0: a login is "
         "valid for as long as its token, or its connection.",
+        reason=KAFKA,
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
+        None,
+        doc="Where the public keys are by which tokens of OAUTHBEARER are checked (a JWKS): a URL that begins with `https://`, "
+        "`http://` or `file:///`. Redirections are not followed.",
+        reason="Without keys no token can be checked.",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
+        3_600_000,
+        least=1000,
+        doc="How often the keys are fetched. A token with an unknown key has them fetched too, at most every 10 s.",
+        reason=KAFKA,
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
+        100, least=1, doc="How soon the keys are fetched again after a failure. Doubles with each.", reason=KAFKA
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
+        10_000, least=1, doc="The longest time until the keys are fetched again after a failure.", reason=KAFKA
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
+        (),
+        converter=_words,
+        doc="The audience of a token (`aud`) must be one of these. Empty: any, which the broker warns of at the start.",
+        reason=KAFKA,
+    )
+    sasl_oauthbearer_expected_issuer: str | None = setting(
+        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", reason=KAFKA
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = setting(
+        30,
+        unit="s",
+        least=0,
+        most=3600,
+        doc="How far the clock of a token's issuer may be from the broker's.",
+        reason=KAFKA,
+    )
+    sasl_oauthbearer_sub_claim_name: str = setting(
+        "sub", doc="The claim of a token that has the name of the user.", reason=KAFKA
+    )
+    sasl_oauthbearer_scope_claim_name: str = setting(
+        "scope",
+        doc="The claim of a token that has its scope: a text, or a list of texts. It is not used further.",
         reason=KAFKA,
     )

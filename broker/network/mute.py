@@ -97,6 +97,7 @@ TABLE: Final[dict[Hold, tuple[MuteEvent, MuteEvent | None]]] = {
 RESPONSE_PENDING: Final = int(Hold.RESPONSE_PENDING)
 RESPONSE_UNSENT: Final = int(Hold.RESPONSE_UNSENT)
 THROTTLED: Final = int(Hold.THROTTLED)
+CHANNEL_FULL: Final = int(Hold.CHANNEL_FULL)
 MEMORY_SHORT: Final = int(Hold.MEMORY_SHORT)
 UNWRITABLE: Final = int(Hold.UNWRITABLE)
 DRAINING: Final = int(Hold.DRAINING)

@@ -14,18 +14,22 @@ The seven steps are Kafka's. Two differences, both for speed and neither visible
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
 
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
+from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry
 from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import (
+    CHANNEL_FULL,
     CLOSING,
     DRAINING,
+    MEMORY_SHORT,
     RESPONSE_PENDING,
     RESPONSE_UNSENT,
     THROTTLED,
@@ -50,6 +54,8 @@ log = get_logger("network")
 
 # Bytes of one read. All connections share this buffer; a frame that does not fit is moved to a buffer of its own.
 _RECEIVE_BYTES = 256 * 1024
+# Connections that a processor hands over in one piece, while their heirs and senders wait: about 1 ms.
+_MOVED_AT_ONCE = 64
 # Longest sleep (s) of an idle processor. Idle and slow connections are looked for this often.
 _NAP_S = 1.0
 # A request for a handler that lies in the shared buffer must be copied. From this size (bytes) on the copy is in request memory.
@@ -90,10 +96,6 @@ class ProcessorStats:
     idle_closed: int = 0
 
 
-# An entry of the inbox: a method of this processor and its two arguments.
-_Work = tuple[Verb, Any, Any]
-
-
 class Processor:
     """The body of one processor thread."""
 
@@ -130,7 +132,10 @@ class Processor:
         self._on_room = on_room
         self._arrivals = NewConnectionQueue()
         self._new = self._arrivals.waiting
-        self._inbox: deque[_Work] = deque()
+        self._inbox: deque[Work] = deque()
+        self.departure = Departure(self, self._inbox)
+        # Set when the processor is to go: the processors among which its connections are divided.
+        self._heirs: Callable[[], Sequence[Heir]] | None = None
         self._dirty: list[ProcessorConnection] = []  # have something to send
         # Connections that may have a complete frame and are not muted any more.
         self._runnable: deque[ProcessorConnection] = deque()
@@ -176,7 +181,16 @@ class Processor:
             verb(target, argument)
         else:
             self._inbox.append((verb, target, argument))
+            if self.departure.begun:
+                self.departure.forward()
             self._poller.wakeup()
+
+    def leave(self, heirs: Callable[[], Sequence[Heir]]) -> None:
+        """Accept no further connection, and hand all of them over to ``heirs`` at the end of the next step. Then
+        ``departure.over`` is set, and the thread may end."""
+        self._arrivals.close()
+        self._heirs = heirs
+        self._poller.wakeup()
 
     def drain(self) -> None:
         """Accept no further request or connection. Requests in flight are still answered."""
@@ -215,6 +229,8 @@ class Processor:
         self.process_completed_sends(ready)
         self.process_disconnected()
         self.close_excess_connections()
+        if self._heirs is not None and not self.departure.over:
+            self._hand_over_connections(self._heirs)
         return bool(ready)
 
     def configure_new_connections(self) -> None:
@@ -256,8 +272,7 @@ class Processor:
                 try:
                     verb(target, argument)
                 except Exception as error:  # the seam: a service's bug costs the connection it was about
-                    log.error("answer_failed", exc_info=error)
-                    self._disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
+                    self._failed(target, error)
         if self._dirty:
             self._flush_dirty()
         if self._room:
@@ -271,6 +286,10 @@ class Processor:
                 self._resume(connection)
             if self._dirty:
                 self._flush_dirty()
+
+    def _failed(self, target: Any, error: Exception) -> None:
+        log.error("answer_failed", exc_info=error)
+        self._disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
 
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for a wake-up."""
@@ -340,6 +359,8 @@ class Processor:
         self._ident = self._get_ident()
         self._draining = True
         self._arrivals.close()
+        for moved in self.departure.begin():
+            self.take_over(moved, None)
         for connection in list(self.connections):
             self._disconnect(connection)
         while self._new:
@@ -350,8 +371,72 @@ class Processor:
         for buffer in self._lent.values():  # the handlers have ended, or were left behind
             self._memory.forget(buffer)
         self._lent = {}
+        self.departure.end()
         self._unsent.report(self.number, 0)
         self._poller.close()
+        self._ident = -1  # this is no longer the thread of anything
+
+    # -- going ----------------------------------------------------------------------------------------------------------
+
+    def _hand_over_connections(self, heirs: Callable[[], Sequence[Heir]]) -> None:
+        """Divide the connections among the heirs. One that nobody takes is closed."""
+        for moved in self.departure.begin():
+            self.take_over(moved, None)
+        self.configure_new_connections()
+        lent: dict[Any, dict[Request, bytearray]] = {}
+        for request, buffer in self._lent.items():
+            lent.setdefault(request.connection, {})[request] = buffer
+        while self.connections:
+            moving = []
+            others = heirs()
+            for connection in list(islice(self.connections, _MOVED_AT_ONCE)):
+                # Where it was in this processor's lists, its flags and holds tell the heir.
+                moved = Moved(connection, connection.interest, lent.get(connection, {}), self.departure)
+                self._set_interest(connection, 0)
+                del self.connections[connection]
+                moving.append(moved)
+            if others:
+                moving = self.departure.move([(moved, others[n % len(others)]) for n, moved in enumerate(moving)])
+            for heir in others:  # some of them may be going as well
+                moving = self.departure.move([(moved, heir) for moved in moving])
+            for moved in moving:
+                self._disconnect(moved.connection)
+        self._lent = {request: buffer for request, buffer in self._lent.items() if request.connection.processor is self}
+        self._dirty.clear()
+        self._runnable.clear()
+        for verb, target, argument in self.departure.end():
+            try:
+                verb(target, argument)
+            except Exception as error:  # the seam, as in `process_new_responses`
+                self._failed(target, error)
+        self.process_disconnected()
+
+    def take_over(self, moved: Moved, _: None) -> None:
+        """Continue a connection of a processor that goes."""
+        self.departure.taken_over(moved)
+        connection = moved.connection
+        self._lent.update(moved.lent)
+        self.connections[connection] = None
+        if self._draining:
+            connection.holds |= DRAINING
+        try:
+            self._set_interest(connection, moved.interest)
+        except Exception as error:  # the seam: the system has a bound on these
+            log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
+            self._disconnect(connection)
+            return
+        dirty, connection.dirty = connection.dirty, False
+        runnable, connection.runnable = connection.runnable, False
+        if dirty:
+            self._mark_dirty(connection)
+        if runnable:
+            self._run_later(connection)
+        if connection.holds & (CHANNEL_FULL | MEMORY_SHORT):
+            if connection.held is not None:
+                self._channel_waiters.join(connection, connection.held)
+            if connection.holds & MEMORY_SHORT:
+                self._memory_waiters.connections.append(connection)
+            self._room = True  # the other processor may have been told
 
     # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
     # A service sees a request's connection as a `Connection`. Here it is the one that `_dispatch` put into the request.

@@ -178,8 +178,12 @@ class SocketServer:
         )
 
     def resize_processors(self, count: int) -> None:
-        """Change the data plane's number of processors while running."""
+        """Change the data plane's number of processors, before the start or while running."""
         self._data.resize(count)
+
+    def resize_handlers(self, count: int) -> None:
+        """Change the data plane's number of handlers, before the start or while running."""
+        self._data.resize_handlers(count)
 
     def stop_accepting(self, patience_s: float = PATIENCE_S) -> None:
         for plane in self.planes:

@@ -14,6 +14,7 @@ from broker.runtime.entropy import Entropy, SystemEntropy
 from broker.runtime.net import Network, SystemNetwork
 from broker.runtime.poller import Poller, SelectorPoller
 from broker.runtime.threads import SystemThreads, Threads
+from broker.runtime.web import Fetcher, SystemFetcher
 
 __all__ = ["Runtime", "system_runtime"]
 
@@ -28,6 +29,7 @@ class Runtime:
     disk: Disk
     network: Network
     new_poller: Callable[[], Poller]
+    fetcher: Fetcher = attrs.field(factory=SystemFetcher)
     # How many descriptors the process may have.
     descriptor_limit: Callable[[], int] = lambda: UNLIMITED
 

@@ -40,15 +40,8 @@ class Security:
         self.logins.register(registry)
         self.client_software.register(registry)
         self.quotas.register_metrics(registry)
-        authorizer = self.authorizer
-        if authorizer is not None:
-            registry.gauge("acls", "ACLs in force", lambda: {(): authorizer.rules.count})
-            registry.read_counter(
-                "authorizations_denied",
-                "Requests, or parts of them, that ACLs have denied",
-                authorizer.audit.counts,
-                labels=("operation", "resource_type"),
-            )
+        if self.authorizer is not None:
+            self.authorizer.register(registry)
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:
@@ -69,7 +62,7 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
         credentials,
         quotas,
         mechanisms={
-            listener.name: open_mechanisms(for_listener(config, listener.name), credentials, runtime.entropy)
+            listener.name: open_mechanisms(for_listener(config, listener.name), listener, credentials, runtime, timer)
             for listener in with_logins
         },
         authorizer=_authorizer(config, catalogue, runtime.clock),

@@ -219,10 +219,17 @@ class Bench:
         self.quotas, self.outbox, self.roles = self.stage.quotas, self.stage.outbox, self.stage.roles
         self.frame_max = frame_max
         self.rooms = 0  # times the acceptor was told that there is room
+        self._settings = ProcessorSettings(idle, high, low)
+        self.processor = self._new_processor()
+        self._ident = id(self)
+        self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
+        self.clients: list[Client] = []
+
+    def _new_processor(self) -> Processor:
         self.poller = SelectorPoller()
-        self.processor = Processor(
+        return Processor(
             id(self),
-            settings=ProcessorSettings(idle, high, low),
+            settings=self._settings,
             poller=self.poller,
             clock=self.clock,
             threads=self.roles,
@@ -233,9 +240,16 @@ class Bench:
             quotas=self.quotas,
             on_room=self._room,
         )
-        self._ident = id(self)
-        self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
-        self.clients: list[Client] = []
+
+    def replace(self, *heirs: Processor) -> Processor:
+        """Let the processor go and put a new one in its place. Returns the one that has gone."""
+        old = self.processor
+        old.leave(lambda: heirs)
+        self.step()
+        assert old.departure.over
+        old.close()
+        self.processor = self._new_processor()
+        return old
 
     def _room(self) -> None:
         self.rooms += 1

@@ -238,7 +238,7 @@ class Changes(RuleBasedStateMachine):
         assert not failed or done <= self.present, "some were created and some failed"
         self.present |= done
         if any(isinstance(result, TooManyAcls) for result in results) and not failed:
-            assert 10 == len(self.present)
+            assert len(self.present) >= 10  # more where an uncertain change was kept over a restart
 
     @rule(
         name=st.none() | st.sampled_from(NAMES),

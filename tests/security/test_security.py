@@ -10,14 +10,14 @@ from broker.runtime.timers import Timer
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.security.principal import Principal
 from broker.security.security import Security, open_security
-from tests.security.catalogue import AclTable
+from tests.sim.catalogue import SimCatalogue, Tables
 
 ADMIN, OPS = Principal("User", "admin"), Principal("User", "CN=ops,O=x y")
 
 
 def opened(*overrides: str) -> Security:
     runtime = system_runtime()
-    return open_security(load(overrides=overrides), AclTable(), runtime, Timer(runtime.clock))
+    return open_security(load(overrides=overrides), SimCatalogue(None, Tables()), runtime, Timer(runtime.clock))
 
 
 def allows(security: Security, principal: Principal) -> bool:
@@ -52,5 +52,5 @@ def test_denials_are_counted() -> None:
     security.register_metrics(metrics)
     allows(security, ADMIN)
     text = metrics.render().decode()
-    assert 'authorizations_denied_total{operation="alter",resource_type="cluster"} 1.0' in text
-    assert "\nacls 0.0" in text
+    assert 'broker_authorizations_denied_total{operation="alter",resource_type="cluster"} 1.0' in text
+    assert "\nbroker_acls 0.0" in text

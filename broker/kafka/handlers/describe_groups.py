@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.kafka.api import Api, Call
-from broker.kafka.authorization import may
-from broker.kafka.checks import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED_FOR
+from broker.kafka.authorization import authorized_operations, may
+from broker.kafka.checks import OPERATIONS_NOT_ASKED_FOR
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN, once
 from broker.security.acl import Operation, ResourceType
@@ -15,11 +15,10 @@ from protocol.kafka.errors import ErrorCode
 
 def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     asked = getattr(call.body, "include_authorized_operations", False)  # from version 3 on
-    operations = GROUP_OPERATIONS if asked else OPERATIONS_NOT_ASKED_FOR
-    return {"groups": call.array(once(call.body.groups), lambda group_id: _group(context, call, group_id, operations))}
+    return {"groups": call.array(once(call.body.groups), lambda group_id: _group(context, call, group_id, asked))}
 
 
-def _group(context: KafkaContext, call: Call, group_id: str, operations: int) -> dict[str, Any]:
+def _group(context: KafkaContext, call: Call, group_id: str, asked: bool) -> dict[str, Any]:
     if not may(context, call.connection, Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return {
             "error_code": ErrorCode.group_authorization_failed,
@@ -31,6 +30,9 @@ def _group(context: KafkaContext, call: Call, group_id: str, operations: int) ->
             "authorized_operations": OPERATIONS_NOT_ASKED_FOR,
         }
     error, group = context.groups.describe(group_id)
+    operations = OPERATIONS_NOT_ASKED_FOR
+    if asked:
+        operations = authorized_operations(context, call.connection, ResourceType.GROUP, group_id)
     return {
         "error_code": error,
         "group_id": group_id,

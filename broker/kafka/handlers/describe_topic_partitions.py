@@ -7,8 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from broker.kafka.api import Api, Call
-from broker.kafka.authorization import denied
-from broker.kafka.checks import TOPIC_OPERATIONS
+from broker.kafka.authorization import authorized_operations, denied
 from broker.kafka.context import KafkaContext
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
@@ -30,12 +29,16 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
     hidden = denied(context, call.connection, Operation.DESCRIBE, ResourceType.TOPIC, names, audited=asked)
     names -= hidden
     first_topic, first_partition = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
+
+    def operations(name: str) -> int:
+        return authorized_operations(context, call.connection, ResourceType.TOPIC, name)
+
     topics: list[dict[str, Any]] = []
     following: dict[str, Any] | None = None
     for name in call.work.each(sorted(name for name in names if name >= first_topic)):
         info = context.logs.topic(name)
         if info is None:
-            topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, []))
+            topics.append(_topic(name, ErrorCode.unknown_topic_or_partition, _NO_ID, [], operations(name)))
             continue
         first = max(0, first_partition) if name == first_topic else 0
         if not room:
@@ -44,16 +47,19 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
         numbers = range(first, info.partitions)[:room]
         room -= len(numbers)
         partitions = [_partition(number, context.node_id) for number in numbers]
-        topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions))
+        topics.append(_topic(name, ErrorCode.none, info.topic_id, partitions, operations(name)))
         if first + len(numbers) < info.partitions:
             following = {"topic_name": name, "partition_index": first + len(numbers)}
             break
     if asked:
-        topics += [_topic(name, ErrorCode.topic_authorization_failed, _NO_ID, []) for name in sorted(hidden)]
+        topics += [
+            _topic(name, ErrorCode.topic_authorization_failed, _NO_ID, [], operations(name))
+            for name in call.work.each(sorted(hidden))
+        ]
     return {"topics": topics, "next_cursor": following}
 
 
-def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any]]) -> dict[str, Any]:
+def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any]], operations: int) -> dict[str, Any]:
     return {
         "error_code": error,
         "name": name,
@@ -61,7 +67,7 @@ def _topic(name: str, error: int, topic_id: UUID, partitions: list[dict[str, Any
         "is_internal": False,
         "partitions": partitions,
         # A request cannot ask for them: they are always told.
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations,
     }
 
 

@@ -12,8 +12,7 @@ import attrs
 
 from broker.errors import Refusal
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NO_NAMES, denied, uncreatable
-from broker.kafka.checks import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from broker.kafka.authorization import NO_NAMES, authorized_operations, cluster_operations, denied, uncreatable
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metadata_cache import Key
@@ -277,9 +276,17 @@ def _answer(
     if (
         parsed.include_topic_authorized_operations
     ):  # also of topics that the client may not see: they are its own rights
-        topics = [topic._replace(authorized_operations=TOPIC_OPERATIONS) for topic in topics]
-    cluster_operations = (
-        CLUSTER_OPERATIONS if parsed.include_cluster_authorized_operations else metadata.OPERATIONS_NOT_ASKED
+        connection = request.connection
+        topics = [
+            topic._replace(
+                authorized_operations=authorized_operations(context, connection, ResourceType.TOPIC, topic.name)
+            )
+            for topic in work.each(topics)
+        ]
+    operations = (
+        cluster_operations(context, request.connection)
+        if parsed.include_cluster_authorized_operations
+        else metadata.OPERATIONS_NOT_ASKED
     )
     size = metadata.response_size(request.api_version, topics)
     if size > RESPONSE_MAX_BYTES:
@@ -292,7 +299,7 @@ def _answer(
         cluster_id=context.cluster_id,
         controller_id=context.node_id,
         topics=topics,
-        cluster_authorized_operations=cluster_operations,
+        cluster_authorized_operations=operations,
     )
     return (bytes(frame) if len(frame) <= _COPY_MAX_BYTES else frame), complete
 

@@ -10,9 +10,9 @@ import pytest
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.grants import Grant, Grants
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import add_partitions, begin
+from tests.security.grants import Grant, Grants
 
 TOPIC, CLUSTER, TXN = ResourceType.TOPIC, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
 CREATE, DELETE, DESCRIBE = Operation.CREATE, Operation.DELETE, Operation.DESCRIBE

@@ -7,12 +7,26 @@ from typing import Any
 
 import pytest
 
+from broker.kafka.checks import TOPIC_OPERATIONS
+from broker.kafka.handlers.fetch import _Parked
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
+from protocol.kafka.records.batch import TRANSACTIONAL
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
+from tests.kafka.handlers.group_client import (
+    Beside,
+    ask_join,
+    ask_sync,
+    commit,
+    heartbeat,
+    join_fields,
+    new_group,
+    stable,
+)
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.network.harness import wait_for
 from tests.security.grants import Grant, Grants
 
 READ, WRITE, DESCRIBE, CREATE = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.CREATE
@@ -92,30 +106,68 @@ def test_without_acks_a_denial_closes_the_connection(kafka: Kafka, grants: Grant
     assert end_of(kafka, topic) == 0
 
 
+def transactional(kafka: Kafka, *topics: str, transactional_id: str | None, acks: int = 1) -> bytes:
+    batch = build_batch(
+        [(b"key", b"value", [], 1_000_000)], producer_id=1, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
+    )
+    fields = produce_fields(*topics, acks=acks) | {"transactional_id": transactional_id}
+    for one in fields["topic_data"]:
+        one["partition_data"] = [{"index": 0, "records": bytes(batch)}]
+    return control.encode_request(ApiKey.PRODUCE, 9, 7, "test", fields)
+
+
+def codes(frame: bytes) -> dict[str, int]:
+    answer = control.parse_response(ApiKey.PRODUCE, 9, frame)[1]
+    return {one.name: one.partition_responses[0].error_code for one in answer.responses}
+
+
+def test_who_may_not_use_a_transactional_id_may_not_produce_in_its_transaction(kafka: Kafka, grants: Grants) -> None:
+    open_to_all, closed = kafka.topic(), kafka.topic()
+    writes = grant(WRITE, open_to_all)
+    for transactional_id in ("mine", None):
+        with grants.only(*writes):
+            frame = kafka.exchange(transactional(kafka, open_to_all, closed, transactional_id=transactional_id))
+            assert codes(frame) == dict.fromkeys((open_to_all, closed), ErrorCode.transactional_id_authorization_failed)
+    with grants.only(*writes, (WRITE, ResourceType.TRANSACTIONAL_ID, "mine")):
+        frame = kafka.exchange(transactional(kafka, open_to_all, closed, transactional_id="mine"))
+        refused = codes(frame)
+        assert refused[closed] == DENIED
+        assert refused[open_to_all] not in (
+            0,
+            DENIED,
+            ErrorCode.transactional_id_authorization_failed,
+        )  # no such producer
+    with grants.only(*writes), socket.create_connection(kafka.address, 30) as client:
+        client.sendall(transactional(kafka, open_to_all, transactional_id="mine", acks=0))
+        assert client.recv(1) == b""
+
+
 # -- fetch --------------------------------------------------------------------------------------------------------------
 
 
 def fetch(kafka: Kafka, *topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, list[tuple[int, int]]]:
     """(error code, high watermark) of each topic's partitions."""
+    answer = kafka.ask(ApiKey.FETCH, 11, **fetch_fields(*topics, partitions=partitions, wait_ms=wait_ms))
+    return {one.topic: [(each.error_code, each.high_watermark) for each in one.partitions] for one in answer.responses}
+
+
+def fetch_fields(*topics: str, partitions: int = 1, wait_ms: int = 0) -> dict[str, Any]:
     wanted = [
         {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
         for index in range(partitions)
     ]
-    answer = kafka.ask(
-        ApiKey.FETCH,
-        11,
-        replica_id=-1,
-        max_wait=wait_ms,
-        min_bytes=1 << 20,
-        max_bytes=1 << 20,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[{"topic": topic, "partitions": wanted} for topic in topics],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
-    return {one.topic: [(each.error_code, each.high_watermark) for each in one.partitions] for one in answer.responses}
+    return {
+        "replica_id": -1,
+        "max_wait": wait_ms,
+        "min_bytes": 1 << 20,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": wanted} for topic in topics],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
 
 
 def test_a_fetch_answers_at_once_about_topics_that_it_may_not_read(kafka: Kafka, grants: Grants) -> None:
@@ -128,6 +180,80 @@ def test_a_fetch_answers_at_once_about_topics_that_it_may_not_read(kafka: Kafka,
             closed: [(DENIED, -1)],
             "no-such-topic": [(DENIED, -1)],
         }
+
+
+def test_a_fetch_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Grants) -> None:
+    topic = kafka.topic()
+    with Beside(kafka) as consumer:
+        with grants.only(*grant(READ, topic)):
+            consumer.tell(ApiKey.FETCH, 11, **(fetch_fields(topic, wait_ms=60_000) | {"min_bytes": 1}))
+            wait_for(lambda: grants.asked == grant(READ, topic))
+            wait_for(lambda: parked(kafka) == 1)
+        with grants.only():
+            kafka.fill(topic, 1)
+            length = consumer._receive(4)
+            frame = length + consumer._receive(int.from_bytes(length, "big"))
+            (answered,) = control.parse_response(ApiKey.FETCH, 11, frame)[1].responses
+            assert [one.error_code for one in answered.partitions] == [0]
+            assert fetch(consumer, topic) == {topic: [(DENIED, -1)]}
+
+
+def parked(kafka: Kafka) -> int:
+    return sum(
+        isinstance(connection.data, _Parked)
+        for processor in kafka.broker.server.sockets.processors
+        for connection in list(processor.connections)
+    )
+
+
+# -- groups -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_join_that_waits_was_authorized_when_it_came(kafka: Kafka, grants: Grants) -> None:
+    group = new_group()
+    read = READ, ResourceType.GROUP, group
+    denied = ErrorCode.group_authorization_failed
+    with Beside(kafka) as first, Beside(kafka) as second:
+        with grants.only(read):
+            stable_member = stable(first, group)
+            newcomer = ask_join(second, group).member_id  # it is given its id
+            second.tell(ApiKey.JOIN_GROUP, 9, **join_fields(group, newcomer))
+            wait_for(lambda: heartbeat(first, group, stable_member, 1) == ErrorCode.rebalance_in_progress)
+            first.tell(ApiKey.JOIN_GROUP, 9, **join_fields(group, stable_member))
+            for client in (first, second):
+                length = client._receive(4)
+                frame = length + client._receive(int.from_bytes(length, "big"))
+                joined = control.parse_response(ApiKey.JOIN_GROUP, 9, frame)[1]
+                assert (joined.error_code, joined.generation_id) == (0, 2)
+        with grants.only():
+            for member in (stable_member, newcomer):
+                assert heartbeat(first, group, member, 2) == denied
+                assert ask_sync(first, group, member, 2).error_code == denied
+                assert ask_join(first, group, member).error_code == denied
+                members = [{"member_id": member, "group_instance_id": None, "reason": None}]
+                assert first.ask(ApiKey.LEAVE_GROUP, 5, group_id=group, members=members).error_code == denied
+        with grants.only(read):  # nothing has become of the group
+            assert heartbeat(first, group, stable_member, 2) == 0
+
+
+def test_what_a_group_has_committed_is_told_of_topics_that_one_may_describe(kafka: Kafka, grants: Grants) -> None:
+    group, shown, hidden = new_group(), kafka.topic(), kafka.topic()
+    for topic in (shown, hidden):
+        assert commit(kafka, group, topic, 5) == [0]
+    read = READ, ResourceType.GROUP, group
+    with grants.only(read, *grant(READ, shown)):
+        assert commit(kafka, group, shown, 6) == [0]
+        assert commit(kafka, group, hidden, 6) == [DENIED]
+    with grants.only((DESCRIBE, ResourceType.GROUP, group), *grant(DESCRIBE, shown)):
+        for topics in ([shown, hidden], [hidden, shown], None):
+            wanted = topics and [{"name": topic, "partition_indexes": [0]} for topic in topics]
+            (answered,) = kafka.ask(
+                ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": group, "topics": wanted}], require_stable=True
+            ).groups
+            found = {
+                one.name: (one.partitions[0].error_code, one.partitions[0].committed_offset) for one in answered.topics
+            }
+            assert found == {shown: (0, 6)} | ({hidden: (DENIED, -1)} if topics else {})
 
 
 # -- metadata -----------------------------------------------------------------------------------------------------------
@@ -203,3 +329,45 @@ def ask_for(kafka: Kafka, version: int, topic: str) -> bytes:
     frame = kafka.exchange(control.encode_request(ApiKey.METADATA, version, 7, "test", fields))
     assert struct.unpack(">i", frame[4:8]) == (7,)
     return frame
+
+
+# -- authorized operations ----------------------------------------------------------------------------------------------
+
+
+def bits(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+def test_clients_are_told_what_they_may_do(kafka: Kafka, grants: Grants) -> None:
+    topic, group = kafka.topic(), new_group()
+    commit(kafka, group, topic, 1)
+    named = {"allow_auto_topic_creation": False, "topics": [{"name": topic}, {"name": "missing"}]}
+    asked = {"include_cluster_authorized_operations": True, "include_topic_authorized_operations": True}
+    rules = [*grant(READ, topic), *grant(DESCRIBE, topic), *grant(CREATE, "missing")]
+    described = DESCRIBE, ResourceType.GROUP, group
+    with grants.only(*rules, (CREATE, CLUSTER, CLUSTER_NAME), described):
+        for _ in range(2):  # such an answer is not kept
+            answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+            assert answer.cluster_authorized_operations == 0  # it may not describe the cluster
+            assert {one.name: one.topic_authorized_operations for one in answer.topics} == {
+                topic: bits(READ, DESCRIBE),
+                "missing": bits(CREATE),
+            }
+        (found,) = kafka.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[group], include_authorized_operations=True).groups
+        assert found.authorized_operations == bits(DESCRIBE)
+        answer = kafka.ask(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
+            topics=[{"name": topic}, {"name": "missing"}],
+            response_partition_limit=10,
+            cursor=None,
+        )
+        assert {one.name: (one.error_code, one.topic_authorized_operations) for one in answer.topics} == {
+            topic: (0, bits(READ, DESCRIBE)),
+            "missing": (DENIED, bits(CREATE)),
+        }
+    with grants.only(*rules, (CREATE, CLUSTER, CLUSTER_NAME), (DESCRIBE, CLUSTER, CLUSTER_NAME)):
+        answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+        assert answer.cluster_authorized_operations == bits(CREATE, DESCRIBE)
+    answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
+    assert [one.topic_authorized_operations for one in answer.topics] == [TOPIC_OPERATIONS] * 2

@@ -71,7 +71,8 @@ def test_nobody_or_the_same_one_twice_is_an_invalid_request(kafka: Kafka) -> Non
 
 @pytest.mark.parametrize("version", range(5))
 def test_clients_find_it_by_a_feature_and_not_among_kafkas_keys(kafka: Kafka, version: int) -> None:
-    answer = kafka.ask(ApiKey.API_VERSIONS, version)
+    software = {"client_software_name": "a", "client_software_version": "1"} if version >= 3 else {}
+    answer = kafka.ask(ApiKey.API_VERSIONS, version, **software)
     assert ApiKey.END_TXNS not in {one.api_key for one in answer.api_keys}
     features = [(one.name, one.min_version, one.max_version) for one in getattr(answer, "supported_features", ())]
     assert features == ([("reactor.end_txns", 1, 1)] if version >= 3 else [])

@@ -1,5 +1,6 @@
 """SaslAuthenticate with every mechanism, and logins that fail."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.sasl.scram import ScramClient
 from tests.kafka.sasl_client import PASSWORD, USER, Connection, SaslBroker
+from tests.tokens import AUDIENCE, ISSUER, jwk, jwks, message, private_key, token
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 ODD_USERS = ["a,b=c", "Ä=2C", "ﬁ", "😀", "a b:c"]
@@ -203,3 +205,55 @@ def test_a_client_that_has_not_logged_in_is_nobody(broker: SaslBroker) -> None:
     with SaslBroker() as fresh, fresh.connect() as connection:
         connection.handshake()
         assert {ANONYMOUS} == principals(fresh)
+
+
+# OAUTHBEARER --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bearer_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBroker]:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    path.write_bytes(jwks(jwk(private_key())))
+    with SaslBroker(
+        sasl_enabled_mechanisms="OAUTHBEARER",
+        sasl_oauthbearer_jwks_endpoint_url=f"file://{path}",
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+        sasl_oauthbearer_expected_issuer=ISSUER,
+    ) as broker:
+        yield broker
+
+
+def test_a_token_lets_its_subject_in_for_as_long_as_it_is_valid(bearer_broker: SaslBroker) -> None:
+    with bearer_broker.connect() as connection:
+        connection.handshake("OAUTHBEARER")
+        answer = connection.authenticate(message(token(sub="carol")))
+        assert ErrorCode.none == answer.error_code
+        assert 500 < answer.session_lifetime.total_seconds() <= 600
+        assert connection.metadata().brokers
+        assert Principal("User", "carol") in principals(bearer_broker)
+
+
+def test_a_bad_token_is_answered_in_two_steps(bearer_broker: SaslBroker) -> None:
+    with bearer_broker.connect() as connection:
+        connection.handshake("OAUTHBEARER")
+        answer = connection.authenticate(message(token(exp=1)))
+        assert (ErrorCode.none, b'{"status":"invalid_token"}') == (answer.error_code, answer.auth_bytes)
+        answer = connection.authenticate(b"\x01")
+        assert ErrorCode.sasl_authentication_failed == answer.error_code
+        assert "expired" not in answer.error_message
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize("first", [b"", b"\x01", b"n,,\x01auth=Bearer \x01\x01", b"x" * 400_000])
+def test_what_is_no_bearer_message_is_a_failed_login(bearer_broker: SaslBroker, first: bytes) -> None:
+    with bearer_broker.connect() as connection:
+        connection.handshake("OAUTHBEARER")
+        assert ErrorCode.sasl_authentication_failed == connection.authenticate(first).error_code
+        assert connection.is_closed()
+
+
+def test_a_token_that_expires_ends_the_connection(bearer_broker: SaslBroker) -> None:
+    with bearer_broker.connect() as connection:
+        connection.handshake("OAUTHBEARER")
+        assert ErrorCode.none == connection.authenticate(message(token(exp=int(time.time()) + 1))).error_code
+        assert connection.is_closed()

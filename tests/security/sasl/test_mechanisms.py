@@ -1,0 +1,65 @@
+"""A listener's mechanisms, and settings of OAUTHBEARER that cannot be carried out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client import Broker
+from broker.errors import ConfigError
+from tests.tokens import jwk, jwks, private_key
+
+LISTENERS = ("kafka+sasl://127.0.0.1:0",)
+
+
+def start(**settings: Any) -> None:
+    with Broker(**{"listeners": LISTENERS, "sasl_enabled_mechanisms": "OAUTHBEARER"} | settings):
+        pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "",
+        "keys.json",
+        "/etc/keys.json",
+        "ftp://x/keys",
+        "http:///keys",
+        "https://",
+        "file://host/keys",
+        "http://user:secret@x/keys",
+        "http://x:99999/keys",
+        "http://[/keys",
+    ],
+)
+def test_tokens_need_a_url_with_keys(url: str | None) -> None:
+    with pytest.raises(ConfigError, match="sasl_oauthbearer_jwks_endpoint_url") as refused:
+        start(sasl_oauthbearer_jwks_endpoint_url=url)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", jwks()])
+def test_a_file_of_no_use_is_said_at_the_start(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "keys.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"Put a JWKS at sasl_oauthbearer_jwks_endpoint_url \(file://"):
+        start(sasl_oauthbearer_jwks_endpoint_url=f"file://{path}")
+
+
+def test_a_url_is_not_waited_for() -> None:
+    start(sasl_oauthbearer_jwks_endpoint_url="http://127.0.0.1:1/keys")
+
+
+def test_what_lets_too_many_in_is_said_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(jwks(jwk(private_key())))
+    url = f"file://{path}"
+    start(sasl_oauthbearer_jwks_endpoint_url=url, sasl_oauthbearer_expected_audience="broker")
+    start(sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256")
+    assert "" == capsys.readouterr().err
+    start(sasl_oauthbearer_jwks_endpoint_url=url)
+    assert "token_audience_unchecked" in capsys.readouterr().err
+    start(sasl_enabled_mechanisms="PLAIN", listeners=("kafka+sasl://0.0.0.0:0",))
+    assert "login_unencrypted" in capsys.readouterr().err
