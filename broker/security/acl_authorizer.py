@@ -83,10 +83,10 @@ class AclAuthorizer:
         return self._answers.rules
 
     def register(self, registry: Registry) -> None:
-        registry.gauge("acls", "ACLs in force", lambda: {(): self.rules.count})
+        registry.gauge("broker_acls", "ACLs in force.", lambda: {(): self.rules.count})
         registry.read_counter(
-            "authorizations_denied",
-            "Requests, or parts of them, that ACLs have denied",
+            "broker_authorizations_denied",
+            "Requests, or parts of them, that ACLs have denied.",
             self.audit.counts,
             labels=("operation", "resource_type"),
         )
