@@ -131,7 +131,9 @@ def _structure(info: SettingInfo, value: Any, source: str) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # cattrs raises what the conversion raised, or a group of that
-        raise ConfigError(f"Set {info.name} in {source} to {info.expected}: it is {value!r}.") from error
+        raise ConfigError(f"Set {info.name} in {source} to {info.expected}{info.shown(value)}.") from (
+            None if info.secret else error  # which has the value, too
+        )
 
 
 def _whole_number(value: Any, _type: Any) -> int:

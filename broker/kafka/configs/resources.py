@@ -164,7 +164,7 @@ class Settings:
             "value": synonyms[0]["value"] if synonyms else self._default(name),
             "read_only": name in BROKER_SETTINGS and name not in TOPIC_DEFAULTS,
             "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
-            "is_sensitive": is_secret(name),
+            "is_sensitive": _is_hidden(name),
             "synonyms": synonyms,
             "config_type": _TYPES[_kind(name)],
             "documentation": BROKER_SETTINGS[name].doc if name in BROKER_SETTINGS else _WITHOUT_EFFECT_DOC,
@@ -186,7 +186,8 @@ class Settings:
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if value != default:
-            found.append(_synonym(name, self._texts.get(name) or _text(name, value), Source.STATIC_BROKER))
+            text = None if _is_hidden(name) else self._texts.get(name) or _text(name, value)
+            found.append(_synonym(name, text, Source.STATIC_BROKER))
         if name not in _COARSER:
             found.append(_synonym(name, self._default(name), Source.DEFAULT))
         elif found:
@@ -220,6 +221,11 @@ def _group_entry(setting: KafkaSetting[Any], own: str | None) -> Entry:
 
 def _synonym(name: str, value: str | None, source: Source) -> Entry:
     return {"name": name, "value": value, "source": source}
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether the value of a broker's setting is never shown."""
+    return is_secret(name) or (name in BROKER_SETTINGS and BROKER_SETTINGS[name].secret)
 
 
 def _kind(name: str) -> str:
