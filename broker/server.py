@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 
+from broker import reconfiguration
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.config.open_listeners import unauthenticated
 from broker.config.per_listener import check_names
 from broker.errors import BrokerError, ConfigError
+from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
@@ -24,6 +26,7 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
+from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
 from broker.security.security import Security, open_security
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
@@ -180,20 +183,19 @@ class BrokerServer:
             if listener.scheme not in _SERVICES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
-            if listener.ssl:
-                raise ConfigError(f"Take the listener {listener} out: this broker has no TLS.")
             if listener.sasl and not _SERVICES[listener.scheme].sasl:
                 raise ConfigError(
                     f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "
                     "With ssl_client_auth = required, certificates say who the clients are."
                 )
+        tls = open_tls(config, self._all_listeners(), runtime)
         for listener in unauthenticated(config):
             log.warning("listener_unauthenticated", listener=str(listener))
-        self._descriptors = self._share_out_descriptors()
+        self._descriptors = self._share_out_descriptors(config)
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Locked before anything in it is opened, the catalogue included.
         self._directory = data_directory.take(runtime.disk, storage)
-        self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
+        self._sockets = SocketServer(runtime, self._socket_settings(), ConnectionQuotas(0, 0, {}, 0), self._crashed)
         self._sockets.register_metrics(self.metrics)
         # Bound before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
         # backlog.
@@ -207,16 +209,27 @@ class BrokerServer:
                     port_max=listener.port_max,
                     frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
                     control=listener is config.control_listener,
+                    tls=tls.get(listener.name),
                 )
                 for listener in self._all_listeners()
             ]
         )
         self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
+        live = self._live = LiveConfig(config, self._catalogue)
+        self._sockets.resize_processors(live.in_force.network_threads)
+        self._sockets.resize_handlers(live.in_force.io_threads)
+        self._configure_quotas(self._sockets.quotas, live.in_force)
+        storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
+        reconfiguration.register(live, self._sockets, logs, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
+        security.tls = tls
         self._open_services(logs, self._catalogue, security)
+        if tls:
+            register_tls_metrics(self.metrics, tls.values())
+            self._spawn("certificate-watcher", CertificateWatcher(list(tls.values())))
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
@@ -231,6 +244,7 @@ class BrokerServer:
         def open_service(scheme: str) -> Sequence[PartThread]:
             surroundings = Surroundings(
                 config=self.config,
+                live=self._live,
                 runtime=self.runtime,
                 timer=self.sockets.timer,
                 catalogue=catalogue,
@@ -330,8 +344,7 @@ class BrokerServer:
         schemes = {listener.scheme for listener in self._all_listeners()}
         return {scheme: source for scheme, source in _SERVICES.items() if source.always or scheme in schemes}
 
-    def _share_out_descriptors(self) -> Descriptors:
-        config = self.config
+    def _share_out_descriptors(self, config: BrokerConfig) -> Descriptors:
         return share_out(
             self.runtime.descriptor_limit(),
             open_files=config.max_open_files,
@@ -354,11 +367,10 @@ class BrokerServer:
                 max_connections=shared.connections,
             )
 
-    def _quotas(self) -> ConnectionQuotas:
-        config = self.config
+    def _configure_quotas(self, quotas: ConnectionQuotas, config: BrokerConfig) -> None:
         rate = config.max_connection_creation_rate
-        return ConnectionQuotas(
-            max_connections=self._descriptors.connections,
+        quotas.configure(
+            max_connections=self._share_out_descriptors(config).connections,
             max_per_address=config.max_connections_per_ip,
             per_address_overrides=dict(config.max_connections_per_ip_overrides),
             max_per_second=0.0 if rate >= _INT_MAX else float(rate),
@@ -379,4 +391,5 @@ class BrokerServer:
             idle_max_s=idle_ms / 1000 if idle_ms > 0 else float(2**62),
             high_water_bytes=config.outgoing_high_water_bytes,
             low_water_bytes=config.outgoing_low_water_bytes,
+            handshake_timeout_s=config.handshake_timeout_ms / 1000,
         )

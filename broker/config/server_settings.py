@@ -115,6 +115,7 @@ class NetworkSettings:
     listener_settings: Mapping[str, str] = setting(
         attrs.Factory(dict),
         kafka=None,
+        secret=True,  # some of them are
         doc="Settings of one listener, which take precedence over the same settings of the broker: listener name, a dot, and "
         'the setting = value, as in `internal.ssl_client_auth = "required"`. Kafka\'s `listener.name.internal.ssl.client.auth` '
         "at the top level means the same.",

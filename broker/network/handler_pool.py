@@ -3,8 +3,10 @@
 A handler owns the request that it is handling and nothing else.
 """
 
+from collections.abc import Callable
+
 from broker.log import get_logger
-from broker.network.request_channel import RequestChannel
+from broker.network.request_channel import Leave, RequestChannel
 from broker.network.service import Outbox
 
 log = get_logger("network")
@@ -13,7 +15,11 @@ log = get_logger("network")
 class Handler:
     """The body of one handler thread."""
 
-    def __init__(self, channel: RequestChannel, outbox: Outbox) -> None:
+    def __init__(
+        self, channel: RequestChannel, outbox: Outbox, on_leave: Callable[["Handler"], None] = lambda _: None
+    ) -> None:
+        """``on_leave`` is called on the handler's thread when it is to end: there are to be fewer."""
+        self._on_leave = on_leave
         self._channel = channel
         self._outbox = outbox
         self.handled = 0
@@ -22,6 +28,9 @@ class Handler:
         item = self._channel.take(timeout)
         if item is None:
             return False
+        if isinstance(item, Leave):
+            self._on_leave(self)
+            return True
         service, request, _ = item
         # Taken off the request: what was parked refers to its request, and is not to wait for the garbage collector.
         prepared, request.prepared = request.prepared, None

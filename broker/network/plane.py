@@ -1,6 +1,7 @@
 """One plane of the reactor: an acceptor, its processors, their request channel and its handlers, with bounds of their own.
 
-A plane never waits for another one. All methods are for the thread that starts and stops the broker.
+A plane never waits for another one. Its methods are for the thread that starts and stops the broker; ``resize`` and
+``resize_handlers`` are for any thread but its processors and its acceptor.
 
 Tests: tests/network/test_socket_server.py.
 """
@@ -17,7 +18,7 @@ from broker.network.request_channel import RequestChannel
 from broker.network.service import Outbox
 from broker.network.unsent import Unsent
 from broker.runtime import Runtime
-from broker.runtime.threads import Body, ThreadHandle
+from broker.runtime.threads import Body, Lock, ThreadHandle
 
 log = get_logger("network")
 
@@ -25,8 +26,8 @@ log = get_logger("network")
 PATIENCE_S = 2.0
 # Where several are waited for one after the other, none of the later ones is left without any time (s).
 LEAST_PATIENCE_S = 0.05
-# How long (s) a processor that is taken away may finish what is in flight.
-_RESIZE_DRAIN_S = 1.0
+# How long (s) to wait for a processor that is taken away to end its step and hand its connections over, which takes it some ms.
+_LEAVE_S = 5.0
 
 
 class Plane:
@@ -53,39 +54,71 @@ class Plane:
         self._memory = memory
         self._unsent = Unsent(memory.capacity)  # as much for answers as for requests
         self._quotas = quotas
-        # A quarter of the handlers to each lane: most are left for requests that are in none.
-        self.channel = RequestChannel(queue, lane_width=max(1, handlers // 4))
+        self.channel = RequestChannel(queue, lane_width=_lane_width(handlers))
         self.acceptor: Acceptor | None = None
         self.processors: list[Processor] = []
-        self.handlers = [Handler(self.channel, outbox) for _ in range(handlers)]
+        self.handlers: list[Handler] = []
         self.left_behind = 0  # threads that did not end when they were asked to: what they use is still in use
         self._threads: dict[int, ThreadHandle] = {}  # by id(body)
         self._processors_started = 0
-        self._initial_processors = processors
+        self._handlers_started = 0
+        # How many there are to be. Those that were dismissed may still be at work.
+        self._wanted_processors = processors
+        self._wanted_handlers = handlers
+        self._resizing = Lock()
+        self._stopping = False
 
     def start(self, endpoints: Sequence[Endpoint]) -> None:
-        for number, handler in enumerate(self.handlers):
-            self._spawn(f"{self.name}handler-{number}", handler)
+        self._spawn_handlers(self._wanted_handlers)
         self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)
-        self.resize(self._initial_processors)
+        self.resize(self._wanted_processors)
         self._spawn(f"{self.name}acceptor", self.acceptor)
 
     def resize(self, processors: int) -> None:
-        """Change the number of processors. The connections of a processor that is taken away are closed."""
-        assert self.acceptor is not None
-        while len(self.processors) < processors:
-            processor = self._new_processor(self.acceptor.wakeup)
-            self._spawn(f"{self.name}processor-{self._processors_started}", processor)
-            self._processors_started += 1
-            self.processors.append(processor)
-        removed = self.processors[processors:]
-        del self.processors[processors:]
-        self.acceptor.deal_to(self.processors)
-        for processor in removed:
-            processor.drain()
-            self._wait_until(lambda p=processor: p.drained, _RESIZE_DRAIN_S)  # type: ignore[misc]
-            if self._end(processor):
-                processor.close()
+        """Change the number of processors. One that is taken away hands its connections over to the others."""
+        with self._resizing:
+            self._wanted_processors = processors
+            acceptor = self.acceptor
+            if acceptor is None or self._stopping:
+                return
+            while len(self.processors) < processors:
+                processor = self._new_processor(acceptor.wakeup)
+                self._spawn(f"{self.name}processor-{self._processors_started}", processor)
+                self._processors_started += 1
+                self.processors.append(processor)
+            removed = self.processors[processors:]
+            del self.processors[processors:]
+            acceptor.deal_to(self.processors)
+            for processor in removed:
+                processor.leave(lambda: tuple(self.processors))
+            for processor in removed:
+                self._wait_until(lambda p=processor: p.departure.over or self._stopping, _LEAVE_S)  # type: ignore[misc]
+                if self._end(processor):
+                    processor.close()
+
+    def resize_handlers(self, handlers: int) -> None:
+        """Change the number of handlers. One that goes finishes its request, and goes after those that wait already."""
+        with self._resizing:
+            more = handlers - self._wanted_handlers
+            self._wanted_handlers = handlers
+            self.channel.resize_lanes(_lane_width(handlers))
+            if self.acceptor is not None and not self._stopping:
+                self._spawn_handlers(more)
+                self.channel.dismiss(-more)
+
+    def _spawn_handlers(self, count: int) -> None:
+        for _ in range(count):
+            handler = Handler(self.channel, self._outbox, self._handler_leaves)
+            self._spawn(f"{self.name}handler-{self._handlers_started}", handler)
+            self._handlers_started += 1
+            self.handlers.append(handler)
+
+    def _handler_leaves(self, handler: Handler) -> None:
+        """On the handler's thread."""
+        self.handlers.remove(handler)
+        thread = self._threads.pop(id(handler), None)
+        if thread is not None:
+            thread.ask_to_stop()
 
     def stop_accepting(self, patience_s: float) -> None:
         acceptor, self.acceptor = self.acceptor, None
@@ -97,7 +130,10 @@ class Plane:
         # They share the time: the disk that one of them hangs on is the others' too. The processors come after the handlers, so
         # that the handlers' answers are still sent.
         clock = self._runtime.clock
-        for bodies in (self.handlers, self.processors):
+        self._stopping = True
+        with self._resizing:  # what is being resized sees that
+            pass
+        for bodies in (self.handlers.copy(), self.processors):
             threads = [self._threads[id(body)] for body in bodies if id(body) in self._threads]
             # Twice: a wake-up reaches any one of the handlers, whether or not it has been asked to stop.
             for thread in [*threads, *threads]:
@@ -139,6 +175,11 @@ class Plane:
         log.warning("thread_left_behind", body=type(body).__name__)
         self.left_behind += 1
         return False
+
+
+def _lane_width(handlers: int) -> int:
+    """A quarter of the handlers to each lane: most are left for requests that are in none."""
+    return max(1, handlers // 4)
 
 
 def wait_until(runtime: Runtime, condition: Callable[[], bool], timeout: float) -> bool:

@@ -14,18 +14,24 @@ The seven steps are Kafka's. Two differences, both for speed and neither visible
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
 
 from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
+from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry
+from broker.network.handshakes import Handshakes
 from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import (
+    CHANNEL_FULL,
     CLOSING,
     DRAINING,
+    HANDSHAKING,
+    MEMORY_SHORT,
     RESPONSE_PENDING,
     RESPONSE_UNSENT,
     THROTTLED,
@@ -50,6 +56,8 @@ log = get_logger("network")
 
 # Bytes of one read. All connections share this buffer; a frame that does not fit is moved to a buffer of its own.
 _RECEIVE_BYTES = 256 * 1024
+# Connections that a processor hands over in one piece, while their heirs and senders wait: about 1 ms.
+_MOVED_AT_ONCE = 64
 # Longest sleep (s) of an idle processor. Idle and slow connections are looked for this often.
 _NAP_S = 1.0
 # A request for a handler that lies in the shared buffer must be copied. From this size (bytes) on the copy is in request memory.
@@ -69,6 +77,8 @@ _AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
 # Between two requests these end a connection's turn. A stream that is held for another reason takes what it has read already.
 _ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
 _MUTED = RESPONSE_PENDING | THROTTLED
+# Connections with these are not registered for reading.
+_UNREGISTERED = MEMORY_SHORT | CLOSING
 
 
 @attrs.frozen
@@ -76,6 +86,7 @@ class ProcessorSettings:
     idle_max_s: float  # connections_max_idle_ms
     high_water_bytes: int
     low_water_bytes: int
+    handshake_timeout_s: float = 10.0  # handshake_timeout_ms
 
 
 @attrs.define
@@ -88,10 +99,6 @@ class ProcessorStats:
     bytes_out: int = 0
     protocol_errors: int = 0
     idle_closed: int = 0
-
-
-# An entry of the inbox: a method of this processor and its two arguments.
-_Work = tuple[Verb, Any, Any]
 
 
 class Processor:
@@ -130,7 +137,10 @@ class Processor:
         self._on_room = on_room
         self._arrivals = NewConnectionQueue()
         self._new = self._arrivals.waiting
-        self._inbox: deque[_Work] = deque()
+        self._inbox: deque[Work] = deque()
+        self.departure = Departure(self, self._inbox)
+        # Set when the processor is to go: the processors among which its connections are divided.
+        self._heirs: Callable[[], Sequence[Heir]] | None = None
         self._dirty: list[ProcessorConnection] = []  # have something to send
         # Connections that may have a complete frame and are not muted any more.
         self._runnable: deque[ProcessorConnection] = deque()
@@ -145,6 +155,13 @@ class Processor:
             memory=memory,
             unsent=unsent,
             quotas=quotas,
+        )
+        self.handshakes = Handshakes(
+            clock,
+            settings.handshake_timeout_s,
+            set_interest=self._set_interest,
+            established=self._established,
+            disconnect=self._disconnect,
         )
         self._room = False  # set from other threads: the channel or the pool has room again
         self._high_water = settings.high_water_bytes
@@ -176,7 +193,16 @@ class Processor:
             verb(target, argument)
         else:
             self._inbox.append((verb, target, argument))
+            if self.departure.begun:
+                self.departure.forward()
             self._poller.wakeup()
+
+    def leave(self, heirs: Callable[[], Sequence[Heir]]) -> None:
+        """Accept no further connection, and hand all of them over to ``heirs`` at the end of the next step. Then
+        ``departure.over`` is set, and the thread may end."""
+        self._arrivals.close()
+        self._heirs = heirs
+        self._poller.wakeup()
 
     def drain(self) -> None:
         """Accept no further request or connection. Requests in flight are still answered."""
@@ -215,6 +241,8 @@ class Processor:
         self.process_completed_sends(ready)
         self.process_disconnected()
         self.close_excess_connections()
+        if self._heirs is not None and not self.departure.over:
+            self._hand_over_connections(self._heirs)
         return bool(ready)
 
     def configure_new_connections(self) -> None:
@@ -226,8 +254,9 @@ class Processor:
             try:
                 session = new.service.connect(new.peer)
                 assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+                secured = None if new.tls is None else new.tls.wrap(new.socket)
                 connection = ProcessorConnection(
-                    socket=new.socket,
+                    socket=secured or new.socket,
                     peer=new.peer,
                     service=new.service,
                     session=session,
@@ -238,6 +267,8 @@ class Processor:
                     holds=DRAINING if self._draining else 0,
                 )
                 self._set_interest(connection, READ)  # the system has a bound on these, too
+                if new.tls is not None and secured is not None:
+                    self.handshakes.start(connection, secured, new.tls)
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
                 self._quotas.close(new.peer.host)
@@ -256,8 +287,7 @@ class Processor:
                 try:
                     verb(target, argument)
                 except Exception as error:  # the seam: a service's bug costs the connection it was about
-                    log.error("answer_failed", exc_info=error)
-                    self._disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
+                    self._failed(target, error)
         if self._dirty:
             self._flush_dirty()
         if self._room:
@@ -272,10 +302,15 @@ class Processor:
             if self._dirty:
                 self._flush_dirty()
 
+    def _failed(self, target: Any, error: Exception) -> None:
+        log.error("answer_failed", exc_info=error)
+        self._disconnect(target if isinstance(target, ProcessorConnection) else target.connection)
+
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for a wake-up."""
         self._poller.arm()
-        if self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room:
+        work = self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room
+        if work or self.handshakes.waiting:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
@@ -295,6 +330,7 @@ class Processor:
                 connection = key.data
                 if not connection.closed:
                     self._receive(connection)
+        self.handshakes.run()
         if self._dirty:
             self._flush_dirty()
 
@@ -303,7 +339,9 @@ class Processor:
         for key, events in ready:
             if events & WRITE:
                 connection = key.data
-                if not connection.closed:
+                if connection.holds & HANDSHAKING:
+                    self.handshakes.ready(connection)
+                elif not connection.closed:
                     self._flush(connection)
 
     def process_disconnected(self) -> None:
@@ -328,6 +366,7 @@ class Processor:
         self._next_sweep = now + min(_NAP_S, self._settings.idle_max_s / 4)
         self.stats.idle_closed += self._expiry.close_quiet(now)
         self._expiry.close_slow(now)
+        self.handshakes.close_late(now)
         self._high_water = self._expiry.high_water_bytes
         for request in [each for each in self._lent if each.done]:
             self.give_back(request)
@@ -340,6 +379,8 @@ class Processor:
         self._ident = self._get_ident()
         self._draining = True
         self._arrivals.close()
+        for moved in self.departure.begin():
+            self.take_over(moved, None)
         for connection in list(self.connections):
             self._disconnect(connection)
         while self._new:
@@ -350,8 +391,72 @@ class Processor:
         for buffer in self._lent.values():  # the handlers have ended, or were left behind
             self._memory.forget(buffer)
         self._lent = {}
+        self.departure.end()
         self._unsent.report(self.number, 0)
         self._poller.close()
+        self._ident = -1  # this is no longer the thread of anything
+
+    # -- going ----------------------------------------------------------------------------------------------------------
+
+    def _hand_over_connections(self, heirs: Callable[[], Sequence[Heir]]) -> None:
+        """Divide the connections among the heirs. One that nobody takes is closed."""
+        for moved in self.departure.begin():
+            self.take_over(moved, None)
+        self.configure_new_connections()
+        lent: dict[Any, dict[Request, bytearray]] = {}
+        for request, buffer in self._lent.items():
+            lent.setdefault(request.connection, {})[request] = buffer
+        while self.connections:
+            moving = []
+            others = heirs()
+            for connection in list(islice(self.connections, _MOVED_AT_ONCE)):
+                # Where it was in this processor's lists, its flags and holds tell the heir.
+                moved = Moved(connection, connection.interest, lent.get(connection, {}), self.departure)
+                self._set_interest(connection, 0)
+                del self.connections[connection]
+                moving.append(moved)
+            if others:
+                moving = self.departure.move([(moved, others[n % len(others)]) for n, moved in enumerate(moving)])
+            for heir in others:  # some of them may be going as well
+                moving = self.departure.move([(moved, heir) for moved in moving])
+            for moved in moving:
+                self._disconnect(moved.connection)
+        self._lent = {request: buffer for request, buffer in self._lent.items() if request.connection.processor is self}
+        self._dirty.clear()
+        self._runnable.clear()
+        for verb, target, argument in self.departure.end():
+            try:
+                verb(target, argument)
+            except Exception as error:  # the seam, as in `process_new_responses`
+                self._failed(target, error)
+        self.process_disconnected()
+
+    def take_over(self, moved: Moved, _: None) -> None:
+        """Continue a connection of a processor that goes."""
+        self.departure.taken_over(moved)
+        connection = moved.connection
+        self._lent.update(moved.lent)
+        self.connections[connection] = None
+        if self._draining:
+            connection.holds |= DRAINING
+        try:
+            self._set_interest(connection, moved.interest)
+        except Exception as error:  # the seam: the system has a bound on these
+            log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
+            self._disconnect(connection)
+            return
+        dirty, connection.dirty = connection.dirty, False
+        runnable, connection.runnable = connection.runnable, False
+        if dirty:
+            self._mark_dirty(connection)
+        if runnable:
+            self._run_later(connection)
+        if connection.holds & (CHANNEL_FULL | MEMORY_SHORT):
+            if connection.held is not None:
+                self._channel_waiters.join(connection, connection.held)
+            if connection.holds & MEMORY_SHORT:
+                self._memory_waiters.connections.append(connection)
+            self._room = True  # the other processor may have been told
 
     # -- what the outbox asks for; on this thread -------------------------------------------------------------------------
     # A service sees a request's connection as a `Connection`. Here it is the one that `_dispatch` put into the request.
@@ -452,9 +557,31 @@ class Processor:
             if connection.holds != 0:
                 return
         if not connection.finished:
-            self._set_interest(connection, connection.interest | READ)
+            if connection.socket.buffered:
+                self._receive_buffered(connection)
+            else:
+                self._set_interest(connection, connection.interest | READ)
         elif not connection.runnable:
             self._finish(connection)  # every complete request is answered
+
+    def _established(self, connection: ProcessorConnection) -> None:
+        """Its TLS handshake is done. Requests may have arrived with the last part of it, and the service may have pushed."""
+        if connection.outgoing:
+            self._mark_dirty(connection)
+        if connection.socket.buffered:
+            self._read_again(connection)
+
+    def _receive_buffered(self, connection: ProcessorConnection) -> None:
+        self._receive(connection)
+        # Also while its request is out, as for any connection: to notice that its peer hangs up.
+        if not (connection.holds & _UNREGISTERED or connection.finished or connection.socket.buffered):
+            self._set_interest(connection, connection.interest | READ)
+
+    def _read_again(self, connection: ProcessorConnection) -> None:
+        """TLS: something has been received that the poller does not know of. Without interest in READ, the connection is resumed
+        as soon as nothing holds it."""
+        self._set_interest(connection, connection.interest & ~READ)
+        self._run_later(connection)
 
     def _set_interest(self, connection: ProcessorConnection, events: int) -> None:
         if events == connection.interest:
@@ -471,6 +598,9 @@ class Processor:
 
     def _receive(self, connection: ProcessorConnection) -> None:
         if connection.holds:
+            if connection.holds & HANDSHAKING:
+                self.handshakes.ready(connection)
+                return
             # The lazy half of muting. This is also where a peer that disconnects while its request is handled is noticed.
             try:
                 finished = connection.socket.at_eof()
@@ -512,13 +642,16 @@ class Processor:
         if held:
             own.end += got
             self._dispatch_own(connection)
-            return
-        consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
-        if consumed < got and not connection.holds & CLOSING:
-            try:
-                own.keep(self._receive_view[consumed:got], self._room_came)
-            except MemoryError as error:
-                self._refuse_memory(connection, error)
+        else:
+            consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
+            if consumed < got and not connection.holds & CLOSING:
+                try:
+                    own.keep(self._receive_view[consumed:got], self._room_came)
+                except MemoryError as error:
+                    self._refuse_memory(connection, error)
+                    return
+        if connection.socket.buffered and not connection.closed:
+            self._read_again(connection)
 
     def _dispatch_own(self, connection: ProcessorConnection) -> None:
         own = connection.received
@@ -727,6 +860,8 @@ class Processor:
         self._set_interest(connection, 0)
         connection.socket.close()
         self.connections.pop(connection, None)
+        if connection.holds & HANDSHAKING:
+            self.handshakes.forget(connection)
         connection.outgoing.clear()  # drops references to files
         connection.outgoing_bytes = connection.outgoing_files = 0
         request = connection.in_flight

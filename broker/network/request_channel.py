@@ -21,6 +21,13 @@ Item = tuple[Service, Request]
 Taken = tuple[Service, Request, str | None]
 
 
+class Leave:
+    """What a handler takes that is to end."""
+
+
+_LEAVE = Leave()
+
+
 @attrs.define(eq=False)
 class _Lane:
     running: int = 0  # requests with a handler, or in the queue
@@ -33,7 +40,7 @@ class RequestChannel:
         may be with handlers at a time."""
         self.capacity = capacity
         self.lane_width = lane_width
-        self._queue: SimpleQueue[Taken | None] = SimpleQueue()
+        self._queue: SimpleQueue[Taken | Leave | None] = SimpleQueue()
         self._size = 0  # requests only, not wake-ups of handlers
         self._lock = Lock()
         self._waiting: list[Callable[[], None]] = []
@@ -63,14 +70,16 @@ class RequestChannel:
         self._queue.put(queued)
         return True
 
-    def take(self, timeout: float | None) -> Taken | None:
-        """The oldest request that may be handled now; None after ``timeout`` s or when woken. Call ``done`` afterwards."""
+    def take(self, timeout: float | None) -> Taken | Leave | None:
+        """The oldest request that may be handled now; None after ``timeout`` s or when woken. Call ``done`` afterwards.
+
+        A ``Leave`` means that this handler is one too many."""
         try:
             item = self._queue.get(timeout != 0, timeout)
         except QueueEmpty:
             return None
-        if item is None:
-            return None
+        if item is None or isinstance(item, Leave):
+            return item
         with self._lock:
             self._size -= 1
             waiting = self._waiting
@@ -87,11 +96,29 @@ class RequestChannel:
             return
         with self._lock:
             lane = self._lanes[name]
-            following = lane.behind.popleft() if lane.behind else None
+            fits = lane.running <= self.lane_width  # else the lanes have become narrower
+            following = lane.behind.popleft() if lane.behind and fits else None
             if following is None:
                 lane.running -= 1
                 return
         self._queue.put(following)
+
+    def resize_lanes(self, width: int) -> None:
+        """Change how many requests of one lane may be with handlers at a time."""
+        with self._lock:
+            self.lane_width = width
+            following = []
+            for lane in self._lanes.values():
+                while lane.behind and lane.running < width:
+                    lane.running += 1
+                    following.append(lane.behind.popleft())
+        for each in following:
+            self._queue.put(each)
+
+    def dismiss(self, handlers: int) -> None:
+        """Have so many handlers end, each after the requests that it would take before."""
+        for _ in range(handlers):
+            self._queue.put(_LEAVE)
 
     def wakeup(self) -> None:
         """End the wait of one handler."""

@@ -31,6 +31,10 @@ class ChannelWaiters:
     def add(self, connection: ProcessorConnection, request: Request) -> None:
         connection.held = request
         connection.holds = next_holds(connection.holds, MuteEvent.CHANNEL_REFUSED)
+        self.join(connection, request)
+
+    def join(self, connection: ProcessorConnection, request: Request) -> None:
+        """Let a connection wait here that has waited on another processor."""
         self._lanes.setdefault(request.lane, deque()).append(connection)
 
     def retry(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.network.request_channel import RequestChannel
+from broker.network.request_channel import Leave, RequestChannel
 from broker.network.service import Request
 
 
@@ -22,7 +22,7 @@ def never() -> None:
 
 def numbers(channel: RequestChannel, count: int) -> list[int]:
     taken = [channel.take(0) for _ in range(count)]
-    return [int(each[1].received_at) for each in taken if each is not None]
+    return [int(each[1].received_at) for each in taken if isinstance(each, tuple)]
 
 
 def test_requests_come_out_in_the_order_they_went_in() -> None:
@@ -131,6 +131,33 @@ def test_of_a_lane_only_some_requests_are_with_handlers_and_the_others_follow_in
     assert channel.offer(laned(5), never)
     assert channel.offer(laned(6), never)
     assert numbers(channel, 3) == [4, 5]
+
+
+def test_wider_lanes_take_at_once_what_fits_and_narrower_ones_let_no_more_follow_until_it_does() -> None:
+    channel = RequestChannel(20, lane_width=1)
+    slow = [laned(n) for n in range(6)]
+    assert all(channel.offer(each, never) for each in slow)
+    assert numbers(channel, 6) == [0]
+    channel.resize_lanes(3)
+    assert numbers(channel, 6) == [1, 2]
+    channel.resize_lanes(1)
+    channel.done((*slow[0], "slow"))
+    channel.done((*slow[1], "slow"))
+    assert numbers(channel, 6) == []
+    channel.done((*slow[2], "slow"))
+    assert numbers(channel, 6) == [3]
+    channel.done((*slow[3], "slow"))
+    assert numbers(channel, 6) == [4]
+
+
+def test_as_many_handlers_are_dismissed_as_are_too_many_after_the_requests_before() -> None:
+    channel = RequestChannel(10)
+    assert channel.offer(item(0), never)
+    channel.dismiss(2)
+    assert channel.offer(item(1), never)
+    taken = [channel.take(0) for _ in range(5)]
+    assert [type(each) for each in taken] == [tuple, Leave, Leave, tuple, type(None)]
+    assert len(channel) == 0
 
 
 def test_lanes_do_not_wait_for_each_other() -> None:

@@ -367,29 +367,56 @@ def test_two_thousand_connections_opened_and_dropped_leave_nothing() -> None:
         assert served.serves()
 
 
-def test_processors_can_be_added_and_taken_away_while_clients_work() -> None:
-    with serving(network_threads=1) as served:
+@pytest.mark.parametrize("in_flight_max", [1, 0])
+def test_processors_are_added_and_taken_away_while_clients_work_and_no_client_notices(in_flight_max: int) -> None:
+    service = EchoService(in_flight_max)
+    with serving(service, network_threads=1, io_threads=2, queued_max_request_bytes=4 * MIB) as served:
         before = threading.active_count()
-        answered = 0
-        for count in (3, 1, 4, 2, 1):
-            clients = [served.connect() for _ in range(20)]
-            for client in clients:
-                client.send(frame(b"p", b"x" * 100))
-            served.until(lambda: all(client.frames for client in clients))  # noqa: B023
+        clients = [served.connect() for _ in range(20)]
+        sent = [b""] * len(clients)
+        rng = random.Random(3)
+        for count in (3, 1, 4, 2, 1, 3, 1, 2, 1) * 2:
+            for n, client in enumerate(clients):
+                for _ in range(10):
+                    command = b"e" if in_flight_max == 0 else rng.choice([b"e", b"p"])  # a stream's order is its own
+                    request = frame(command, bytes([n]) * rng.choice([10, 3_000, 100_000]))
+                    sent[n] += request
+                    client.send(request)
             served.server.resize_processors(count)
             assert len(served.server.processors) == count
-            wait_for(lambda: threading.active_count() == before + count - 1)  # noqa: B023
-            for client in clients:
-                client.send(frame(b"e", b"still there"))
-            # Those of a processor that went are closed, the others go on.
-            served.until(lambda: all(client.eof or len(client.frames) == 2 for client in clients))  # noqa: B023
-            answered += sum(not client.eof for client in clients)
             assert served.serves()
-            for client in clients:
-                client.close()
-        assert answered > 0
+        served.until(lambda: all(len(c.received) >= len(data) or c.eof for c, data in zip(clients, sent, strict=True)))
+        for client, data in zip(clients, sent, strict=True):
+            assert client.received == data
+        wait_for(lambda: threading.active_count() == before)
+        for client in clients:
+            client.close()
         served.until(lambda: served.connections == 0)
         assert served.server.quotas.total == 0
+
+
+def test_handlers_are_added_and_taken_away_and_one_that_goes_finishes_its_request() -> None:
+    with serving(network_threads=1, io_threads=2) as served:
+        before = threading.active_count()
+        plane = served.server.planes[0]
+        busy = [served.connect().send(frame(b"w", b"x")) for _ in range(4)]
+        served.until(lambda: len(served.service.handled) == 2)
+        served.server.resize_handlers(4)
+        served.until(lambda: len(served.service.handled) == 4)
+        assert threading.active_count() == before + 2
+        late = served.connect().send(frame(b"p", b"waits"))
+        served.until(lambda: len(plane.channel) == 1)
+        served.server.resize_handlers(1)
+        served.service.gate.set()
+        served.until(lambda: all(client.frames for client in [*busy, late]))
+        wait_for(lambda: threading.active_count() == before - 1)
+        assert len(plane.handlers) == 1
+        assert served.serves()
+        assert plane.channel.lane_width == 1
+        served.server.resize_handlers(8)
+        assert plane.channel.lane_width == 2
+        wait_for(lambda: threading.active_count() == before + 6)
+        assert served.serves()
 
 
 def test_new_connections_are_dealt_out_to_all_processors() -> None:

@@ -1,0 +1,165 @@
+"""How a processor that is taken away hands its connections over to the others, whatever each of them is doing. Kafka closes them.
+
+A connection moves as it is, between two steps of the processor: with its session, its holds, the bytes that it has received and
+those that it has to send, its request that is in flight, and the socket. Nobody but its processor works on a connection, so what
+remains is that other threads may be about to leave work for it in the inbox of the processor that goes. None of that work may be
+lost, and two pieces of work that one thread has left must stay in their order. Therefore:
+
+- Whoever leaves work in an inbox looks at ``begun`` afterwards, and if it is set calls ``forward`` before he goes on.
+- The processor that goes first sets ``begun``. Then, under its lock and for some connections at a time, it leaves each of them in
+  the inbox of its heir (``adopt``), then passes on all work for them that lies in its own inbox, and only then writes the heir
+  into ``connection.processor``. So by the time anybody can find the new address, the work that was left before is in the heir's
+  inbox; and work that arrives meanwhile is passed on by its sender, who waits for the lock, before he can leave the next.
+- The heir waits for the same lock when it takes a connection over. So it never works on one whose address is still the old one.
+
+An heir may go itself, at any time. It then first takes over what it has adopted. Locks are taken in the order in which processors
+go, because an heir is never one that has gone before.
+"""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from broker.network.connection import ProcessorConnection
+from broker.network.mailbox import Mailbox, Verb
+from broker.network.service import Request
+from broker.runtime.threads import Lock
+
+# An entry of an inbox: a verb and its two arguments.
+Work = tuple[Verb, Any, Any]
+
+
+@attrs.frozen(eq=False)
+class Moved:
+    """A connection on its way, and what its processor knew of it besides what is in the connection."""
+
+    connection: ProcessorConnection
+    interest: int  # events to register
+    lent: Mapping[Request, bytearray]  # memory of frames that handlers are still reading
+    origin: "Departure"  # of the processor which goes
+
+
+class Heir(Mailbox, Protocol):
+    """What a processor that goes sees of another one."""
+
+    @property
+    def departure(self) -> "Departure": ...
+
+    @property
+    def take_over(self) -> Verb:
+        """(what has moved, None): register the connection."""
+
+    def wakeup(self) -> None: ...
+
+
+class Departure:
+    """Of one processor, over its whole life: the others look at ``begun``, and they may leave connections here before it goes."""
+
+    def __init__(self, processor: Heir, inbox: deque[Work]) -> None:
+        self.begun = False
+        self.over = False  # every connection has an heir or is closed
+        self._lock = Lock()
+        self._processor = processor
+        self._inbox = inbox
+        self._coming: set[ProcessorConnection] = set()  # adopted and not taken over yet
+
+    # -- on the thread of the processor ---------------------------------------------------------------------------------
+
+    def begin(self) -> list[Moved]:
+        """No further connection is adopted. Returns those that were and that have not been taken over yet."""
+        with self._lock:
+            self.begun = True
+            work = [self._inbox.popleft() for _ in range(len(self._inbox))]
+            adopted = [target for _, target, _ in work if isinstance(target, Moved)]
+            self._inbox.extendleft(each for each in reversed(work) if not isinstance(each[1], Moved))
+        return adopted
+
+    def move(self, moving: Collection[tuple[Moved, Heir]]) -> list[Moved]:
+        """Give these connections, which no poller knows, to their heirs. Returns those whose heir goes as well."""
+        refused = []
+        with self._lock:
+            heirs: dict[ProcessorConnection, Heir] = {}
+            for moved, heir in moving:
+                if heir.departure.adopt(moved):
+                    heirs[moved.connection] = heir
+                else:
+                    refused.append(moved)
+            for work in self._take_out(heirs):
+                heir = heirs[_connection(work[1])]  # type: ignore[index]
+                heir.departure.append(work)
+            for connection, heir in heirs.items():
+                connection.processor = heir
+            self._forward()  # what has arrived since
+        return refused
+
+    def end(self) -> list[Work]:
+        """All connections have moved or are closed. Returns the work that is left."""
+        with self._lock:
+            self.over = True
+            return [self._inbox.popleft() for _ in range(len(self._inbox))]
+
+    def taken_over(self, moved: Moved) -> None:
+        """Wait until the processor that had the connection has passed on everything about it."""
+        with moved.origin._lock:
+            pass
+        self._coming.discard(moved.connection)
+
+    # -- from any thread ------------------------------------------------------------------------------------------------
+
+    def adopt(self, moved: Moved) -> bool:
+        """Have the processor take the connection over. False if it goes, too."""
+        with self._lock:
+            if self.begun:
+                return False
+            self._coming.add(moved.connection)
+            self._inbox.append((self._processor.take_over, moved, None))
+        self._processor.wakeup()
+        return True
+
+    def append(self, work: Work) -> None:
+        """Work about a connection that was adopted: the address that it was left at is that of another processor."""
+        verb, target, argument = work
+        self._inbox.append((getattr(self._processor, verb.__name__), target, argument))
+        self._processor.wakeup()
+
+    def forward(self) -> None:
+        """Pass on the work for connections that have moved."""
+        with self._lock:
+            self._forward()
+
+    def _forward(self) -> None:
+        moved = {
+            connection: None
+            for connection in (_connection(target) for _, target, _ in self._inbox.copy())
+            if connection is not None and connection not in self._coming and connection.processor is not self._processor
+        }
+        for work in self._take_out(moved):
+            heir: Heir = _connection(work[1]).processor  # type: ignore[union-attr,assignment]
+            heir.departure.append(work)
+            if heir.departure.begun:
+                heir.departure.forward()
+        if self.over:
+            self._inbox.clear()  # the connections are closed
+
+    def _take_out(self, connections: Mapping[ProcessorConnection, object]) -> list[Work]:
+        """Remove the work for these connections from the inbox. The rest stays, before what others add meanwhile."""
+        taken: list[Work] = []
+        rest: list[Work] = []
+        if connections:
+            for _ in range(len(self._inbox)):
+                work = self._inbox.popleft()
+                (taken if _connection(work[1]) in connections else rest).append(work)
+            self._inbox.extendleft(reversed(rest))
+        return taken
+
+
+def _connection(target: Any) -> ProcessorConnection | None:
+    """The connection that a piece of work is about; None: it is about the processor."""
+    if target is None or isinstance(target, ProcessorConnection):
+        return target
+    if isinstance(target, Moved):
+        return None
+    connection: ProcessorConnection = target.connection
+    return connection
