@@ -247,9 +247,7 @@ def test_a_broker_without_sasl_says_so() -> None:
         )
         with (
             Cluster(config) as client,
-            pytest.raises(
-                AuthenticationError, match="takes no logins on this listener: set security.protocol to PLAINTEXT"
-            ),
+            pytest.raises(AuthenticationError, match=r"takes no logins on this listener: .* to PLAINTEXT"),
         ):
             client.topics()
 

@@ -134,6 +134,25 @@ def test_plaintext_to_tls_and_tls_to_plaintext_fail_and_do_not_hang(
         admin.partitions()
 
 
+def test_the_broker_s_own_listener_takes_blocks_and_gives_them_back(
+    tmp_path: Path, partition: ResultPartitionID, trusting: dict[str, str]
+) -> None:
+    alice = trusting | {"ssl.keystore.location": str(certificates.client().write(tmp_path, "alice").both)}
+    blocks = [os.urandom(size) for size in (1, 16384, 16385, 300_000, 5_000_000, 3, 4_000_000)]
+    with Broker(
+        listeners=("shuffle+ssl://127.0.0.1:0",),
+        ssl_keystore_location=str(certificates.server().write(tmp_path, "broker").both),
+        ssl_truststore_location=trusting["ssl.truststore.location"],
+        ssl_client_auth="required",
+    ) as broker:
+        write(broker.shuffle_address, partition, blocks, alice)
+        assert blocks == read(broker.shuffle_address, partition, alice)
+        with ShuffleAdmin(broker.shuffle_address, security=trusting) as admin, pytest.raises(TransportError):
+            admin.partitions()
+        with ShuffleAdmin(broker.shuffle_address, timeout=30) as admin, pytest.raises(TransportError):
+            admin.partitions()
+
+
 def test_settings_are_checked_before_anything_is_opened() -> None:
     for security, said in (
         ({"security.protocol": "SSL", "ssl.truststore.location": "/no/such.pem"}, "/no/such.pem"),
