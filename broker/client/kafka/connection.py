@@ -290,7 +290,10 @@ class Connection:
             raise AuthenticationError(no_logins)
         version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
         handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
-        if handshake.error_code == ErrorCode.illegal_sasl_state and not again:
+        if handshake.error_code == ErrorCode.illegal_sasl_state:
+            if again:  # Kafka renews no login within a second of the last one; a new connection may log in
+                self.close()
+                raise ConnectionLostError(f"The broker at {self.where} does not renew the login of this connection.")
             raise AuthenticationError(no_logins, handshake.error_code)
         if handshake.error_code == ErrorCode.unsupported_sasl_mechanism:
             offered = ", ".join(handshake.mechanisms) or "none"
