@@ -32,6 +32,7 @@ from protocol.kafka.throttle_time import with_throttle_time
 
 _INT_MAX = 2**31 - 1
 _PERCENT: Final = 100.0
+_LEAST_S: Final = 0.001  # the shortest throttle time that a response can tell
 
 
 class Metering:
@@ -106,7 +107,9 @@ class Metered:
         if meter is None:
             return True
         throttle_s = meter.take_unless_in_debt(size, self._metering.clock.monotonic())
-        self._longer(Kind.FETCH, throttle_s)
+        if throttle_s:
+            # Clients take an empty response as one only if it has a throttle time.
+            self._longer(Kind.FETCH, max(throttle_s, _LEAST_S))
         return not throttle_s
 
     def check_mutations(self) -> None:

@@ -25,6 +25,7 @@ from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
+from tests.sim.quota_scene import draw_quotas
 from tests.sim.security_scene import TOPIC as GUARDED
 from tests.sim.security_scene import SecurityScene
 from tests.sim.shuffle_scene import ShuffleScene
@@ -126,6 +127,13 @@ class Simulation:
         self.cast = rng.choice(CASTS)
         self._secured = self.world.rng("security").random() < 0.4  # besides the cast
         self._populate(rng)
+        self.throttled = draw_quotas(
+            self.world.rng("quotas"),
+            self.host.tables,
+            [producer.name for producer in self.producers],
+            [reader.name for reader in self.readers],
+            largest_batch=4 * (self._size_most + 50) + 100,
+        )
         self.shuffle: ShuffleScene | None = None
         if self.has("shuffle"):
             self._populate_shuffle(rng)
@@ -243,7 +251,11 @@ class Simulation:
         self.world.actors.extend(scene.clients)
 
     def has(self, scene: str) -> bool:
-        return self._secured if scene == "security" else self.cast in (scene, "all")
+        if scene == "security":
+            return self._secured
+        if scene == "quotas":
+            return self.throttled
+        return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
         row = self.host.tables.offsets.get((group, topic, partition))
