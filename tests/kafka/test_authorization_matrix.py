@@ -25,8 +25,6 @@ from tests.kafka.required_rights import ROWS, Names, Right, Row
 from tests.security.grants import Grant, Grants
 
 SERVED = load()
-# Their handlers do not ask yet.
-TO_COME = {ApiKey.DESCRIBE_CLIENT_QUOTAS}
 DENIALS = {
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,
@@ -109,7 +107,7 @@ def cases(rows: Iterable[Row]) -> list[Any]:
     return [
         pytest.param(row, version, id=f"{row.id}-v{version}")
         for row in rows
-        if row.key in SERVED and row.key not in TO_COME
+        if row.key in SERVED
         for version in range(max(row.since, SERVED[row.key].min_version), SERVED[row.key].max_version + 1)
     ]
 
