@@ -76,6 +76,7 @@ class Context:
 
 class Connection:
     principal = ANONYMOUS
+    on_flushed = None
 
 
 class Outbox:
