@@ -55,7 +55,7 @@ class Metering:
         produce_s = 0.0
         if key == ApiKey.PRODUCE and meters.produce is not None:
             # Kafka does not count the length field.
-            produce_s = meters.produce.take(len(request.frame) - 4, now)
+            produce_s = meters.produce.sensor.take(len(request.frame) - 4, meters.produce.quota, now)
             if not produce_s and meters.request is None:
                 return outbox
         elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
