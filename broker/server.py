@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import attrs
 
+from broker import reconfiguration
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.config.open_listeners import unauthenticated
 from broker.config.per_listener import check_names
 from broker.errors import BrokerError, ConfigError
+from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
@@ -189,11 +191,11 @@ class BrokerServer:
         tls = open_tls(config, self._all_listeners(), runtime)
         for listener in unauthenticated(config):
             log.warning("listener_unauthenticated", listener=str(listener))
-        self._descriptors = self._share_out_descriptors()
+        self._descriptors = self._share_out_descriptors(config)
         storage = attrs.evolve(StorageConfig.from_broker(config), max_open_files=self._descriptors.open_files)
         # Locked before anything in it is opened, the catalogue included.
         self._directory = data_directory.take(runtime.disk, storage)
-        self._sockets = SocketServer(runtime, self._socket_settings(), self._quotas(), self._crashed)
+        self._sockets = SocketServer(runtime, self._socket_settings(), ConnectionQuotas(0, 0, {}, 0), self._crashed)
         self._sockets.register_metrics(self.metrics)
         # Bound before the recovery, which may take long: a port that is in use is noticed at once, and early clients wait in the
         # backlog.
@@ -213,8 +215,14 @@ class BrokerServer:
             ]
         )
         self._catalogue = self._open_catalogue(f"{config.data_dir}/{data_directory.CATALOGUE}")
+        live = self._live = LiveConfig(config, self._catalogue)
+        self._sockets.resize_processors(live.in_force.network_threads)
+        self._sockets.resize_handlers(live.in_force.io_threads)
+        self._configure_quotas(self._sockets.quotas, live.in_force)
+        storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
+        reconfiguration.register(live, self._sockets, logs, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
         security.tls = tls
@@ -236,6 +244,7 @@ class BrokerServer:
         def open_service(scheme: str) -> Sequence[PartThread]:
             surroundings = Surroundings(
                 config=self.config,
+                live=self._live,
                 runtime=self.runtime,
                 timer=self.sockets.timer,
                 catalogue=catalogue,
@@ -335,8 +344,7 @@ class BrokerServer:
         schemes = {listener.scheme for listener in self._all_listeners()}
         return {scheme: source for scheme, source in _SERVICES.items() if source.always or scheme in schemes}
 
-    def _share_out_descriptors(self) -> Descriptors:
-        config = self.config
+    def _share_out_descriptors(self, config: BrokerConfig) -> Descriptors:
         return share_out(
             self.runtime.descriptor_limit(),
             open_files=config.max_open_files,
@@ -359,11 +367,10 @@ class BrokerServer:
                 max_connections=shared.connections,
             )
 
-    def _quotas(self) -> ConnectionQuotas:
-        config = self.config
+    def _configure_quotas(self, quotas: ConnectionQuotas, config: BrokerConfig) -> None:
         rate = config.max_connection_creation_rate
-        return ConnectionQuotas(
-            max_connections=self._descriptors.connections,
+        quotas.configure(
+            max_connections=self._share_out_descriptors(config).connections,
             max_per_address=config.max_connections_per_ip,
             per_address_overrides=dict(config.max_connections_per_ip_overrides),
             max_per_second=0.0 if rate >= _INT_MAX else float(rate),

@@ -27,6 +27,7 @@ FLOORS: dict[str, float] = {
     "broker.metrics": 2,
     "broker.log": 1.6,
     "broker.metadata": 2.5,
+    "broker.live_config": 2.6,
     "broker.security": 2.7,
     "broker.network": 3,
     "broker.storage": 3,
@@ -34,6 +35,7 @@ FLOORS: dict[str, float] = {
     "broker.shuffle": 4,
     "broker.pulsar": 4,
     "broker.admin": 4,
+    "broker.reconfiguration": 4.5,
     "broker.server": 5,
     "broker.client": 5,
     "broker.cli": 6,
@@ -53,7 +55,7 @@ CLIENT_MAY_USE = {
 }
 ALSO = {
     # A broker in a `with` block has to put one together.
-    "broker.client.embedded": {"broker.server", "broker.config", "broker.log"},
+    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security"},
     # Makes a temporary directory for the script that starts a packaged Java.
     "broker.spark.java": {"broker.runtime"},
 }

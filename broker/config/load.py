@@ -169,11 +169,15 @@ def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
 
 
 def _table(value: Any, kind: Any) -> dict[str, Any]:
-    """A table, or one text of ``name=value`` or ``name://value`` (as Kafka writes listeners) with commas between."""
-    if isinstance(value, str):
-        pairs = [re.split(r"://|=", part.strip(), maxsplit=1) for part in value.split(",") if part.strip()]
-        value = dict(pairs)
+    """A table, or one text with commas between ``name=value``, ``name://value`` (as Kafka writes listeners) or ``name:number``
+    (as it writes the limits of addresses)."""
     value_type = get_args(kind)[1]
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        value = dict(
+            part.rsplit(":", 1) if value_type is int and "=" not in part else re.split(r"://|=", part, maxsplit=1)
+            for part in parts
+        )
     return {name: _CONVERTER.structure(item, value_type) for name, item in value.items()}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from broker.config import Listener
 from broker.config.per_listener import for_listener
 from broker.kafka import handlers
-from broker.kafka.configs.changes import load_defaults
+from broker.kafka.configs.changes import report_ignored
 from broker.kafka.context import KafkaContext
 from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.handlers.sasl_authenticate import RAW_API
@@ -41,6 +41,7 @@ class KafkaPart:
         self.apis = handlers.load()
         self.context = KafkaContext(
             config=config,
+            live=surroundings.live,
             logs=logs,
             flusher=logs.flusher,
             catalogue=surroundings.catalogue,
@@ -75,7 +76,7 @@ class KafkaPart:
         self._quotas.throttled = context.throttling.__len__
         self._quotas.on_change.append(self._quotas_changed)
         self._quotas_changed()
-        load_defaults(context)
+        report_ignored(context)
         context.groups.open(lambda topic: context.logs.topic(topic) is not None)
         context.transactions.open()
 

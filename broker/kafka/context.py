@@ -13,6 +13,7 @@ from broker.kafka.metering import Metering
 from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
+from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
@@ -40,7 +41,8 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 class KafkaContext:
     """One for all handlers, made by the assembly. Any thread may use it: each of the objects in it guards itself."""
 
-    config: BrokerConfig
+    config: BrokerConfig  # as it was at the start; `live.in_force` has the settings that can be changed
+    live: LiveConfig
     logs: LogManager
     flusher: Flusher
     catalogue: Catalogue

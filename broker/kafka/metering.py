@@ -17,6 +17,7 @@ If several quotas throttle a request, the longest throttle time counts.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 from typing import Any, Final
 
 from broker.errors import RequestError
@@ -164,7 +165,8 @@ class Metered:
             self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
         if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
-        return min(round(self._throttle_s * 1000), _INT_MAX)
+        # Rounded up: a fetch that was answered with nothing for a debt of 0.1 ms says so, and is throttled.
+        return min(ceil(self._throttle_s * 1000), _INT_MAX)
 
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:
         until = self._metering.clock.monotonic() + throttle_ms / 1000

@@ -17,6 +17,7 @@ from typing import Protocol
 import attrs
 
 from broker.config import BrokerConfig, Listener
+from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Service
 from broker.runtime import Runtime
@@ -29,7 +30,8 @@ from broker.security.security import Security
 class Surroundings:
     """What the server has for every service, beside the logs. The sockets are bound and not accepting yet."""
 
-    config: BrokerConfig
+    config: BrokerConfig  # as it is at the start
+    live: LiveConfig
     runtime: Runtime
     timer: Timer
     catalogue: Catalogue

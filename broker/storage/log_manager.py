@@ -320,6 +320,29 @@ class LogManager:
             self.generation += 1
         return changed
 
+    def check_defaults(self, defaults: LogConfig) -> None:
+        """Raises InvalidSetting where these defaults contradict the settings of a topic."""
+        for info in self.topics():
+            self._with_defaults(info, defaults)
+
+    def reconfigure(self, config: StorageConfig) -> None:
+        """Put these settings in force for all logs and for the housekeeper. Raises InvalidSetting; then nothing has changed.
+
+        ``data_dir``, ``node_id`` and ``max_open_files`` are those of the start."""
+        with self._lock:
+            in_force = [(info, self._with_defaults(info, config.defaults)) for info in self.topics()]
+            self.config = config
+            for info, log_config in in_force:
+                for number in range(info.partitions):
+                    self.partitions[info.name, number].config = log_config
+        self.housekeeper.reconfigure(config)
+
+    def _with_defaults(self, info: TopicInfo, defaults: LogConfig) -> LogConfig:
+        try:
+            return LogConfig.from_overrides(defaults, info.configs)
+        except InvalidSetting as error:
+            raise InvalidSetting(f"Change the settings of topic {info.name!r} first: {error}") from error
+
     def checkpoint(self) -> None:
         """Move the recovery points of all logs up, and save where they are. Blocks. Raises StorageError."""
         for _ in self.checkpoints.move_up_each():

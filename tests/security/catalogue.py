@@ -29,8 +29,5 @@ class AclTable:
         if fault is not None:
             raise UnknownOutcome("the disk is gone")
 
-    def load_credentials(self) -> Iterable[Any]:
-        return []
-
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a table of ACLs has no {name}")

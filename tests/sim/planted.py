@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
+from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
@@ -23,6 +24,7 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
@@ -251,6 +253,24 @@ def _not_resumed(right: Any) -> Any:
     return carry_out
 
 
+def _answers_kept(right: Any) -> Any:
+    def change(self: AclAuthorizer, added: Any, removed: Any) -> None:
+        before = self._answers.of_resource
+        right(self, added, removed)
+        self._answers = attrs.evolve(self._answers, of_resource=before)
+
+    return change
+
+
+def _lost_after_throttle(right: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if event is MuteEvent.THROTTLE_ENDED:
+            connection.outgoing.clear()
+        right(self, connection, event)
+
+    return throttle
+
+
 def _answer_lost_with_throttle(right: Any) -> Any:
     def send(self: Metered, request: Any, parts: Any) -> None:
         if self._throttle_ms() > 100:
@@ -278,6 +298,23 @@ def _unmuted_by_answer(right: Any) -> Any:
 
 
 _ALL = [
+    Bug(
+        "acl_cache_stale",
+        "answers outlive the ACLs from which they came",
+        AclAuthorizer,
+        "_change",
+        _answers_kept,
+        scene="security",
+    ),
+    Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
+    Bug(
+        "response_lost_after_throttle",
+        "what waits to be sent is dropped when throttling ends",
+        Processor,
+        "throttle",
+        _lost_after_throttle,
+        scene="security",
+    ),
     Bug(
         "unmuted_while_throttled",
         "an answer ends the throttle that came with it",

@@ -1,5 +1,5 @@
-"""Changes of settings while the broker runs: of topics, of groups, and of the broker. Of the broker's own settings only the
-defaults for topics can be changed; other settings of Kafka that have no effect here are only remembered.
+"""Changes of settings while the broker runs: of topics, of groups, and of the broker. Which of the broker's own settings can be
+changed, ``broker.live_config`` says; settings of Kafka that have no effect here are only remembered.
 
 AlterConfigs and IncrementalAlterConfigs differ in the form of a request. Both lead to changes: a new value by the setting's name,
 or None to remove the value. A change is durable and in force when the request is answered.
@@ -13,9 +13,9 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
-
+from broker.config.dynamic_settings import setting_of
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
+from broker.config.kafka_setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import ConfigError, Refusal, RequestError, StorageError
 from broker.kafka.api import Call
@@ -23,24 +23,21 @@ from broker.kafka.checks import error_fields, repeated
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.configs.resources import (
     BROKER_SETTINGS,
-    TOPIC_DEFAULTS,
     ResourceType,
     is_this_broker,
     require_topic,
-    stored_overrides,
+    value_in_force,
 )
 from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
 from broker.log import get_logger
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation
-from broker.storage.log.log_config import LogConfig
 from protocol.kafka.errors import ErrorCode
 
 log = get_logger("kafka")
 
-# Changes of broker settings are made one after the other, each checked against those before. They are so rare that one lock
-# is enough for all brokers of a process.
+# Changes of groups' settings are made one after the other. They are so rare that one lock is enough for all brokers of a process.
 _LOCK = Lock()
 
 # The longest value (characters) that is only remembered, and how many such values there may be for all brokers, or for one.
@@ -123,28 +120,28 @@ def _topic_value(context: KafkaContext, name: str) -> str:
 
 
 def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan: Plan) -> None:
-    with _LOCK:
-        overrides = stored_overrides(context)
-        present = overrides[entity]
-        changes = plan(present, lambda name: _broker_value(context, name))
+    live = context.live
+
+    def checked(present: Mapping[str, str]) -> Changes:
+        changes = plan(present, lambda name: value_in_force(live, name))
         for name, value in changes.items():
-            if name not in BROKER_SETTINGS:
-                _check_remembered(name, value)
-            elif name not in TOPIC_DEFAULTS:
+            if live.can_change(name):
+                continue
+            if name in BROKER_SETTINGS or setting_of(name) is not None:
                 raise RequestError(
                     ErrorCode.invalid_request, f"{name} is read at the start: set it in the configuration and restart."
                 )
-        overrides[entity] = {name: value for name, value in {**present, **changes}.items() if value is not None}
-        if len(overrides[entity]) > _REMEMBERED_COUNT_MAX + len(TOPIC_DEFAULTS):
+            _check_remembered(name, value)
+        kept = {name for name, value in {**present, **changes}.items() if value is not None}
+        if sum(not live.can_change(name) for name in kept) > _REMEMBERED_COUNT_MAX:
             raise RequestError(ErrorCode.invalid_request, "Take some settings back: so many are not remembered.")
-        try:
-            defaults = _defaults(context, overrides)
-        except Refusal as error:
-            # As in Kafka: invalid_config is for settings of topics (KAFKA-13609).
-            raise RequestError(ErrorCode.invalid_request, error.message) from error
-        if not validate_only:
-            context.catalogue.alter_broker_configs(changes, entity)
-            _put_in_force(context, defaults)
+        return changes
+
+    try:
+        live.alter(entity, checked, validate_only=validate_only)
+    except (ConfigError, InvalidSetting) as error:
+        # As in Kafka: invalid_config is for settings of topics (KAFKA-13609).
+        raise RequestError(ErrorCode.invalid_request, str(error)) from error
 
 
 def _check_remembered(name: str, value: str | None) -> None:
@@ -163,46 +160,7 @@ def _check_remembered(name: str, value: str | None) -> None:
         )
 
 
-def _broker_value(context: KafkaContext, name: str) -> str:
-    """The value in force of a broker setting that is a default for topics."""
-    if name not in TOPIC_DEFAULTS:
-        raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
-    return context.logs.config.defaults.text(TOPIC_DEFAULTS[name].name)
-
-
-def load_defaults(context: KafkaContext) -> None:
-    """Put in force the changes of earlier runs. Called at the start, before the first request.
-
-    Raises ConfigError if they contradict the configuration of this run.
-    """
+def report_ignored(context: KafkaContext) -> None:
+    """At the start: name the settings of the configuration that have no effect."""
     if context.config.ignored_kafka_settings:
         log.warning("settings_ignored", settings=sorted(context.config.ignored_kafka_settings))
-    with _LOCK:
-        overrides = stored_overrides(context)
-        try:
-            defaults = _defaults(context, overrides)
-        except Refusal as error:
-            changed = ", ".join(sorted({name for settings in overrides.values() for name in settings}))
-            raise ConfigError(
-                f"Set what agrees with the settings that were changed while the broker was running ({changed}): {error}"
-            ) from error
-        if any(overrides.values()):
-            _put_in_force(context, defaults)
-
-
-def _defaults(context: KafkaContext, overrides: Mapping[str, Mapping[str, str]]) -> LogConfig:
-    """The defaults for topics. This broker's own settings override those for all brokers, which override the configuration."""
-    merged = {**overrides[""], **overrides[str(context.node_id)]}
-    by_topic_name = {TOPIC_DEFAULTS[name].name: value for name, value in merged.items() if name in TOPIC_DEFAULTS}
-    return LogConfig.from_overrides(LogConfig.from_broker(context.config), by_topic_name)
-
-
-def _put_in_force(context: KafkaContext, defaults: LogConfig) -> None:
-    logs = context.logs
-    logs.config = attrs.evolve(logs.config, defaults=defaults)
-    for info in logs.topics():
-        config = LogConfig.from_overrides(defaults, info.configs)
-        for partition in range(info.partitions):
-            log = logs.get(info.name, partition)
-            if log is not None:
-                log.config = config

@@ -1,9 +1,8 @@
 """Settings as the Kafka admin APIs show them: entries of topics, groups and this broker, each with the source of its value.
 
-The log manager has the settings of topics. The catalogue has the broker settings that were changed while the broker was running,
-under "" (all brokers) or under this broker's id. Only those can be changed that are defaults for topics (``log.retention.ms`` for
-``retention.ms``): the others are read once, at the start. Settings of Kafka that have no effect here are remembered and shown,
-except secrets.
+The log manager has the settings of topics. ``broker.live_config`` has the broker settings that were changed while the broker was
+running, under "" (all brokers) or under this broker's id, and says which can be changed: the others are read once, at the start.
+Settings of Kafka that have no effect here are remembered and shown, except secrets.
 
 Runs on handler threads, because it reads the catalogue.
 
@@ -15,6 +14,7 @@ from enum import IntEnum
 from typing import Any, get_origin
 
 from broker.config import BrokerConfig, SettingInfo, setting_infos
+from broker.config.dynamic_settings import OF_LISTENER_PREFIX, setting_of
 from broker.config.kafka_names import is_secret, is_without_effect
 from broker.config.kafka_setting import KafkaSetting
 from broker.config.topic_settings import BY_NAME, SETTINGS
@@ -22,6 +22,7 @@ from broker.errors import RequestError
 from broker.kafka.configs import group_settings as group_configs
 from broker.kafka.context import KafkaContext
 from broker.kafka.listener_names import listeners_text
+from broker.live_config import ALL_BROKERS, LiveConfig
 from broker.storage.topic import TopicInfo
 from protocol.kafka.errors import ErrorCode
 
@@ -59,6 +60,8 @@ _LONG_UNITS = ("ms", "bytes", "messages", "bytes/s")
 BROKER_SETTINGS: dict[str, SettingInfo] = {
     info.kafka or info.name: info for info in setting_infos(BrokerConfig) if info.name != "ignored_kafka_settings"
 }
+# Their names here, to the names that clients see.
+_KAFKAS = {info.name: name for name, info in BROKER_SETTINGS.items()}
 TOPIC_DEFAULTS: dict[str, KafkaSetting[Any]] = {setting.synonym: setting for setting in SETTINGS if setting.synonym}
 _DEFAULTS = BrokerConfig()
 # Settings without a default in Kafka, and the setting in another unit whose default Kafka shows instead.
@@ -94,26 +97,23 @@ def is_this_broker(context: KafkaContext, name: str) -> bool:
     return True
 
 
-def stored_overrides(context: KafkaContext) -> dict[str, dict[str, str]]:
-    """The settings changed while running: for all brokers under "", for this broker under its id. Settings that this version
-    does not know, because another version has stored them, are left out."""
-    return {
-        entity: {
-            name: value
-            for name, value in context.catalogue.broker_configs(entity).items()
-            if name in TOPIC_DEFAULTS or is_without_effect(name)
-        }
-        for entity in ("", str(context.node_id))
-    }
+def value_in_force(live: LiveConfig, name: str) -> str:
+    """The value in force of a broker setting, as text. Raises RequestError for what cannot be changed while running."""
+    if name not in BROKER_SETTINGS or not live.can_change(name):
+        raise RequestError(ErrorCode.invalid_request, f"{name!r} is no setting that can be changed while running.")
+    return _text(name, getattr(live.in_force, BROKER_SETTINGS[name].name)) or ""
 
 
 class Settings:
-    """The broker's settings at one moment: read from the catalogue once, and used for one request."""
+    """The broker's settings at one moment, for one request."""
 
     def __init__(self, context: KafkaContext) -> None:
-        overrides = stored_overrides(context)
-        self._of_all, self._of_this = overrides[""], overrides[str(context.node_id)]
-        self._config = context.config
+        self._live = context.live
+        changes = self._live.changes
+        self._of_all, self._of_this = changes[ALL_BROKERS], changes[self._live.this_broker]
+        self._config = self._live.static
+        # What the configuration says of single listeners, under Kafka's names.
+        self._of_listeners = {_kafkas_name(key): text for key, text in self._config.listener_settings.items()}
         kafkas = context.config.listeners
         self._texts = {
             "listeners": listeners_text(
@@ -128,7 +128,8 @@ class Settings:
 
     def broker_entries(self) -> list[Entry]:
         """Every setting of this broker, and those without effect that have a value."""
-        others = {*self._of_this, *self._of_all, *self._config.ignored_kafka_settings} - BROKER_SETTINGS.keys()
+        others = {*self._of_this, *self._of_all, *self._config.ignored_kafka_settings, *self._of_listeners}
+        others -= BROKER_SETTINGS.keys()
         return [self._broker_entry(name, self._synonyms(name)) for name in [*BROKER_SETTINGS, *sorted(others)]]
 
     def group_entries(self, own: Mapping[str, str]) -> list[Entry]:
@@ -138,7 +139,7 @@ class Settings:
     def cluster_entries(self) -> list[Entry]:
         """The settings that were made for all brokers while running."""
         return [
-            self._broker_entry(name, [_synonym(name, value, Source.DYNAMIC_DEFAULT_BROKER)])
+            self._broker_entry(name, [_synonym(name, _shown(name, value), Source.DYNAMIC_DEFAULT_BROKER)])
             for name, value in self._of_all.items()
         ]
 
@@ -162,12 +163,12 @@ class Settings:
         return {
             "name": name,
             "value": synonyms[0]["value"] if synonyms else self._default(name),
-            "read_only": name in BROKER_SETTINGS and name not in TOPIC_DEFAULTS,
+            "read_only": not self._live.can_change(name) and not is_without_effect(name),
             "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
             "is_sensitive": _is_hidden(name),
             "synonyms": synonyms,
             "config_type": _TYPES[_kind(name)],
-            "documentation": BROKER_SETTINGS[name].doc if name in BROKER_SETTINGS else _WITHOUT_EFFECT_DOC,
+            "documentation": _doc(name),
         }
 
     def _synonyms(self, name: str) -> list[Entry]:
@@ -175,13 +176,18 @@ class Settings:
         a setting in another unit."""
         found = []
         if name in self._of_this:
-            found.append(_synonym(name, self._of_this[name], Source.DYNAMIC_BROKER))
+            found.append(_synonym(name, _shown(name, self._of_this[name]), Source.DYNAMIC_BROKER))
         if name in self._of_all:
-            found.append(_synonym(name, self._of_all[name], Source.DYNAMIC_DEFAULT_BROKER))
+            found.append(_synonym(name, _shown(name, self._of_all[name]), Source.DYNAMIC_DEFAULT_BROKER))
+        if name in self._of_listeners:
+            found.append(_synonym(name, _shown(name, self._of_listeners[name]), Source.STATIC_BROKER))
         if name not in BROKER_SETTINGS:
+            setting = setting_of(name)
+            if setting is not None:  # of a listener: without it, the broker's counts
+                return found + self._synonyms(_KAFKAS[setting])
             if name in self._config.ignored_kafka_settings:
-                value = None if is_secret(name) else self._config.ignored_kafka_settings[name]
-                found.append(_synonym(name, value, Source.STATIC_BROKER))
+                value = self._config.ignored_kafka_settings[name]
+                found.append(_synonym(name, _shown(name, value), Source.STATIC_BROKER))
             return found
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
@@ -228,13 +234,32 @@ def _is_hidden(name: str) -> bool:
     return is_secret(name) or (name in BROKER_SETTINGS and BROKER_SETTINGS[name].secret)
 
 
+def _shown(name: str, value: str) -> str | None:
+    return None if _is_hidden(name) else value
+
+
+def _doc(name: str) -> str:
+    setting = setting_of(name)
+    return BROKER_SETTINGS[_KAFKAS[setting]].doc if setting is not None else _WITHOUT_EFFECT_DOC
+
+
+def _kafkas_name(key: str) -> str:
+    """How Kafka calls the setting of one listener that the configuration calls ``key``."""
+    setting = setting_of(OF_LISTENER_PREFIX + key)
+    if setting is None:
+        return OF_LISTENER_PREFIX + key
+    listener = key.lower().removesuffix(setting).removesuffix(_KAFKAS[setting])
+    return OF_LISTENER_PREFIX + listener + _KAFKAS[setting]
+
+
 def _kind(name: str) -> str:
     """Kafka's type of a broker's setting."""
     if name in TOPIC_DEFAULTS:
         return TOPIC_DEFAULTS[name].kind
-    if name not in BROKER_SETTINGS:
+    setting = setting_of(name)
+    if setting is None:
         return "string"  # nobody here knows better
-    info = BROKER_SETTINGS[name]
+    info = BROKER_SETTINGS[_KAFKAS[setting]]
     if info.plain_type is int:
         return "long" if info.unit in _LONG_UNITS and info.most is None else "int"
     if get_origin(info.plain_type) is tuple:

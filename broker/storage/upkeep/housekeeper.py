@@ -7,6 +7,7 @@ reported and does not keep the others from their turn.
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 
 import attrs
 
@@ -34,13 +35,14 @@ DELETIONS_A_STEP = 32
 class Duty:
     """Work that is repeated; ``due`` is in s of the monotonic clock."""
 
-    interval_s: float
+    setting_s: Callable[[StorageConfig], float]  # what the settings say of the interval; inf: never
     run: Callable[[], Iterator[None] | None]  # of an iterator, each step takes one item
+    interval_s: float
     due: float
 
 
 class Housekeeper:
-    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``hurry`` and ``wakeup``."""
+    """``Body`` of the housekeeper thread. Other threads call only ``delete_later``, ``reconfigure``, ``hurry`` and ``wakeup``."""
 
     def __init__(
         self,
@@ -65,20 +67,30 @@ class Housekeeper:
         self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(clock)
         self._duties: list[Duty] = []
-        self._add(config.log_retention_check_interval_ms / 1000, self.apply_retention)
-        self._add(config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
-        self._add(config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
-        self._add(IDLE_FILES_S, close_idle_files)
-        self._clean_duty: Duty | None = None
-        if config.log_cleaner_enable:
-            self._clean_duty = self._add(config.log_cleaner_backoff_ms / 1000, self._choose_cleaning)
-        if config.scrub_bytes_per_second > 0:
-            self._add(SCRUB_S, self.scrub_some)
+        self._add(lambda config: config.log_retention_check_interval_ms / 1000, self.apply_retention)
+        self._add(lambda config: config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
+        self._add(lambda config: config.producer_id_expiration_check_interval_ms / 1000, self.expire_producers)
+        self._add(lambda config: IDLE_FILES_S, close_idle_files)
+        self._clean_duty = self._add(
+            lambda config: config.log_cleaner_backoff_ms / 1000 if config.log_cleaner_enable else inf,
+            self._choose_cleaning,
+        )
+        self._add(lambda config: SCRUB_S if config.scrub_bytes_per_second > 0 else inf, self.scrub_some)
 
-    def _add(self, interval_s: float, run: Callable[[], Iterator[None] | None]) -> Duty:
-        duty = Duty(interval_s, run, self._clock.monotonic() + interval_s)
+    def _add(self, interval_s: Callable[[StorageConfig], float], run: Callable[[], Iterator[None] | None]) -> Duty:
+        duty = Duty(interval_s, run, interval_s(self._config), self._clock.monotonic() + interval_s(self._config))
         self._duties.append(duty)
         return duty
+
+    def reconfigure(self, config: StorageConfig) -> None:
+        """Go by these settings from now on."""
+        before, self._config = self._config, config
+        now = self._clock.monotonic()
+        for duty in self._duties:
+            if duty.setting_s(config) != duty.setting_s(before):
+                duty.interval_s = duty.setting_s(config)
+                duty.due = now + duty.interval_s
+        self._event.set()
 
     def step(self, timeout: float | None) -> bool:
         now = self._clock.monotonic()
@@ -128,9 +140,10 @@ class Housekeeper:
         self._event.set()
 
     def hurry(self) -> None:
-        """Do everything at the next step, whatever the clock says."""
+        """Do everything that is to be done at all at the next step, whatever the clock says."""
         for duty in self._duties:
-            duty.due = 0.0
+            if duty.interval_s < inf:
+                duty.due = 0.0
         self._event.set()
 
     def delete_later(self, paths: list[str], delay_ms: int) -> None:
@@ -201,7 +214,7 @@ class Housekeeper:
             self._checkpoints.save_recovery_points()
 
     def _choose_cleaning(self) -> None:
-        if self._cleaning is not None or self._clean_duty is None:
+        if self._cleaning is not None or self._clean_duty.interval_s == inf:
             return
         now_ms = self._clock.time_ms()
         logs = list(self._partitions.values())

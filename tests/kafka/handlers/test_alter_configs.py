@@ -125,7 +125,8 @@ def test_the_defaults_of_all_topics_are_changed_at_the_broker_and_taken_back() -
 @pytest.mark.parametrize(
     "configs",
     [
-        {"num.io.threads": "4"},  # read at the start
+        {"queued.max.requests": "4"},  # read at the start
+        {"num.io.threads": "17"},  # more than twice as many
         {"no.such.setting": "1"},
         {"log.retention.ms": "soon"},
         {"log.cleaner.min.compaction.lag.ms": "5", "log.cleaner.max.compaction.lag.ms": "1"},

@@ -172,6 +172,17 @@ def test_a_default_that_is_set_in_milliseconds_is_named_before_the_one_in_hours(
         ]
 
 
+def test_synonyms_of_a_setting_that_was_changed_come_in_the_order_in_which_they_count() -> None:
+    with Kafka(io_threads=4) as kafka:
+        change(kafka, BROKER, "", ("num.io.threads", SET, "5"))
+        change(kafka, BROKER, "1", ("num.io.threads", SET, "6"))
+        entry = entries(describe(kafka, BROKER, "1", synonyms=True))["num.io.threads"]
+        assert (entry.value, entry.config_source, entry.config_type) == ("6", DYNAMIC_BROKER, INT)
+        assert [("6", DYNAMIC_BROKER), ("5", DYNAMIC_DEFAULT), ("4", STATIC), ("8", DEFAULT)] == [
+            (value, source) for _, value, source in synonyms(entry)
+        ]
+
+
 def test_listeners_are_written_as_kafka_does() -> None:
     listeners = (
         "kafka://127.0.0.1:0",
@@ -217,7 +228,9 @@ def test_only_what_can_be_changed_while_running_is_not_read_only(kafka: Kafka) -
     found = entries(describe(kafka, BROKER, "1"))
     assert not found["log.retention.ms"].read_only
     assert not found["message.max.bytes"].read_only
-    assert found["num.network.threads"].read_only
+    assert not found["num.network.threads"].read_only
+    assert not found["max.connections"].read_only
+    assert found["queued.max.requests"].read_only
     assert found["listeners"].read_only
 
 

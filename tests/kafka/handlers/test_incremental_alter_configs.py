@@ -146,7 +146,12 @@ def test_a_list_of_the_brokers_grows(fresh: Kafka) -> None:
 
 @pytest.mark.parametrize(
     ("name", "operation"),
-    [("num.io.threads", SET), ("num.io.threads", DELETE), ("no.such.setting", SET), ("no.such.setting", APPEND)],
+    [
+        ("queued.max.requests", SET),
+        ("queued.max.requests", DELETE),
+        ("no.such.setting", SET),
+        ("no.such.setting", APPEND),
+    ],
 )
 def test_other_settings_of_the_broker_cannot_be_changed(kafka: Kafka, name: str, operation: int) -> None:
     result = change(kafka, BROKER, "1", (name, operation, "4"))
@@ -237,3 +242,62 @@ def test_a_change_that_a_new_configuration_contradicts_keeps_the_broker_from_sta
         Kafka(data_dir=str(tmp_path), log_cleaner_min_compaction_lag_ms=2000),
     ):
         pass
+
+
+def names_of_threads(kafka: Kafka) -> list[int]:
+    (data, *_) = kafka.broker.server.sockets.planes
+    return [len(data.processors), len(data.handlers)]
+
+
+def test_threads_are_added_and_taken_away_while_running_and_after_a_restart_they_are_as_many(tmp_path: Any) -> None:
+    with Kafka(data_dir=str(tmp_path), network_threads=2, io_threads=4) as kafka:
+        assert names_of_threads(kafka) == [2, 4]
+        result = change(kafka, BROKER, "1", ("num.network.threads", SET, "1"), ("num.io.threads", SET, "8"))
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert names_of_threads(kafka) == [1, 8]
+        assert change(kafka, BROKER, "", ("num.network.threads", SET, "4")).error_code == ErrorCode.none  # 1 counts
+        assert names_of_threads(kafka) == [1, 8]
+    with Kafka(data_dir=str(tmp_path), network_threads=2, io_threads=4) as kafka:
+        assert names_of_threads(kafka) == [1, 8]
+        assert broker_values(kafka, "1")["num.network.threads"] == ("1", 2)
+        result = change(kafka, BROKER, "1", ("num.network.threads", DELETE, None))  # from 1 to 4 at once
+        assert result.error_code == ErrorCode.invalid_request
+        assert "in several steps" in result.error_message
+        assert change(kafka, BROKER, "1", ("num.network.threads", SET, "2")).error_code == ErrorCode.none
+        assert change(kafka, BROKER, "1", ("num.network.threads", DELETE, None)).error_code == ErrorCode.none
+        assert names_of_threads(kafka)[0] == 4
+
+
+def test_limits_of_connections_and_the_housekeepers_settings_change_while_running(fresh: Kafka) -> None:
+    quotas, logs = fresh.broker.server.sockets.quotas, fresh.inside.logs
+    result = change(
+        fresh,
+        BROKER,
+        "",
+        ("max.connections", SET, "50"),
+        ("max.connections.per.ip", SET, "40"),
+        ("max.connections.per.ip.overrides", SET, "10.0.0.1:7,::1:8"),
+        ("log.cleaner.backoff.ms", SET, "7"),
+        ("producer.id.expiration.ms", SET, "8"),
+        ("scrub_bytes_per_second", SET, "0"),
+    )
+    assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+    assert (quotas.max_connections, quotas.max_per_address) == (50, 40)
+    assert quotas.per_address_overrides == {"10.0.0.1": 7, "::1": 8}
+    assert (logs.config.log_cleaner_backoff_ms, logs.config.producer_id_expiration_ms) == (7, 8)
+    assert logs.housekeeper._config is logs.config
+    change(fresh, BROKER, "", *((name, DELETE, None) for name in broker_values(fresh, "")))
+    assert quotas.per_address_overrides == {}
+    assert logs.config.log_cleaner_backoff_ms == 15_000
+    assert broker_values(fresh, "") == {}
+
+
+def test_a_default_that_contradicts_a_topic_changes_nothing(fresh: Kafka) -> None:
+    topic = fresh.topic(min_compaction_lag_ms="5000")
+    result = change(
+        fresh, BROKER, "", ("log.cleaner.max.compaction.lag.ms", SET, "1000"), ("log.retention.ms", SET, "1")
+    )
+    assert result.error_code == ErrorCode.invalid_request
+    assert topic in result.error_message
+    assert broker_values(fresh, "") == {}
+    assert in_force(fresh, topic).retention_ms == 9000

@@ -304,6 +304,7 @@ class Client:
         self._throttled_before_until = self.throttled_until
         self._throttled_at_least_until = call.sent_at + throttle_s if throttle_s else 0.0
         self.throttled_until = now + throttle_s
+        self.history.throttled += bool(throttle_s)
 
     def _greeted(self, body: Any) -> None:
         if body.error_code:

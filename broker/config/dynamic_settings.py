@@ -1,0 +1,104 @@
+"""Which settings can be changed while the broker runs, and who puts each of them in force. Pure.
+
+As Kafka's DynamicBrokerConfig, without what has no effect here, and with the settings of the housekeeper. ``broker.live_config``
+keeps the changes; the server says there how each ``Way`` is gone.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+import attrs
+
+from broker.config.kafka_names import is_secret, is_without_effect
+from broker.config.load import parse_setting
+from broker.config.per_listener import OF_LISTENER, check_names, for_listener
+from broker.config.setting import setting_infos
+from broker.config.settings import BrokerConfig
+from broker.config.topic_settings import SETTINGS
+from broker.errors import ConfigError
+
+OF_LISTENER_PREFIX = "listener.name."
+
+
+class Way(Enum):
+    """How a setting is put in force."""
+
+    STORAGE = "the logs, and the housekeeper"
+    PROCESSORS = "the number of network threads"
+    HANDLERS = "the number of handlers"
+    CONNECTIONS = "the connection quotas"
+
+
+# By the setting's name here.
+TABLE: Mapping[str, Way] = {
+    **{row.synonym.replace(".", "_"): Way.STORAGE for row in SETTINGS if row.synonym},
+    "log_retention_check_interval_ms": Way.STORAGE,
+    "log_flush_offset_checkpoint_interval_ms": Way.STORAGE,
+    "log_cleaner_enable": Way.STORAGE,
+    "log_cleaner_backoff_ms": Way.STORAGE,
+    "log_cleaner_dedupe_buffer_size": Way.STORAGE,
+    "producer_id_expiration_ms": Way.STORAGE,
+    "producer_id_expiration_check_interval_ms": Way.STORAGE,
+    "scrub_bytes_per_second": Way.STORAGE,
+    "network_threads": Way.PROCESSORS,
+    "io_threads": Way.HANDLERS,
+    "max_connections": Way.CONNECTIONS,
+    "max_connections_per_ip": Way.CONNECTIONS,
+    "max_connections_per_ip_overrides": Way.CONNECTIONS,
+    "max_connection_creation_rate": Way.CONNECTIONS,
+}
+_INFOS = setting_infos(BrokerConfig)
+# The name that clients use of each setting, to the one here; and both names, which a listener's settings may have.
+_NAMES = {info.kafka or info.name: info.name for info in _INFOS}
+_BOTH_NAMES = {**_NAMES, **{info.name: info.name for info in _INFOS}}
+
+
+def way_of(name: str) -> Way | None:
+    """How the setting that a client calls ``name`` is put in force; None: it cannot be changed while running."""
+    setting = setting_of(name)
+    if setting is None or (name.startswith(OF_LISTENER_PREFIX) and setting not in OF_LISTENER):
+        return None
+    return TABLE.get(setting)
+
+
+def setting_of(name: str) -> str | None:
+    """The name here of the setting that a client calls ``name``, which may be that of one listener."""
+    if name.startswith(OF_LISTENER_PREFIX):
+        listener_and_setting = name.removeprefix(OF_LISTENER_PREFIX)
+        # The name of a listener may have dots itself.
+        found = [setting for key, setting in _BOTH_NAMES.items() if listener_and_setting.endswith(f".{key}")]
+        return max(found, key=len, default=None)
+    return _NAMES.get(name)
+
+
+def merged(static: BrokerConfig, changes: Iterable[Mapping[str, str]]) -> BrokerConfig:
+    """The configuration with these changes, of which later ones take precedence. Raises ConfigError for values that cannot be."""
+    values: dict[str, object] = {}
+    of_listeners = dict(static.listener_settings)
+    for name, text in {name: text for each in changes for name, text in each.items()}.items():
+        if name.startswith(OF_LISTENER_PREFIX) and way_of(name) is not None:
+            of_listeners[name.removeprefix(OF_LISTENER_PREFIX)] = text
+        elif way_of(name) is not None:
+            setting, value = parsed(name, text)
+            values[setting] = value
+    config = attrs.evolve(static, **values, listener_settings=of_listeners)  # type: ignore[arg-type]
+    if of_listeners != static.listener_settings:
+        check_names(config)
+        for listener in (*config.listeners, *([config.control_listener] if config.control_listener else [])):
+            for_listener(config, listener.name)
+    return config
+
+
+def parsed(name: str, text: str) -> tuple[str, object]:
+    """The setting's name here, and its value. Raises ConfigError, which does not show a secret."""
+    try:
+        return parse_setting(name, text, "the change")
+    except ConfigError:
+        if is_secret(name):
+            raise ConfigError(f"Set {name} to a value of its type.") from None
+        raise
+
+
+def is_kept(name: str) -> bool:
+    """Whether a change of this setting is kept: it can be changed, or is one of Kafka's that is only remembered."""
+    return way_of(name) is not None or is_without_effect(name)

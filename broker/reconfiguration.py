@@ -1,0 +1,75 @@
+"""How the settings that can be changed while the broker runs are put in force: one entry for each ``Way`` of the table in
+``broker/config/dynamic_settings.py``. The server registers them.
+
+Tests: tests/test_reconfiguration.py.
+"""
+
+from collections.abc import Callable
+
+import attrs
+
+from broker.config import BrokerConfig
+from broker.config.dynamic_settings import Way
+from broker.errors import ConfigError
+from broker.live_config import LiveConfig, Reconfigurable
+from broker.network.quota import ConnectionQuotas
+from broker.network.socket_server import SocketServer
+from broker.storage.config import StorageConfig
+from broker.storage.log.log_config import LogConfig
+from broker.storage.log_manager import LogManager
+
+
+def register(
+    live: LiveConfig,
+    sockets: SocketServer,
+    logs: LogManager,
+    configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
+) -> None:
+    """``configure_quotas`` knows what the limit of descriptors leaves for connections."""
+    live.register(Way.STORAGE, _storage(logs))
+    live.register(
+        Way.PROCESSORS,
+        Reconfigurable(
+            apply=lambda config: sockets.resize_processors(config.network_threads),
+            check=lambda before, after: _at_most_doubled_or_halved("num.network.threads", before, after),
+        ),
+    )
+    live.register(
+        Way.HANDLERS,
+        Reconfigurable(
+            apply=lambda config: sockets.resize_handlers(config.io_threads),
+            check=lambda before, after: _at_most_doubled_or_halved("num.io.threads", before, after),
+        ),
+    )
+    live.register(
+        Way.CONNECTIONS, Reconfigurable(apply=lambda config: configure_quotas(sockets.quotas, config), check=_addresses)
+    )
+
+
+def _storage(logs: LogManager) -> Reconfigurable:
+    def apply(config: BrokerConfig) -> None:
+        logs.reconfigure(attrs.evolve(StorageConfig.from_broker(config), max_open_files=logs.config.max_open_files))
+
+    def check(_: BrokerConfig, after: BrokerConfig) -> None:
+        logs.check_defaults(LogConfig.from_broker(after))
+
+    return Reconfigurable(apply, check)
+
+
+_THREADS = {"num.network.threads": "network_threads", "num.io.threads": "io_threads"}
+
+
+def _at_most_doubled_or_halved(name: str, before: BrokerConfig, after: BrokerConfig) -> None:
+    """As in Kafka, so that a slip of the finger does not take a broker down."""
+    present, wanted = getattr(before, _THREADS[name]), getattr(after, _THREADS[name])
+    if not present // 2 <= wanted <= present * 2:
+        raise ConfigError(
+            f"Change {name} in several steps: it is {present}, and one step may halve or double it, so {wanted} is too "
+            f"{'many' if wanted > present else 'few'}."
+        )
+
+
+def _addresses(_: BrokerConfig, after: BrokerConfig) -> None:
+    for address in after.max_connections_per_ip_overrides:
+        if not address.strip():
+            raise ConfigError("Name an address in max.connections.per.ip.overrides, as in 127.0.0.1:100.")
