@@ -167,8 +167,8 @@ def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
 
 
 def _table(value: Any, kind: Any) -> dict[str, Any]:
-    """A table, or one text with commas between ``name=value``, ``name://value`` (as Kafka writes listeners) or ``name:number`` (as
-    it writes the limits of addresses)."""
+    """A table, or one text with commas between ``name=value``, ``name://value`` (Kafka's listeners) or ``name:number`` (limits of
+    addresses)."""
     value_type = get_args(kind)[1]
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]

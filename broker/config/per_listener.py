@@ -9,6 +9,8 @@ from broker.errors import ConfigError
 
 # Settings that a listener may have for itself. The modules that define such settings add them.
 OF_LISTENER: set[str] = {
+    "max_connections",
+    "max_connection_creation_rate",
     "sasl_enabled_mechanisms",
     "sasl_server_max_receive_size",
     "connection_failed_authentication_delay_ms",
