@@ -271,7 +271,7 @@ class Processor:
                     self.handshakes.start(connection, secured, new.tls)
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
-                self._quotas.close(new.peer.host)
+                self._quotas.close(new.peer.host, new.peer.listener)
                 new.socket.close()
                 continue
             self.connections[connection] = None
@@ -351,7 +351,7 @@ class Processor:
         disconnected, self._disconnected = self._disconnected, []
         for connection in disconnected:
             if connection.counted:
-                self._quotas.close(connection.peer.host)
+                self._quotas.close(connection.peer.host, connection.peer.listener)
             self._on_room()
             try:
                 connection.service.disconnected(connection)
@@ -385,7 +385,7 @@ class Processor:
             self._disconnect(connection)
         while self._new:
             new = self._new.popleft()
-            self._quotas.close(new.peer.host)
+            self._quotas.close(new.peer.host, new.peer.listener)
             new.socket.close()
         self.process_disconnected()
         for buffer in self._lent.values():  # the handlers have ended, or were left behind
