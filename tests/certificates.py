@@ -136,6 +136,20 @@ class Authority:
             builder = builder.add_extension(x509.UnrecognizedExtension(oid, bytes(padding)), critical=False)
         return self._signed(builder, private)
 
+    def revoke(self, *revoked: Identity, valid_days: tuple[int, int] = (-1, 30)) -> str:
+        """A revocation list, as PEM."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.identity.x509.subject)
+            .last_update(now + valid_days[0] * _DAY)
+            .next_update(now + valid_days[1] * _DAY)
+        )
+        for each in revoked:
+            entry = x509.RevokedCertificateBuilder().serial_number(each.x509.serial_number).revocation_date(now - _DAY)
+            builder = builder.add_revoked_certificate(entry.build())
+        return builder.sign(self.identity.private, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
     def intermediate(self, name: str = "intermediate", *, algorithm: Algorithm = "ecdsa") -> "Authority":
         """An authority below this one."""
         private = _key(algorithm)

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import attrs
 
 from broker.network.connection import ProcessorConnection
+from broker.network.handshakes import Handshake
 from broker.network.mailbox import Mailbox, Verb
 from broker.network.service import Request
 from broker.runtime.threads import Lock
@@ -39,6 +40,7 @@ class Moved:
     interest: int  # events to register
     lent: Mapping[Request, bytearray]  # memory of frames that handlers are still reading
     origin: "Departure"  # of the processor which goes
+    handshake: Handshake | None = None  # of TLS, that has not ended
 
 
 class Heir(Mailbox, Protocol):

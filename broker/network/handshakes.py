@@ -7,6 +7,7 @@ those that are ready take turns. While its handshake lasts, a connection has the
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 
@@ -37,7 +38,9 @@ class HandshakeStats:
 
 
 @attrs.frozen(eq=False)
-class _Handshake:
+class Handshake:
+    """One that has not ended."""
+
     socket: TlsSocket
     tls: TlsListener
     deadline: float  # Clock.monotonic() s
@@ -60,38 +63,31 @@ class Handshakes:
         self._set_interest = set_interest
         self._established = established
         self._disconnect = disconnect
-        self._running: dict[ProcessorConnection, _Handshake] = {}  # in the order of their deadlines
-        self._turns: deque[ProcessorConnection] = deque()
-        self._ready: set[ProcessorConnection] = set()  # those in `_turns`
+        self._running: dict[ProcessorConnection, Handshake] = {}
+        self.turns: Final[deque[ProcessorConnection]] = deque()  # those that could go on now
+        self._ready: set[ProcessorConnection] = set()  # the same
         self._log_from = 0.0
         self._unlogged = 0
 
     def __len__(self) -> int:
         return len(self._running)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a handshake could go on now."""
-        return bool(self._turns)
-
     def start(self, connection: ProcessorConnection, socket: TlsSocket, tls: TlsListener) -> None:
         """``connection`` is about to be registered for READ."""
         connection.holds = next_holds(connection.holds, MuteEvent.HANDSHAKE_STARTED)
-        self._running[connection] = _Handshake(socket, tls, self._clock.monotonic() + self._timeout_s)
+        self._running[connection] = Handshake(socket, tls, self._clock.monotonic() + self._timeout_s)
 
     def ready(self, connection: ProcessorConnection) -> None:
         """Its socket is readable or writable: it gets its turn in ``run``."""
         if connection not in self._ready:
             self._ready.add(connection)
-            self._turns.append(connection)
+            self.turns.append(connection)
 
     def run(self) -> None:
         """Let handshakes go on that are ready, within the budget of one step."""
-        if not self._turns:
-            return
         ends = self._clock.monotonic() + _STEP_S
-        for _ in range(len(self._turns)):
-            connection = self._turns.popleft()
+        for _ in range(len(self.turns)):
+            connection = self.turns.popleft()
             self._ready.discard(connection)
             handshake = self._running.get(connection)
             if handshake is not None:
@@ -99,22 +95,23 @@ class Handshakes:
                 if self._clock.monotonic() >= ends:
                     break
 
-    def forget(self, connection: ProcessorConnection) -> None:
-        """It is closed."""
-        self._running.pop(connection, None)
+    def forget(self, connection: ProcessorConnection) -> Handshake | None:
+        """It is closed, or goes on on another processor."""
+        return self._running.pop(connection, None)
+
+    def take_over(self, connection: ProcessorConnection, handshake: Handshake) -> None:
+        """Go on with what another processor has begun."""
+        self._running[connection] = handshake
+        self.ready(connection)
 
     def close_late(self, now: float) -> None:
         """Close connections whose handshakes take too long."""
-        while self._running:
-            connection, handshake = next(iter(self._running.items()))
-            if handshake.deadline > now:
-                return
+        for connection in [each for each, handshake in self._running.items() if handshake.deadline <= now]:
             self.stats.late += 1
             self._log(connection, f"not finished after {self._timeout_s:g} s")
             self._disconnect(connection)
-            self.forget(connection)
 
-    def _continue(self, connection: ProcessorConnection, handshake: _Handshake) -> None:
+    def _continue(self, connection: ProcessorConnection, handshake: Handshake) -> None:
         try:
             wait = handshake.socket.handshake()
             if not wait:

@@ -163,6 +163,7 @@ class Processor:
             established=self._established,
             disconnect=self._disconnect,
         )
+        self._handshake_turns = self.handshakes.turns
         self._room = False  # set from other threads: the channel or the pool has room again
         self._high_water = settings.high_water_bytes
         self._turn = _WHOLE_TURN
@@ -310,7 +311,7 @@ class Processor:
         """Wait for sockets or for a wake-up."""
         self._poller.arm()
         work = self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room
-        if work or self.handshakes.waiting:
+        if work or self._handshake_turns:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
@@ -330,7 +331,8 @@ class Processor:
                 connection = key.data
                 if not connection.closed:
                     self._receive(connection)
-        self.handshakes.run()
+        if self._handshake_turns:
+            self.handshakes.run()
         if self._dirty:
             self._flush_dirty()
 
@@ -411,7 +413,13 @@ class Processor:
             others = heirs()
             for connection in list(islice(self.connections, _MOVED_AT_ONCE)):
                 # Where it was in this processor's lists, its flags and holds tell the heir.
-                moved = Moved(connection, connection.interest, lent.get(connection, {}), self.departure)
+                moved = Moved(
+                    connection,
+                    connection.interest,
+                    lent.get(connection, {}),
+                    self.departure,
+                    self.handshakes.forget(connection) if connection.holds & HANDSHAKING else None,
+                )
                 self._set_interest(connection, 0)
                 del self.connections[connection]
                 moving.append(moved)
@@ -445,6 +453,8 @@ class Processor:
             log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
             self._disconnect(connection)
             return
+        if moved.handshake is not None:
+            self.handshakes.take_over(connection, moved.handshake)
         dirty, connection.dirty = connection.dirty, False
         runnable, connection.runnable = connection.runnable, False
         if dirty:

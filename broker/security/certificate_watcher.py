@@ -5,6 +5,8 @@ It compares the content of the files, which are small, because times and sizes c
 
 from collections.abc import Collection, Mapping, Sequence
 
+import attrs
+
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.metrics import Registry
@@ -19,10 +21,21 @@ _EVERY_S = 5.0
 def open_tls(config: BrokerConfig, listeners: Sequence[Listener], runtime: Runtime) -> Mapping[str, TlsListener]:
     """By the names of the listeners that have TLS. Raises ConfigError."""
     return {
-        each.name: TlsListener(each.name, for_listener(config, each.name), runtime.disk, runtime.clock)
+        each.name: TlsListener(each.name, tls_config(config, each), runtime.disk, runtime.clock)
         for each in listeners
         if each.ssl
     }
+
+
+def tls_config(config: BrokerConfig, listener: Listener) -> BrokerConfig:
+    """The configuration of the listener's TLS. As in Kafka (KIP-684), a listener where clients log in asks for certificates only
+    if that was set for this listener, because the broker's setting is for those that have no other way to know their clients.
+    """
+    of_listener = for_listener(config, listener.name)
+    asked = {f"{listener.name}.ssl{dot}client{dot}auth".lower() for dot in "_."}
+    if listener.sasl and not asked & {key.lower() for key in config.listener_settings}:
+        return attrs.evolve(of_listener, ssl_client_auth="none")
+    return of_listener
 
 
 def register_tls_metrics(metrics: Registry, listeners: Collection[TlsListener]) -> None:

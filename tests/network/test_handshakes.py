@@ -1,11 +1,14 @@
 """TLS handshakes on a processor that the test steps: who they let in, what they cost the others, and how they fail."""
 
+import gc
 import ssl
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.config import load
 from broker.network import handshakes
 from broker.network.mute import HANDSHAKING
 from broker.runtime.poller import READ
@@ -13,7 +16,7 @@ from broker.security.principal import ANONYMOUS, Principal
 from tests import certificates
 from tests.certificates import Identity
 from tests.network.echo import EchoService, frame
-from tests.network.harness import Bench, Client
+from tests.network.harness import Bench, Client, Stage, descriptors
 from tests.network.tls_client import TlsClient, context, listener
 
 MakeBench = Callable[..., Bench]
@@ -284,3 +287,145 @@ def test_both_versions_are_spoken_and_older_ones_are_not(tls_bench: MakeBench, v
     b.until(lambda: client.established and not len(b.processor.handshakes))
     client.send(frame(b"e", b"x" * 100_000))
     b.until(lambda: client.frames == [(b"e", b"x" * 100_000)])
+
+
+# -- crowds, chains and changes ---------------------------------------------------------------------------------------
+
+
+def hello() -> bytes:
+    """What a client says first."""
+    said = ssl.MemoryBIO()
+    hidden = context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hidden.do_handshake()
+    return said.read()
+
+
+def test_a_crowd_that_stops_in_the_middle_is_closed_and_others_are_served_meanwhile(tls_bench: MakeBench) -> None:
+    b = tls_bench(handshake_timeout=10.0)
+    busy = b.connect()
+    before = descriptors()
+    said = hello()
+    crowd = []
+    for number in range(400):
+        client = Client(b._listener.address)
+        crowd.append(client)
+        assert b.processor.offer(b.new_connection())
+        client.send(said if number % 2 else said[:100])
+        if number % 10 == 0:
+            b.step()
+    busy.send(frame(b"e", b"x"))
+    b.until(lambda: busy.frames)
+    b.until(lambda: all(each.interest for each in b.processor.connections))
+    assert len(b.processor.connections) == 401
+    b.clock.now += 11
+    b.until(lambda: len(b.processor.connections) == 1)
+    assert b.processor.handshakes.stats.late == 400
+    assert not len(b.processor.handshakes)
+    for client in crowd:
+        client.close()
+    assert descriptors() <= before
+    busy.send(frame(b"e", b"y"))
+    b.until(lambda: len(busy.frames) == 2)
+
+
+def test_many_come_and_go_and_nothing_is_left(tls_bench: MakeBench) -> None:
+    b = tls_bench()
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            client = b.connect()
+            client.send(frame(b"e", b"x" * 20_000))
+            b.until(lambda c=client: c.frames)  # type: ignore[misc]
+            client.close()
+            b.clients.remove(client)
+            b.until(lambda: not b.processor.connections)
+        b.service.gone.clear()
+        b.service.connections.clear()
+
+    some(20)
+    gc.collect()
+    objects, open_before = len(gc.get_objects()), descriptors()
+    some(100)
+    gc.collect()
+    assert len(gc.get_objects()) <= objects + 50
+    assert descriptors() <= open_before
+    assert b.memory.in_use == 0
+
+
+@pytest.mark.parametrize("padding", [5_000, 60_000, 110_000])
+def test_a_large_chain_of_a_client_is_taken_or_refused_and_no_more(tls_bench: MakeBench, padding: int) -> None:
+    b = tls_bench(shown=certificates.authority().issue("large", padding=padding), ssl_client_auth="required")
+    client = offer(b)
+    b.until(lambda: client.eof or not len(b.processor.handshakes))
+    stats = b.processor.handshakes.stats
+    assert (stats.completed, stats.failed) == ((0, 1) if padding > 100_000 else (1, 0))
+
+
+@pytest.mark.parametrize("revoked", [True, False])
+def test_a_revoked_certificate_is_refused(tls_bench: MakeBench, tmp_path: Path, revoked: bool) -> None:
+    alice, bob = certificates.client("alice"), certificates.client("bob")
+    lists = tmp_path / "revoked.pem"
+    lists.write_text(certificates.authority().revoke(alice if revoked else bob))
+    b = tls_bench(shown=alice, ssl_client_auth="required", ssl_crl_location=str(lists))
+    client = offer(b)
+    b.until(lambda: client.eof or not len(b.processor.handshakes))
+    assert b.processor.handshakes.stats.failed == revoked
+    if revoked:
+        b.settle()
+        assert "REVOKED" in ((client.failure and client.failure.reason) or "")
+
+
+def test_revocation_lists_that_are_out_of_date_let_nobody_in(tls_bench: MakeBench, tmp_path: Path) -> None:
+    lists = tmp_path / "revoked.pem"
+    lists.write_text(certificates.authority().revoke(valid_days=(-9, -2)))
+    b = tls_bench(shown=certificates.client(), ssl_client_auth="required", ssl_crl_location=str(lists))
+    client = offer(b)
+    b.until(lambda: client.eof)
+    assert b.processor.handshakes.stats.failed == 1
+
+
+def test_connections_keep_their_certificates_and_new_ones_get_the_new(tls_bench: MakeBench, tmp_path: Path) -> None:
+    b = tls_bench()
+    assert b.tls is not None
+    old = b.connect()
+    renewed = certificates.authority().issue("broker", hosts=certificates.LOCAL)
+    files = renewed.write(tmp_path)
+    assert b.tls.reload(load(ssl_keystore_location=str(files.both))) is None
+    new = b.connect()
+    assert isinstance(old, TlsClient)
+    assert isinstance(new, TlsClient)
+    shown = [each.tls.getpeercert(True) for each in (old, new)]
+    assert shown == [ssl.PEM_cert_to_DER_cert(each.certificate) for each in (certificates.server(), renewed)]
+    for client in (old, new):
+        client.send(frame(b"e", b"x"))
+        b.until(lambda c=client: c.frames)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_handshake_goes_on_on_another_processor(tls_bench: MakeBench, steps: int) -> None:
+    stage = Stage()
+    service = EchoService()
+    one, other = tls_bench(service, stage=stage), tls_bench(service, stage=stage)
+    client, silent = offer(one), plain(one)
+    one.step(steps)
+    one.replace(other.processor)
+    other.until(lambda: (one.step(), client.established and len(other.processor.handshakes) == 1)[1])
+    client.send(frame(b"e", b"x"))
+    other.until(lambda: (client.pump(), client.frames)[1])
+    stage.clock.now += 11
+    other.until(lambda: (silent.pump(), silent.eof)[1])
+    assert other.processor.handshakes.stats.late == 1
+
+
+def test_a_client_that_never_reads_is_held_back_and_costs_a_bounded_amount(tls_bench: MakeBench) -> None:
+    b = tls_bench()
+    client = b.connect()
+    client.reads = False
+    client.send(frame(b"z", b"x" * 8) * 8)
+    b.settle()
+    connection = b.connection_of(client)
+    assert connection.requests < 8
+    assert 0 < connection.socket.held_bytes < 80_000
+    client.reads = True
+    b.until(lambda: len(client.received) == 8 * ((8 << 20) + 5))

@@ -8,7 +8,7 @@ from broker.config import load
 from broker.errors import ConfigError
 from broker.metrics import Registry
 from broker.runtime import system_runtime
-from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
+from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics, tls_config
 from tests import certificates
 from tests.certificates import LOCAL, authority
 
@@ -41,3 +41,11 @@ def test_a_listener_without_a_certificate_is_refused_by_its_name() -> None:
         ConfigError, match=r"^Correct the TLS settings of the listener kafka\+ssl: ssl_keystore_location"
     ):
         open_tls(config, config.listeners, system_runtime())
+
+
+@pytest.mark.parametrize("key", ["kafka+sasl+ssl.ssl_client_auth", "KAFKA+sasl+ssl.ssl.client.auth"])
+def test_where_clients_log_in_certificates_are_asked_for_only_if_the_listener_says_so(key: str) -> None:
+    listeners = ["kafka+sasl+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0"]
+    for own, expected in (({}, ["none", "required"]), ({key: "requested"}, ["requested", "required"])):
+        config = load(listeners=listeners, ssl_client_auth="required", listener_settings=own)
+        assert [tls_config(config, each).ssl_client_auth for each in config.listeners] == expected
