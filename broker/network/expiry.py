@@ -100,11 +100,15 @@ class Expiry:
             self._progress = {}
 
     def close_excess(self) -> None:
-        """Close those that have been quiet longest while there are more connections than allowed (the limit was lowered)."""
-        if not self._quotas.excess:
+        """Close those that have been quiet longest while there are more connections than allowed: the limit was lowered, or the
+        protected listener has got one. Each processor closes its share of them, so that a quiet connection goes before a busy one
+        wherever it is."""
+        excess = self._quotas.excess
+        if not excess:
             return
-        for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active):
-            if not self._quotas.evict(connection.peer.host):
+        share = -(-excess * len(self._connections) // self._quotas.total)  # rounded up
+        for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active)[:share]:
+            if not self._quotas.evict(connection.peer.host, connection.peer.listener):
                 break
             connection.counted = False
             self._disconnect(connection)
@@ -164,7 +168,9 @@ def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:
 
 def _unsent_bytes(connection: ProcessorConnection) -> int:
     """Bytes of answers in memory. What a service pushes is not counted: the service bounds it itself."""
-    return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
+    if not connection.session.in_flight_max:
+        return 0
+    return connection.outgoing_bytes - connection.outgoing_files + connection.socket.held_bytes
 
 
 def _holds_memory_idly(connection: ProcessorConnection) -> bool:
