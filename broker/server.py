@@ -14,7 +14,7 @@ from broker import reconfiguration
 from broker.config import BrokerConfig, Listener
 from broker.config.descriptors import Descriptors, share_out
 from broker.config.open_listeners import unauthenticated
-from broker.config.per_listener import check_names
+from broker.config.per_listener import check_names, for_listener
 from broker.errors import BrokerError, ConfigError
 from broker.live_config import LiveConfig
 from broker.log import get_logger
@@ -22,7 +22,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
 from broker.network.part import PartThread, ServicePart, Surroundings
-from broker.network.quota import ConnectionQuotas
+from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
@@ -226,6 +226,7 @@ class BrokerServer:
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
         security.tls = tls
+        self._sockets.quotas.connection_rate = security.quotas.connection_rate
         self._open_services(logs, self._catalogue, security)
         if tls:
             register_tls_metrics(self.metrics, tls.values())
@@ -368,12 +369,15 @@ class BrokerServer:
             )
 
     def _configure_quotas(self, quotas: ConnectionQuotas, config: BrokerConfig) -> None:
-        rate = config.max_connection_creation_rate
+        # A listener's own limits only: where it has none, those of the broker count all listeners together.
+        without = attrs.evolve(config, max_connections=_INT_MAX, max_connection_creation_rate=_INT_MAX)
+        own = {listener.name: for_listener(without, listener.name) for listener in self._all_listeners()}
         quotas.configure(
             max_connections=self._share_out_descriptors(config).connections,
             max_per_address=config.max_connections_per_ip,
-            per_address_overrides=dict(config.max_connections_per_ip_overrides),
-            max_per_second=0.0 if rate >= _INT_MAX else float(rate),
+            per_address_overrides=config.max_connections_per_ip_overrides,
+            max_per_second=_per_second(config),
+            listeners={name: ListenerLimits(each.max_connections, _per_second(each)) for name, each in own.items()},
         )
 
     def _socket_settings(self) -> SocketServerSettings:
@@ -393,3 +397,8 @@ class BrokerServer:
             low_water_bytes=config.outgoing_low_water_bytes,
             handshake_timeout_s=config.handshake_timeout_ms / 1000,
         )
+
+
+def _per_second(config: BrokerConfig) -> float:
+    rate = config.max_connection_creation_rate
+    return 0.0 if rate >= _INT_MAX else float(rate)

@@ -1,4 +1,7 @@
-"""How far one change of the number of threads may go. What the changes do: tests/kafka/handlers/test_incremental_alter_configs.py."""
+"""How far one change of the number of threads may go.
+
+What the changes do: tests/kafka/handlers/test_incremental_alter_configs.py.
+"""
 
 import pytest
 

@@ -204,6 +204,7 @@ class NetworkSettings:
         doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. "
         "Beyond it, the broker accepts no connection until one closes.",
         reason=KAFKA,
+        of_listener=True,
     )
     max_connections_per_ip: int = setting(
         INT_MAX, unit="connections", least=0, doc="Connections at a time from one address.", reason=KAFKA
@@ -220,6 +221,7 @@ class NetworkSettings:
         least=1,
         doc="New connections per second on all listeners; beyond it, the broker waits before it accepts the next.",
         reason=KAFKA,
+        of_listener=True,
     )
     outgoing_high_water_bytes: int = setting(
         1024 * 1024,

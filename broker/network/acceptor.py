@@ -2,8 +2,12 @@
 
 A processor's queue of new connections is bounded. The acceptor tries each processor once. If all queues are full, it keeps the
 connection and accepts no other until a processor has taken it; further clients wait in the kernel's backlog.
+
+A listener that has reached a limit of its own, or the broker's, waits alone. A connection of an address that connects too fast is
+kept for a moment and closed then (``close_throttled_connections``), so that the client is slowed down.
 """
 
+import heapq
 from collections.abc import Sequence
 
 import attrs
@@ -13,7 +17,7 @@ from broker.network.new_connection import NewConnection, Receiver
 from broker.network.quota import ConnectionQuotas
 from broker.network.service import Peer, Service
 from broker.runtime.clock import Clock
-from broker.runtime.net import Exhausted, Listener
+from broker.runtime.net import Exhausted, Listener, Socket
 from broker.runtime.poller import READ, Poller
 from broker.security.tls_listener import TlsListener
 
@@ -23,6 +27,9 @@ log = get_logger("network")
 _TURN = 64
 # Without free descriptors a listener stays readable: wait so long (s) before the next attempt instead of spinning.
 _REST_S = 0.1
+# Throttled connections that are kept, and the share of the connections that there may be. Beyond it they are closed at once.
+_THROTTLED_MAX = 1000
+_THROTTLED_SHARE = 10
 # Attempts fail ten times a second; they are logged at most once in so long (s).
 _LOG_EVERY_S = 60.0
 
@@ -36,6 +43,8 @@ class Endpoint:
     service: Service
     frame_max: int  # bytes of the largest request
     tls: TlsListener | None = None  # None: no TLS
+    rest_until: float = 0.0  # Clock.monotonic() s: it has got as many new connections as it may
+    listening: bool = False  # registered with the poller
 
 
 class Acceptor:
@@ -49,9 +58,11 @@ class Acceptor:
         self._processors: Sequence[Receiver] = ()
         self._next = 0
         self._held: NewConnection | None = None
-        self._listening = False
         self._rest_until = 0.0
         self._log_from = 0.0
+        # When to close it, a number that makes each entry different, and the socket.
+        self._throttled: list[tuple[float, int, Socket]] = []
+        self._throttled_number = 0
         self.accepted = 0
         self.refused = 0
 
@@ -61,14 +72,17 @@ class Acceptor:
         self._poller.wakeup()
 
     def step(self, timeout: float | None) -> bool:
-        if self._held is not None and not self._assign(self._held):
-            self._listen(False)
-        else:
+        if self._held is not None and self._assign(self._held):
             self._held = None
         now = self._clock.monotonic()
-        open_for_more = self._held is None and not self._quotas.full and now >= self._rest_until
-        self._listen(open_for_more)
-        if not open_for_more:
+        self.close_throttled_connections(now)
+        everybody = self._held is None and now >= self._rest_until
+        waiting = bool(self._throttled)
+        for endpoint in self.endpoints:
+            open_for_more = everybody and now >= endpoint.rest_until and not self._quotas.full_for(endpoint.name)
+            self._listen(endpoint, open_for_more)
+            waiting |= not open_for_more
+        if waiting:
             # A processor wakes the acceptor when it has room or has closed a connection. The timeout covers the other cases.
             timeout = _REST_S if timeout is None else min(timeout, _REST_S)
         self._poller.arm()
@@ -77,54 +91,71 @@ class Acceptor:
             accepted_any |= self._accept(key.data)
         return accepted_any
 
+    def close_throttled_connections(self, now: float) -> None:
+        """Close those whose time has come."""
+        while self._throttled and self._throttled[0][0] <= now:
+            heapq.heappop(self._throttled)[2].close()
+
+    @property
+    def throttled(self) -> int:
+        """Connections that are kept and will be closed. For any thread."""
+        return len(self._throttled)
+
     def wakeup(self) -> None:
         self._poller.wakeup()
 
     def close(self) -> None:
         """Stop listening. Called on the acceptor's thread, or after that thread has ended."""
-        self._listen(False)
         for endpoint in self.endpoints:
+            self._listen(endpoint, False)
             endpoint.listener.close()
+        for _, _, socket in self._throttled:
+            socket.close()
+        self._throttled = []
         if self._held is not None:
             self._refuse(self._held)
             self._held = None
         self._poller.close()
 
-    def _listen(self, listening: bool) -> None:
-        if listening == self._listening:
+    def _listen(self, endpoint: Endpoint, listening: bool) -> None:
+        if listening == endpoint.listening:
             return
-        self._listening = listening
-        for endpoint in self.endpoints:
-            if listening:
-                self._poller.register(endpoint.listener, READ, endpoint)
-            else:
-                self._poller.unregister(endpoint.listener)
+        endpoint.listening = listening
+        if listening:
+            self._poller.register(endpoint.listener, READ, endpoint)
+        else:
+            self._poller.unregister(endpoint.listener)
 
     def _accept(self, endpoint: Endpoint) -> bool:
         accepted_any = False
         for _ in range(_TURN):
-            if self._held is not None or self._quotas.full:
+            if self._held is not None or self._quotas.full_for(endpoint.name):
                 break
             now = self._clock.monotonic()
-            delay = self._quotas.delay(now)
+            delay = self._quotas.delay(now, endpoint.name)
             if delay > 0:
-                self._rest_until = now + delay
+                endpoint.rest_until = now + delay
                 break
             try:
                 accepted = endpoint.listener.accept()
             except Exhausted as error:
-                self._quotas.refund()
+                self._quotas.refund(endpoint.name)
                 if now >= self._log_from:
                     self._log_from = now + _LOG_EVERY_S
                     log.warning("descriptors_exhausted", listener=endpoint.name, error=str(error))
                 self._rest_until = now + _REST_S
                 break
             if accepted is None:
-                self._quotas.refund()
+                self._quotas.refund(endpoint.name)
                 break
             accepted_any = True
             socket, (host, port), local = accepted
-            if not self._quotas.open(host):
+            throttle_s = self._quotas.throttle(host, now)
+            if throttle_s > 0:
+                self._quotas.refund(endpoint.name)
+                self._throttle(socket, endpoint, now + throttle_s)
+                continue
+            if not self._quotas.open(host, endpoint.name):
                 self.refused += 1
                 socket.close()
                 continue
@@ -135,6 +166,16 @@ class Acceptor:
                 self._held = new
         return accepted_any
 
+    def _throttle(self, socket: Socket, endpoint: Endpoint, until: float) -> None:
+        self._quotas.throttled[endpoint.name] += 1
+        # They have descriptors, and those are counted by the number of connections.
+        most = min(_THROTTLED_MAX, self._quotas.max_connections // _THROTTLED_SHARE)
+        if len(self._throttled) >= most or len(self._throttled) + self._quotas.total >= self._quotas.max_connections:
+            socket.close()
+            return
+        self._throttled_number += 1
+        heapq.heappush(self._throttled, (until, self._throttled_number, socket))
+
     def _assign(self, new: NewConnection) -> bool:
         processors = self._processors
         for _ in processors:
@@ -144,5 +185,5 @@ class Acceptor:
         return False
 
     def _refuse(self, new: NewConnection) -> None:
-        self._quotas.close(new.peer.host)
+        self._quotas.close(new.peer.host, new.peer.listener)
         new.socket.close()

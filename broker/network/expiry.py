@@ -100,11 +100,15 @@ class Expiry:
             self._progress = {}
 
     def close_excess(self) -> None:
-        """Close those that have been quiet longest while there are more connections than allowed (the limit was lowered)."""
-        if not self._quotas.excess:
+        """Close those that have been quiet longest while there are more connections than allowed: the limit was lowered, or the
+        protected listener has got one. Each processor closes its share of them, so that a quiet connection goes before a busy one
+        wherever it is."""
+        excess = self._quotas.excess
+        if not excess:
             return
-        for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active):
-            if not self._quotas.evict(connection.peer.host):
+        share = -(-excess * len(self._connections) // self._quotas.total)  # rounded up
+        for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active)[:share]:
+            if not self._quotas.evict(connection.peer.host, connection.peer.listener):
                 break
             connection.counted = False
             self._disconnect(connection)

@@ -271,7 +271,7 @@ class Processor:
                     self.handshakes.start(connection, secured, new.tls)
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
-                self._quotas.close(new.peer.host)
+                self._quotas.close(new.peer.host, new.peer.listener)
                 new.socket.close()
                 continue
             self.connections[connection] = None
@@ -351,7 +351,7 @@ class Processor:
         disconnected, self._disconnected = self._disconnected, []
         for connection in disconnected:
             if connection.counted:
-                self._quotas.close(connection.peer.host)
+                self._quotas.close(connection.peer.host, connection.peer.listener)
             self._on_room()
             try:
                 connection.service.disconnected(connection)
@@ -385,7 +385,7 @@ class Processor:
             self._disconnect(connection)
         while self._new:
             new = self._new.popleft()
-            self._quotas.close(new.peer.host)
+            self._quotas.close(new.peer.host, new.peer.listener)
             new.socket.close()
         self.process_disconnected()
         for buffer in self._lent.values():  # the handlers have ended, or were left behind
@@ -809,7 +809,7 @@ class Processor:
     def _flush(self, connection: ProcessorConnection) -> None:
         before = connection.outgoing_bytes
         try:
-            done = connection.flush()
+            done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
             self._disconnect(connection)
@@ -844,6 +844,15 @@ class Processor:
             except Exception as error:  # the seam: as for a request that fails
                 log.error("resumption_failed", exc_info=error, peer=connection.peer.host)
                 self._disconnect(connection)
+
+    def _flush_timed(self, connection: ProcessorConnection) -> bool:
+        began = self._clock.monotonic()
+        try:
+            return connection.flush()
+        finally:
+            now = self._clock.monotonic()
+            if connection.on_flushed is not None:
+                connection.on_flushed(now - began, now)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,62 @@
-"""How many connections there may be: in all, per address, and new ones per second.
+"""How many connections there may be, and how many new ones per second: of the broker, of a listener, of an address. Kafka's
+ConnectionQuotas.
 
 Acceptors ask before they accept, processors report closed connections; one lock. The limits may change at run time
 (``configure``).
+
+- Where the broker or a listener has as many connections as it may, or has got as many new ones as it may, the acceptor accepts no
+  more from that listener for a while; they wait in the backlog.
+- Where an address has as many as it may, a further one is closed at once. Where it opens them too fast, the acceptor keeps a new
+  one for a moment and then closes it (``throttle``), so that a client that connects again at once is slowed down.
+- The control listener is protected: it may have its own number whatever the others have. If there are too many altogether, the
+  processors close connections of the other listeners (``evict``).
+
+A rate is a token bucket of one second: after a pause, as many may come at once as come in a second.
 """
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+
+import attrs
 
 from broker.runtime.threads import Lock
+
+_NO_LIMIT = 2**31 - 1
+# Kafka keeps a throttled connection for one window of its rate at most: 1 s.
+_THROTTLE_MAX_S = 1.0
+# Addresses whose rate is remembered. Beyond it the one that came first is forgotten: it begins with a full second.
+_ADDRESSES_MAX = 10_000
+
+
+@attrs.frozen
+class ListenerLimits:
+    """Of one listener. ``max_per_second`` 0 = no limit."""
+
+    max_connections: int = _NO_LIMIT
+    max_per_second: float = 0.0
+
+
+_UNLIMITED = ListenerLimits()
+
+
+class Bucket:
+    """New connections that may come now. Pure; guarded by the quotas' lock."""
+
+    def __init__(self, now: float, rate: float) -> None:
+        self._tokens = max(1.0, rate)
+        self._refilled_at = now
+
+    def wait_s(self, now: float, rate: float) -> float:
+        """How long until one may come; 0: now."""
+        self._tokens = min(max(1.0, rate), self._tokens + (now - self._refilled_at) * rate)
+        self._refilled_at = now
+        return 0.0 if self._tokens >= 1.0 else (1.0 - self._tokens) / rate
+
+    def take(self) -> None:
+        self._tokens -= 1.0
+
+    def refund(self) -> None:
+        self._tokens += 1.0
 
 
 class ConnectionQuotas:
@@ -14,86 +64,152 @@ class ConnectionQuotas:
         self,
         max_connections: int,
         max_per_address: int,
-        per_address_overrides: dict[str, int],
+        per_address_overrides: Mapping[str, int],
         max_per_second: float,
     ) -> None:
         """Counts are inclusive bounds; ``max_per_second`` 0 = no limit."""
         self._lock = Lock()
         self._per_address: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._total = 0
-        self._tokens = max(1.0, max_per_second)
-        self._refilled_at = 0.0
+        # New connections per second of an address; None: no limit.
+        self.connection_rate: Callable[[str], float | None] = lambda _: None
+        # By listener; only go up.
+        self.accepted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # the address had as many as it may
+        self.throttled: Counter[str] = Counter()  # the address opened them too fast
+        self.evicted: Counter[str] = Counter()
+        self._protected: dict[str, int] = {}
+        self._broker = Bucket(0.0, max_per_second)
+        self._listeners: dict[str, Bucket] = {}
+        self._addresses: dict[str, Bucket] = {}
         self.configure(max_connections, max_per_address, per_address_overrides, max_per_second)
 
     def configure(
-        self, max_connections: int, max_per_address: int, per_address_overrides: dict[str, int], max_per_second: float
+        self,
+        max_connections: int,
+        max_per_address: int,
+        per_address_overrides: Mapping[str, int],
+        max_per_second: float,
+        listeners: Mapping[str, ListenerLimits] | None = None,
     ) -> None:
-        self.max_connections = max_connections
-        self.max_per_address = max_per_address
-        self.per_address_overrides = per_address_overrides
-        self.max_per_second = max_per_second
+        """``listeners``: those with limits of their own, by name."""
+        with self._lock:
+            self.max_connections = max_connections
+            self.max_per_address = max_per_address
+            self.per_address_overrides = dict(per_address_overrides)
+            self.max_per_second = max_per_second
+            self.listeners = dict(listeners or {})
+
+    def protect(self, listener: str, max_connections: int) -> None:
+        """At the start: this listener may have so many, whatever the others have."""
+        self._protected[listener] = max_connections
 
     @property
     def total(self) -> int:
         return self._total
+
+    def of_listener(self) -> dict[str, int]:
+        """The connections of each listener that has some."""
+        with self._lock:
+            return dict(self._per_listener)
 
     @property
     def full(self) -> bool:
         """No further connection may be accepted until one closes."""
         return self._total >= self.max_connections
 
+    def full_for(self, listener: str) -> bool:
+        """The same for one listener."""
+        limit = self.listeners.get(listener, _UNLIMITED).max_connections
+        if listener in self._protected:
+            return self._per_listener[listener] >= min(limit, self._protected[listener])
+        return self.full or self._per_listener[listener] >= limit
+
     @property
     def excess(self) -> int:
-        """How many connections are above the limit (it was lowered)."""
+        """How many connections are above the limit: it was lowered, or the protected listener has got one."""
         return max(0, self._total - self.max_connections)
 
-    def delay(self, now: float) -> float:
-        """Seconds to wait before the next connection may be accepted; 0 takes one from this second's allowance."""
-        rate = self.max_per_second
-        if rate <= 0:
-            return 0.0
+    def delay(self, now: float, listener: str) -> float:
+        """Seconds to wait before the listener may accept the next connection; 0 takes one from this second's allowance."""
         with self._lock:
-            self._tokens = min(max(1.0, rate), self._tokens + (now - self._refilled_at) * rate)
-            self._refilled_at = now
-            if self._tokens >= 1.0:
-                self._tokens -= 1.0
-                return 0.0
-            return (1.0 - self._tokens) / rate
+            buckets = self._buckets(listener, now)
+            delay = max((bucket.wait_s(now, rate) for bucket, rate in buckets), default=0.0)
+            if not delay:
+                for bucket, _ in buckets:
+                    bucket.take()
+        return delay
 
-    def refund(self) -> None:
+    def refund(self, listener: str) -> None:
         """No connection was accepted after ``delay`` allowed one."""
         with self._lock:
-            self._tokens += 1.0
+            for bucket, _ in self._buckets(listener, None):
+                bucket.refund()
 
-    def open(self, address: str) -> bool:
+    def _buckets(self, listener: str, now: float | None) -> list[tuple[Bucket, float]]:
+        buckets = []
+        rate = self.listeners.get(listener, _UNLIMITED).max_per_second
+        if rate > 0:
+            if listener not in self._listeners:
+                self._listeners[listener] = Bucket(now or 0.0, rate)
+            buckets.append((self._listeners[listener], rate))
+        if self.max_per_second > 0 and listener not in self._protected:
+            buckets.append((self._broker, self.max_per_second))
+        return buckets
+
+    def throttle(self, address: str, now: float) -> float:
+        """How long (s) to keep a new connection of this address before it is closed; 0: it may come in."""
+        rate = self.connection_rate(address)
+        if rate is None or rate <= 0:
+            return 0.0
+        with self._lock:
+            bucket = self._addresses.get(address)
+            if bucket is None:
+                if len(self._addresses) >= _ADDRESSES_MAX:
+                    del self._addresses[next(iter(self._addresses))]
+                bucket = self._addresses[address] = Bucket(now, rate)
+            delay = bucket.wait_s(now, rate)
+            if not delay:
+                bucket.take()
+        return min(delay, _THROTTLE_MAX_S)
+
+    def open(self, address: str, listener: str) -> bool:
         """Count a new connection. False, and not counted, if its address has reached its limit."""
         with self._lock:
             limit = self.per_address_overrides.get(address, self.max_per_address)
             if self._per_address[address] >= limit:
+                self.refused[listener] += 1
+                if not self._per_address[address]:
+                    del self._per_address[address]
                 return False
             self._per_address[address] += 1
+            self._per_listener[listener] += 1
             self._total += 1
+            self.accepted[listener] += 1
             return True
 
-    def close(self, address: str) -> None:
+    def close(self, address: str, listener: str) -> None:
         """Stop counting a connection."""
         with self._lock:
-            self._close(address)
+            self._close(address, listener)
 
-    def evict(self, address: str) -> bool:
+    def evict(self, address: str, listener: str) -> bool:
         """True if there are too many connections: this one is no longer counted, and the caller closes it.
 
         The check and the count are one step, so that processors that call this at the same time do not close too many.
         """
         with self._lock:
-            if self._total <= self.max_connections:
+            if self._total <= self.max_connections or listener in self._protected:
                 return False
-            self._close(address)
+            self._close(address, listener)
+            self.evicted[listener] += 1
             return True
 
-    def _close(self, address: str) -> None:
+    def _close(self, address: str, listener: str) -> None:
         self._total -= 1
-        self._per_address[address] -= 1
-        assert self._per_address[address] >= 0
-        if not self._per_address[address]:
-            del self._per_address[address]
+        for counts, key in ((self._per_address, address), (self._per_listener, listener)):
+            counts[key] -= 1
+            assert counts[key] >= 0
+            if not counts[key]:
+                del counts[key]

@@ -139,6 +139,8 @@ class SocketServer:
             for binding, listener in bound
         ]
         control = [endpoint for is_control, endpoint in ends if is_control]
+        for endpoint in control:
+            self.quotas.protect(endpoint.name, CONTROL_CONNECTIONS)
         if control:
             self._control = self._plane(
                 "control-",
@@ -146,7 +148,7 @@ class SocketServer:
                 processors=1,
                 handlers=1,
                 memory=MemoryPool(_CONTROL_MEMORY),
-                quotas=ConnectionQuotas(CONTROL_CONNECTIONS, CONTROL_CONNECTIONS, {}, 0),
+                quotas=self.quotas,
             )
             self._control.start(control)
         self._data.start([endpoint for is_control, endpoint in ends if not is_control])
@@ -185,6 +187,21 @@ class SocketServer:
         metrics.gauge(
             "broker_network_connections", "Open connections.", by_processor(lambda each: len(each.connections)), label
         )
+
+        quotas, listener = self.quotas, ("listener",)
+        metrics.gauge(
+            "broker_listener_connections",
+            "Open connections of a listener.",
+            lambda: _by_label(quotas.of_listener()),
+            listener,
+        )
+        for name, doc, counts in (
+            ("accepted", "Connections that were accepted.", quotas.accepted),
+            ("refused", "Connections that were closed because their address had as many as it may.", quotas.refused),
+            ("throttled", "Connections that were closed because their address connects too fast.", quotas.throttled),
+            ("evicted", "Connections that were closed because there were too many.", quotas.evicted),
+        ):
+            metrics.read_counter(f"broker_listener_{name}_connections", doc, partial(_by_label, counts), listener)
 
     def resize_processors(self, count: int) -> None:
         """Change the data plane's number of processors, before the start or while running."""
@@ -262,3 +279,7 @@ class SocketServer:
             f"listener {binding.name}: {ports} in use on {binding.host}; stop what listens there or choose another port "
             "(0 takes any free one)"
         )
+
+
+def _by_label(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(name,): counts[name] for name in list(counts)}

@@ -101,7 +101,7 @@ class Bench:
         kind = w.PartitionType.PIPELINED
         stored = self.shuffle.partitions.open(w.OpenPartition(os.urandom(16), partition, subpartitions, kind, -1, ""))
         client, server = connected()
-        self.quotas.open("127.0.0.1")
+        self.quotas.open("127.0.0.1", "shuffle")
         address = ("127.0.0.1", 1)
         self.processor.offer(
             NewConnection(SystemSocket(server), Peer(*address, "shuffle", address), self.service, 1 << 20)

@@ -293,7 +293,7 @@ class Bench:
         while accepted is None:
             accepted = self._listener.accept()
         sock, (host, port), local = accepted
-        assert self.quotas.open(host)
+        assert self.quotas.open(host, "echo")
         return NewConnection(sock, Peer(host, port, "echo", local), self.service, self.frame_max, self.tls)
 
     def connection_of(self, client: Client) -> ProcessorConnection:

@@ -8,7 +8,7 @@ import pytest
 from broker.network import acceptor as acceptor_module
 from broker.network.acceptor import Acceptor, Endpoint
 from broker.network.new_connection import NewConnection
-from broker.network.quota import ConnectionQuotas
+from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.runtime import system_runtime
 from broker.runtime.net import Exhausted
 from broker.runtime.poller import SelectorPoller
@@ -207,7 +207,7 @@ def test_at_max_connections_the_backlog_waits_until_one_closes() -> None:
     assert len(setting.listener.backlog) == 2
     assert not setting.listening
     assert setting.poller.timeouts[-1] is not None
-    setting.quotas.close("a")
+    setting.quotas.close("a", "l0")
     setting.acceptor.step(0)
     assert len(setting.processors[0].taken) == 3
     assert len(setting.listener.backlog) == 1
@@ -254,6 +254,66 @@ def test_one_listener_with_a_long_backlog_does_not_keep_another_from_its_turn(mo
     setting.acceptor.step(0)
     assert other in setting.processors[0].taken
     assert len(setting.processors[0].taken) == 5
+
+
+def test_a_listener_that_has_reached_its_own_limit_waits_alone() -> None:
+    setting = Setting(StubProcessor(), listeners=3)
+    limits = {"l0": ListenerLimits(max_connections=1), "l1": ListenerLimits(max_per_second=2.0)}
+    setting.quotas.configure(100, 100, {}, 0, limits)
+    for listener in setting.listeners:
+        listener.come(*"abcd")
+    setting.acceptor.step(0)
+    setting.acceptor.step(0)
+    assert [len(listener.backlog) for listener in setting.listeners] == [3, 2, 0]
+    assert list(setting.poller.registered) == setting.listeners[2:]
+    setting.clock.now += 0.5
+    setting.quotas.close("a", "l0")
+    setting.acceptor.step(0)
+    assert [len(listener.backlog) for listener in setting.listeners] == [2, 1, 0]
+
+
+def test_a_connection_of_an_address_that_connects_too_fast_is_kept_for_a_while_and_then_closed() -> None:
+    setting = Setting(StubProcessor())
+    setting.quotas.connection_rate = {"a": 2.0}.get
+    sockets = setting.listener.come("a", "b", "a", "a", "b")
+    setting.acceptor.step(0)
+    assert setting.processors[0].taken == [sockets[n] for n in (0, 1, 2, 4)]
+    assert (setting.acceptor.throttled, sockets[3].closed, setting.quotas.total) == (1, False, 4)
+    setting.acceptor.step(None)
+    assert setting.poller.timeouts[-1] is not None
+    setting.clock.now += 0.4
+    setting.acceptor.step(0)
+    assert not sockets[3].closed
+    setting.clock.now += 0.2
+    setting.acceptor.step(0)
+    assert (setting.acceptor.throttled, sockets[3].closed) == (0, True)
+    assert dict(setting.quotas.throttled) == {"l0": 1}
+    (again,) = setting.listener.come("a")
+    setting.acceptor.step(0)
+    assert again in setting.processors[0].taken
+
+
+def test_throttled_connections_are_bounded_take_nothing_of_the_rate_and_end_with_the_acceptor() -> None:
+    setting = Setting(StubProcessor(), quotas=ConnectionQuotas(50, 50, {}, 3))
+    setting.quotas.connection_rate = {"a": 1.0}.get
+    sockets = setting.listener.come(*"a" * 20, "b", "b")
+    setting.acceptor.step(0)
+    assert setting.acceptor.throttled == 5  # a tenth of the connections
+    assert sum(socket.closed for socket in sockets) == 14
+    assert setting.quotas.total == 3
+    setting.acceptor.close()
+    assert sum(socket.closed for socket in sockets) == 19
+
+
+def test_the_protected_listener_accepts_while_the_broker_is_full() -> None:
+    setting = Setting(StubProcessor(), quotas=ConnectionQuotas(1, 100, {}, 0), listeners=2)
+    setting.quotas.protect("l1", 1)
+    for listener in setting.listeners:
+        listener.come("a", "b")
+    setting.acceptor.step(0)
+    setting.acceptor.step(0)
+    assert [len(listener.backlog) for listener in setting.listeners] == [1, 1]
+    assert setting.quotas.excess == 1
 
 
 def test_closing_stops_listening_and_lets_go_of_a_held_connection() -> None:

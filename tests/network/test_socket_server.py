@@ -332,6 +332,36 @@ def test_connections_of_one_address_beyond_its_most_are_closed_at_once() -> None
             served.ask(client, frame(b"e"))
 
 
+def test_a_control_connection_comes_in_at_the_cost_of_the_quietest_other_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processor_module, "_NAP_S", 0.05)
+    quotas = ConnectionQuotas(3, 100, {}, 0)
+    with serving(control=EchoService(), quotas=quotas, network_threads=1) as served:
+        quiet, *others = [served.connect() for _ in range(3)]
+        for client in (quiet, *others, *others):
+            served.ask(client, frame(b"e"))
+        control = served.connect("control")
+        served.ask(control, frame(b"e"))
+        served.until(lambda: quiet.eof)
+        for client in (*others, control):
+            served.ask(client, frame(b"e"))
+        assert quotas.of_listener() == {"echo": 2, "control": 1}
+        assert dict(quotas.evicted) == {"echo": 1}
+
+
+def test_a_storm_of_connections_of_one_address_is_slowed_down_and_ends() -> None:
+    with serving() as served:
+        served.server.quotas.connection_rate = lambda _: 5.0
+        clients = [served.connect() for _ in range(8)]
+        served.until(lambda: sum(client.eof for client in clients) == 3)
+        for client in clients:
+            if not client.eof:
+                served.ask(client, frame(b"e"))
+        assert served.server.quotas.throttled["echo"] == 3
+        served.until(lambda: served.server.planes[0].acceptor.throttled == 0)  # type: ignore[union-attr]
+
+
 def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor_module, "_NAP_S", 0.05)
     with serving(idle_max_s=0.05) as served:

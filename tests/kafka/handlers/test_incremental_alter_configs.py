@@ -301,3 +301,19 @@ def test_a_default_that_contradicts_a_topic_changes_nothing(fresh: Kafka) -> Non
     assert topic in result.error_message
     assert broker_values(fresh, "") == {}
     assert in_force(fresh, topic).retention_ms == 9000
+
+
+def test_a_listener_may_have_limits_of_its_own_and_they_are_shown_before_the_brokers() -> None:
+    with Kafka(listener_settings={"kafka.max_connections": "60"}) as kafka:
+        quotas = kafka.broker.server.sockets.quotas
+        assert quotas.listeners["kafka"].max_connections == 60
+        name = "listener.name.kafka.max.connections"
+        assert broker_values(kafka, "1")[name] == ("60", 4)
+        result = change(kafka, BROKER, "1", (name, SET, "50"), ("max.connections", SET, "70"))
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert (quotas.max_connections, quotas.listeners["kafka"].max_connections) == (70, 50)
+        assert broker_values(kafka, "1")[name] == ("50", 2)
+        for wrong in ("listener.name.nobody.max.connections", "listener.name.kafka.num.io.threads"):
+            assert change(kafka, BROKER, "1", (wrong, SET, "5")).error_code == ErrorCode.invalid_request
+        change(kafka, BROKER, "1", (name, DELETE, None))
+        assert quotas.listeners["kafka"].max_connections == 60
