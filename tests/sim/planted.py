@@ -262,41 +262,6 @@ def _answers_kept(right: Any) -> Any:
     return change
 
 
-def _lost_after_throttle(right: Any) -> Any:
-    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
-        if event is MuteEvent.THROTTLE_ENDED:
-            connection.outgoing.clear()
-        right(self, connection, event)
-
-    return throttle
-
-
-def _answer_lost_with_throttle(right: Any) -> Any:
-    def send(self: Metered, request: Any, parts: Any) -> None:
-        if self._throttle_ms() > 100:
-            self.no_op(request)
-        else:
-            right(self, request, parts)
-
-    return send
-
-
-def _resumed_by_nobody(_: Any) -> Any:
-    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
-        if not connection.closed:
-            connection.holds = next_holds(connection.holds, event)
-
-    return throttle
-
-
-def _unmuted_by_answer(right: Any) -> Any:
-    def answered(self: Processor, connection: Any) -> None:
-        connection.holds &= ~int(Hold.THROTTLED)
-        right(self, connection)
-
-    return answered
-
-
 _ALL = [
     Bug(
         "acl_cache_stale",
@@ -307,14 +272,6 @@ _ALL = [
         scene="security",
     ),
     Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
-    Bug(
-        "response_lost_after_throttle",
-        "what waits to be sent is dropped when throttling ends",
-        Processor,
-        "throttle",
-        _lost_after_throttle,
-        scene="security",
-    ),
     Bug(
         "unmuted_while_throttled",
         "an answer ends the throttle that came with it",
