@@ -32,7 +32,6 @@ from protocol.kafka.throttle_time import with_throttle_time
 
 _INT_MAX = 2**31 - 1
 _PERCENT: Final = 100.0
-_LEAST_S: Final = 0.001  # the shortest throttle time that a response can tell
 
 
 class Metering:
@@ -116,9 +115,7 @@ class Metered:
         if meter is None:
             return True
         throttle_s = meter.take_unless_in_debt(size, self._metering.clock.monotonic())
-        if throttle_s:
-            # Clients take an empty response as one only if it has a throttle time.
-            self._longer(Kind.FETCH, max(throttle_s, _LEAST_S))
+        self._longer(Kind.FETCH, throttle_s)
         return not throttle_s
 
     def check_mutations(self) -> None:
@@ -165,7 +162,7 @@ class Metered:
             self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
         if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
-        # Rounded up: a fetch that was answered with nothing for a debt of 0.1 ms says so, and is throttled.
+        # Rounded up: clients take an empty response to a fetch as one only if it has a throttle time.
         return min(ceil(self._throttle_s * 1000), _INT_MAX)
 
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:

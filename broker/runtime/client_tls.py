@@ -46,6 +46,14 @@ class TlsRefused(Exception):
 _PLAINTEXT = " (security.protocol must then be PLAINTEXT or SASL_PLAINTEXT)"
 
 
+CLOSED_EARLY = f"it has closed the connection during the handshake, as a listener without TLS does{_PLAINTEXT}"
+
+
+def closed_early(error: ssl.SSLError) -> bool:
+    """Whether the peer has closed the connection during the handshake. A broker that is being restarted does so, too."""
+    return isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING"
+
+
 def refusal(error: ssl.SSLError) -> TlsRefused:
     """A failed handshake in words that say what to change."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -53,10 +61,8 @@ def refusal(error: ssl.SSLError) -> TlsRefused:
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"):
         return TlsRefused(f"what listens there speaks no TLS{_PLAINTEXT}")
-    if isinstance(error, ssl.SSLEOFError) or reason == "UNEXPECTED_EOF_WHILE_READING":
-        return TlsRefused(
-            f"it has closed the connection during the handshake, as a listener without TLS does{_PLAINTEXT}"
-        )
+    if closed_early(error):
+        return TlsRefused(CLOSED_EARLY)
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return TlsRefused(f"it asks for a certificate of this client ({_words(reason)}): set ssl.keystore.location")
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from broker.runtime.client_tls import TlsContext, refusal
+from broker.runtime.client_tls import CLOSED_EARLY, TlsContext, closed_early, refusal
 from broker.runtime.disk import Buffer
 from broker.runtime.net import keep_alive
 
@@ -127,6 +127,8 @@ def dial(host: str, port: int, timeout: float, context: TlsContext | None = None
         try:
             return _Tls(context.wrap_socket(sock, server_hostname=host))
         except ssl.SSLError as error:
+            if closed_early(error):  # another try may succeed
+                raise ConnectionResetError(CLOSED_EARLY) from None
             raise refusal(error) from None
     except BaseException:
         sock.close()

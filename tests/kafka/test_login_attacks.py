@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -25,6 +26,7 @@ from broker.security.sasl.exchange import AuthenticationFailed, Step
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.sasl.scram import ScramClient
+from tests.certificates import LOCAL, authority
 from tests.kafka.sasl_client import PASSWORD, USER, SaslBroker
 from tests.kafka.test_login import eventually, session_of
 from tests.tokens import jwk, jwks, message, private_key, token
@@ -119,6 +121,37 @@ def test_aiokafka(broker: SaslBroker, mechanism: str) -> None:
             await producer.stop()
 
     asyncio.run(produce())
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_over_tls_the_login_says_who_the_client_is_and_not_its_certificate(tmp_path: Path, client_auth: str) -> None:
+    server, shown = (
+        authority().issue("broker", hosts=LOCAL).write(tmp_path),
+        authority().issue("cn").write(tmp_path, "cn"),
+    )
+    with SaslBroker(
+        listeners=("kafka+sasl+ssl://127.0.0.1:0",),
+        ssl_keystore_location=str(server.both),
+        ssl_truststore_location=str(server.authority),
+        ssl_client_auth=client_auth,
+    ) as broker:
+        settings = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(server.authority),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+        if client_auth == "required":
+            settings |= {"ssl.certificate.location": str(shown.certificate), "ssl.key.location": str(shown.key)}
+        client = AdminClient(settings)
+        assert client.list_topics(timeout=30).brokers
+        assert "User:alice" in {
+            str(each.principal)
+            for processor in broker.server.sockets.processors
+            for each in processor.connections.copy()
+        }
 
 
 # Attacks ------------------------------------------------------------------------------------------------------------------

@@ -121,3 +121,16 @@ def test_a_throttle_ends_at_its_time_and_not_before() -> None:
     timer.step(0)
     outbox.run()
     assert not connection.holds
+
+
+def test_every_beginning_has_an_end_in_the_table_also_if_a_second_one_comes() -> None:
+    clock = ManualClock()
+    timer, outbox, connection = Timer(clock), FakeOutbox(), Connection()
+    throttling = Throttling(timer)
+    throttling.begin(connection, outbox, clock.now + 1.0)  # type: ignore[arg-type]
+    throttling.begin(connection, outbox, clock.now + 2.0)  # type: ignore[arg-type]
+    clock.now += 1.0
+    timer.step(0)
+    outbox.run()
+    assert not connection.holds
+    assert len(throttling) == 0

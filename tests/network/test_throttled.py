@@ -165,3 +165,19 @@ def test_a_throttled_connection_does_not_keep_memory_that_others_wait_for() -> N
         assert throttled.eof
     finally:
         bench.close()
+
+
+def test_a_request_that_came_together_with_the_throttled_one_waits() -> None:
+    service = EchoService()
+    bench = Bench(service)
+    try:
+        client = bench.connect()
+        client.send(frame(b"t", b"1") + frame(b"e", b"2") + frame(b"e", b"3"))
+        bench.settle()
+        assert client.frames == [(b"t", b"1")]
+        ((connection, outbox),) = service.throttled
+        outbox.end_throttling(connection)
+        bench.settle()
+        assert client.frames == [(b"t", b"1"), (b"e", b"2"), (b"e", b"3")]
+    finally:
+        bench.close()

@@ -50,7 +50,7 @@ def shown(settings: TlsSettings, server: ssl.SSLContext) -> str:
 
 
 def test_every_form_of_a_key_and_a_certificate_is_the_same(
-    tmp_path: Path, files: certificates.Files, server: ssl.SSLContext
+    tmp_path: Path, files: certificates.Files, server: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, authority = certificates.client(), certificates.authority()
     trusted = tmp_path / "trusted.p12"
@@ -59,7 +59,9 @@ def test_every_form_of_a_key_and_a_certificate_is_the_same(
             None, None, None, [authority.identity.x509], BestAvailableEncryption(PASSWORD.encode())
         )
     )
-    before = set(Path(tempfile.gettempdir()).glob("broker-*"))
+    passing = tmp_path / "passing"
+    passing.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(passing))
     ca = str(files.authority)
     encrypted = alice.key_pem(PASSWORD)
     for settings in (
@@ -75,7 +77,7 @@ def test_every_form_of_a_key_and_a_certificate_is_the_same(
         assert "alice" == shown(settings, server)
         assert PASSWORD not in repr(settings)
         assert "PRIVATE KEY" not in repr(settings)
-    assert before == set(Path(tempfile.gettempdir()).glob("broker-*"))
+        assert [] == list(passing.iterdir())
 
 
 def test_what_cannot_be_used_is_named_and_no_password_is_shown(tmp_path: Path, files: certificates.Files) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.runtime.client_tls import TlsSettings, tls_context
 from broker.runtime.dial import Dialled, ask, dial, pause
 
 PATIENCE_S = 30.0
@@ -128,3 +129,19 @@ def _all(sock: socket.socket, size: int) -> bytes:
     while len(data) < size:
         data += sock.recv(size - len(data))
     return data
+
+
+def test_a_peer_that_closes_during_the_tls_handshake_may_be_back_later() -> None:
+    """As a broker does that is being restarted, and one without TLS: no TlsRefused, which would be final."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_at_once() -> None:
+            peer, _ = listener.accept()
+            peer.recv(65536)
+            peer.close()
+
+        thread = threading.Thread(target=close_at_once)
+        thread.start()
+        with pytest.raises(ConnectionResetError, match="as a listener without TLS does"):
+            dial("127.0.0.1", listener.getsockname()[1], 30, tls_context(TlsSettings()))
+        thread.join()

@@ -262,15 +262,6 @@ def _answers_kept(right: Any) -> Any:
     return change
 
 
-def _lost_after_throttle(right: Any) -> Any:
-    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
-        if event is MuteEvent.THROTTLE_ENDED:
-            connection.outgoing.clear()
-        right(self, connection, event)
-
-    return throttle
-
-
 def _answer_lost_with_throttle(right: Any) -> Any:
     def send(self: Metered, request: Any, parts: Any) -> None:
         if self._throttle_ms() > 100:
@@ -307,14 +298,6 @@ _ALL = [
         scene="security",
     ),
     Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
-    Bug(
-        "response_lost_after_throttle",
-        "what waits to be sent is dropped when throttling ends",
-        Processor,
-        "throttle",
-        _lost_after_throttle,
-        scene="security",
-    ),
     Bug(
         "unmuted_while_throttled",
         "an answer ends the throttle that came with it",

@@ -5,6 +5,9 @@
 
 import asyncio
 import ssl
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from typing import Any, Protocol
@@ -310,7 +313,54 @@ class NodeGuest:
         raise AssertionError("it was let in")
 
 
+# -- our own ------------------------------------------------------------------------------------------------------
+
+
+class BrokerCommand:
+    """`broker topics`, `produce` and `consume`, with a properties file as Java's tools take it."""
+
+    name = "broker-command"
+
+    def missing(self, access: Access) -> str | None:
+        return None
+
+    def _run(
+        self, servers: str, access: Access, *arguments: str, stdin: bytes = b""
+    ) -> "subprocess.CompletedProcess[bytes]":
+        settings = {"security.protocol": access.protocol, "sasl.mechanism": access.mechanism}
+        if access.user:
+            settings |= {"sasl.username": access.user, "sasl.password": access.password}
+        if access.token:
+            settings["sasl.oauthbearer.token"] = access.token
+        if access.trust:
+            settings["ssl.ca.location"] = str(access.trust)
+        if access.certificate:
+            settings |= {"ssl.certificate.location": str(access.certificate), "ssl.key.location": str(access.key)}
+        with tempfile.NamedTemporaryFile("w", suffix=".properties") as properties:
+            properties.write("".join(f"{name}={value}\n" for name, value in settings.items() if value))
+            properties.flush()
+            command = [sys.executable, "-m", "broker", *arguments, "-b", servers, "--client-config", properties.name]
+            return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+    def come_in(self, servers: str, access: Access, topic: str) -> list[bytes]:
+        for arguments, stdin in (
+            (["topics", "create", topic], b""),
+            (["produce", topic], b"\n".join(VALUES) + b"\n"),
+            (["consume", topic, "--group", topic, "--max-messages", str(len(VALUES))], b""),
+        ):
+            result = self._run(servers, access, *arguments, stdin=stdin)
+            assert result.returncode == 0, result.stderr.decode()
+        return result.stdout.splitlines()
+
+    def refused(self, servers: str, access: Access) -> str:
+        result = self._run(servers, access, "topics", "list")
+        assert result.returncode != 0, "it was let in"
+        assert b"Traceback" not in result.stderr
+        return result.stderr.decode()
+
+
 GUESTS: list[Guest] = [
+    BrokerCommand(),
     ConfluentGuest(),
     KafkaPythonGuest(),
     AiokafkaGuest(),
