@@ -814,7 +814,8 @@ def test_files_that_nobody_reads_take_no_memory(bench: MakeBench, tmp_path: Path
     b.clock.now += 2
     b.step(2)
     assert b.connection_of(client).outgoing_bytes > 4 << 20
-    assert b.stage.unsent.total == 0
+    # With TLS, what is encrypted and not sent does: a few records.
+    assert b.stage.unsent.total == b.connection_of(client).socket.held_bytes <= (70_000 if b.tls else 0)
     client.reads = True
     b.until(lambda: client.frames)
 
