@@ -262,6 +262,32 @@ def _answers_kept(right: Any) -> Any:
     return change
 
 
+def _answer_lost_with_throttle(right: Any) -> Any:
+    def send(self: Metered, request: Any, parts: Any) -> None:
+        if self._throttle_ms() > 100:
+            self.no_op(request)
+        else:
+            right(self, request, parts)
+
+    return send
+
+
+def _resumed_by_nobody(_: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if not connection.closed:
+            connection.holds = next_holds(connection.holds, event)
+
+    return throttle
+
+
+def _unmuted_by_answer(right: Any) -> Any:
+    def answered(self: Processor, connection: Any) -> None:
+        connection.holds &= ~int(Hold.THROTTLED)
+        right(self, connection)
+
+    return answered
+
+
 _ALL = [
     Bug(
         "acl_cache_stale",
