@@ -26,6 +26,7 @@ from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
+from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
 from broker.security.security import Security, open_security
 from broker.storage import data_directory
 from broker.storage.config import StorageConfig
@@ -182,13 +183,12 @@ class BrokerServer:
             if listener.scheme not in _SERVICES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
                 raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
-            if listener.ssl:
-                raise ConfigError(f"Take the listener {listener} out: this broker has no TLS.")
             if listener.sasl and not _SERVICES[listener.scheme].sasl:
                 raise ConfigError(
                     f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "
                     "With ssl_client_auth = required, certificates say who the clients are."
                 )
+        tls = open_tls(config, self._all_listeners(), runtime)
         for listener in unauthenticated(config):
             log.warning("listener_unauthenticated", listener=str(listener))
         self._descriptors = self._share_out_descriptors(config)
@@ -209,6 +209,7 @@ class BrokerServer:
                     port_max=listener.port_max,
                     frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
                     control=listener is config.control_listener,
+                    tls=tls.get(listener.name),
                 )
                 for listener in self._all_listeners()
             ]
@@ -221,11 +222,15 @@ class BrokerServer:
         storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
-        reconfiguration.register(live, self._sockets, logs, self._configure_quotas)
+        reconfiguration.register(live, self._sockets, logs, tls, runtime, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
         self._sockets.quotas.connection_rate = security.quotas.connection_rate
+        security.tls = tls
         self._open_services(logs, self._catalogue, security)
+        if tls:
+            register_tls_metrics(self.metrics, tls.values())
+            self._spawn("certificate-watcher", CertificateWatcher(list(tls.values())))
         self._sockets.start({each.name: self._parts[each.scheme].service(each) for each in self._all_listeners()})
         self._report_descriptors()
         self.started_ms = runtime.clock.time_ms()
@@ -390,6 +395,7 @@ class BrokerServer:
             idle_max_s=idle_ms / 1000 if idle_ms > 0 else float(2**62),
             high_water_bytes=config.outgoing_high_water_bytes,
             low_water_bytes=config.outgoing_low_water_bytes,
+            handshake_timeout_s=config.handshake_timeout_ms / 1000,
         )
 
 

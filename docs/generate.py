@@ -99,6 +99,7 @@ def joint_ends() -> str:
 
 # The state machines that are tables, from the reactor to the clients. Connections have a section of their own.
 MACHINES = (
+    "broker.kafka.login_state",
     "broker.kafka.groups.classic_states",
     "broker.kafka.transactions.phases",
     "broker.shuffle.partition.life",

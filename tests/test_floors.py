@@ -55,7 +55,7 @@ CLIENT_MAY_USE = {
 }
 ALSO = {
     # A broker in a `with` block has to put one together.
-    "broker.client.embedded": {"broker.server", "broker.config", "broker.log"},
+    "broker.client.embedded": {"broker.server", "broker.config", "broker.log", "broker.security"},
     # Makes a temporary directory for the script that starts a packaged Java.
     "broker.spark.java": {"broker.runtime"},
 }

@@ -18,6 +18,7 @@ from broker.server import BrokerServer
 from broker.storage.data_directory import LOCK
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.schema import control
+from tests.network.harness import wait_for
 
 
 def server(
@@ -186,9 +187,11 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
     try:
         host, port = running.listeners["kafka"].rsplit(":", 1)
         answer = ask(host, int(port), control.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {}), 30)
+        sent = f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}'
+        # The answer arrives before the processor has counted it.
+        wait_for(lambda: sent in running.metrics.render().decode().splitlines())
         lines = running.metrics.render().decode().splitlines()
         assert 'broker_network_requests_total{processor="processor-0"} 1.0' in lines
-        assert f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}' in lines
     finally:
         running.stop()
 

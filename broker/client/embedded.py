@@ -8,6 +8,7 @@ from broker.config import load
 from broker.errors import ConfigError
 from broker.runtime import forks
 from broker.runtime.temporary import TemporaryDirectory
+from broker.security.credentials import MECHANISMS, make_row
 from broker.server import BrokerServer
 
 # How long (s) a stopping broker waits for requests in flight.
@@ -85,8 +86,23 @@ class Broker:
         """``host:port``, for ``ShuffleWriter`` and ``InputGate``."""
         return self._address("shuffle")
 
+    def address(self, listener: str) -> str:
+        """``host:port`` of the listener with this name, which is its scheme if its URL gives no other: ``kafka+sasl+ssl``."""
+        addresses = self.server.listeners
+        if listener not in addresses:
+            raise ConfigError(f"There is no listener {listener!r}: this broker has {', '.join(addresses)}.")
+        return addresses[listener]
+
+    def add_user(self, name: str, password: str) -> None:
+        """A user that logs in at ``+sasl`` listeners, with SCRAM, or with PLAIN where the listener allows it. An existing user
+        gets another password. Raises ConfigError for a name or a password that cannot be."""
+        server = self.server
+        server.security.credentials.alter(
+            [make_row(name, mechanism, password, server.runtime.entropy) for mechanism in MECHANISMS], []
+        )
+
     def _address(self, scheme: str) -> str:
-        """The address of the first listener with this scheme."""
+        """The address of the first listener of this service."""
         for listener in self.server.config.listeners:
             if listener.scheme == scheme:
                 return self.server.listeners[listener.name]

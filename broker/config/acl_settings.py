@@ -35,5 +35,5 @@ class AclSettings:
         unit="ACLs",
         least=0,
         doc="How many ACLs there may be. What would exceed it is refused with POLICY_VIOLATION; ACLs that exist stay in force.",
-        reason="They are kept in memory. Kafka has no limit.",
+        reason="They are kept in memory: 100,000 take some 35 MB, and half a second at the start. Kafka has no limit.",
     )

@@ -78,10 +78,8 @@ share.coordinator.: state.topic.compression.codec state.topic.min.isr state.topi
 share.coordinator.: state.topic.replication.factor state.topic.segment.bytes threads write.timeout.ms cached.buffer.max.bytes
 share.fetch.: purgatory.purge.interval.requests
 socket.: connection.setup.timeout.max.ms connection.setup.timeout.ms
-ssl.: allow.dn.changes allow.san.changes cipher.suites client.auth enabled.protocols endpoint.identification.algorithm
-ssl.: engine.factory.class key.password keymanager.algorithm keystore.certificate.chain keystore.key keystore.location
-ssl.: keystore.password keystore.type principal.mapping.rules protocol provider secure.random.implementation
-ssl.: trustmanager.algorithm truststore.certificates truststore.location truststore.password truststore.type
+ssl.: endpoint.identification.algorithm engine.factory.class keymanager.algorithm keystore.type protocol provider
+ssl.: secure.random.implementation trustmanager.algorithm truststore.type
 delegation.token.: expiry.check.interval.ms expiry.time.ms max.lifetime.ms secret.key master.key
 transaction.: abort.timed.out.transaction.cleanup.interval.ms partition.verification.enable two.phase.commit.enable
 transaction.state.log.: load.buffer.size min.isr num.partitions replication.factor segment.bytes

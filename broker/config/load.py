@@ -131,7 +131,9 @@ def _structure(info: SettingInfo, value: Any, source: str) -> Any:
     except ConfigError:
         raise
     except Exception as error:  # cattrs raises what the conversion raised, or a group of that
-        raise ConfigError(f"Set {info.name} in {source} to {info.expected}: it is {value!r}.") from error
+        raise ConfigError(f"Set {info.name} in {source} to {info.expected}{info.shown(value)}.") from (
+            None if info.secret else error  # which has the value, too
+        )
 
 
 def _whole_number(value: Any, _type: Any) -> int:
@@ -167,8 +169,8 @@ def _texts(value: Any, _type: Any) -> tuple[Any, ...]:
 
 
 def _table(value: Any, kind: Any) -> dict[str, Any]:
-    """A table, or one text with commas between ``name=value``, ``name://value`` (Kafka's listeners) or ``name:number`` (limits of
-    addresses)."""
+    """A table, or one text with commas between ``name=value``, ``name://value`` (as Kafka writes listeners) or ``name:number``
+    (as it writes the limits of addresses)."""
     value_type = get_args(kind)[1]
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]

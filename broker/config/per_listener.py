@@ -4,27 +4,12 @@ import attrs
 
 from broker.config.kafka_names import is_without_effect
 from broker.config.load import parse_setting
+from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
 from broker.errors import ConfigError
 
-# Settings that a listener may have for itself. The modules that define such settings add them.
-OF_LISTENER: set[str] = {
-    "max_connections",
-    "max_connection_creation_rate",
-    "sasl_enabled_mechanisms",
-    "sasl_server_max_receive_size",
-    "connection_failed_authentication_delay_ms",
-    "connections_max_reauth_ms",
-    "sasl_oauthbearer_clock_skew_seconds",
-    "sasl_oauthbearer_expected_audience",
-    "sasl_oauthbearer_expected_issuer",
-    "sasl_oauthbearer_jwks_endpoint_refresh_ms",
-    "sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms",
-    "sasl_oauthbearer_jwks_endpoint_retry_backoff_ms",
-    "sasl_oauthbearer_jwks_endpoint_url",
-    "sasl_oauthbearer_scope_claim_name",
-    "sasl_oauthbearer_sub_claim_name",
-}
+# Settings that a listener may have for itself: those that are defined with ``of_listener=True``.
+OF_LISTENER = {info.name for info in setting_infos(BrokerConfig) if info.of_listener}
 
 
 def for_listener(config: BrokerConfig, name: str) -> BrokerConfig:

@@ -36,6 +36,7 @@ class SaslSettings:
 
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         ("SCRAM-SHA-512", "SCRAM-SHA-256"),
+        of_listener=True,
         converter=_mechanisms,
         doc="The mechanisms by which clients of `+sasl` listeners may log in: "
         + ", ".join(f"`{name}`" for name in SASL_MECHANISMS)
@@ -44,6 +45,7 @@ class SaslSettings:
     )
     sasl_server_max_receive_size: int = setting(
         524_288,
+        of_listener=True,
         unit="bytes",
         least=1024,
         most=INT_MAX,
@@ -60,6 +62,7 @@ class SaslSettings:
     )
     connection_failed_authentication_delay_ms: int = setting(
         100,
+        of_listener=True,
         least=0,
         most=60_000,
         doc="A failed login is answered, and its connection closed, after this delay.",
@@ -67,6 +70,7 @@ class SaslSettings:
     )
     connections_max_reauth_ms: int = setting(
         0,
+        of_listener=True,
         least=0,
         doc="How long a login is valid (KIP-368). Clients that know this log in again on the same connection before the time is "
         "over; the connections of others are closed then. A token that expires earlier ends the login earlier. 0: a login is "
@@ -75,33 +79,45 @@ class SaslSettings:
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         None,
+        of_listener=True,
         doc="Where the public keys are by which tokens of OAUTHBEARER are checked (a JWKS): a URL that begins with `https://`, "
         "`http://` or `file:///`. Redirections are not followed.",
         reason="Without keys no token can be checked.",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
         3_600_000,
+        of_listener=True,
         least=1000,
         doc="How often the keys are fetched. A token with an unknown key has them fetched too, at most every 10 s.",
         reason=KAFKA,
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = setting(
-        100, least=1, doc="How soon the keys are fetched again after a failure. Doubles with each.", reason=KAFKA
+        100,
+        least=1,
+        doc="How soon the keys are fetched again after a failure. Doubles with each.",
+        reason=KAFKA,
+        of_listener=True,
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = setting(
-        10_000, least=1, doc="The longest time until the keys are fetched again after a failure.", reason=KAFKA
+        10_000,
+        least=1,
+        doc="The longest time until the keys are fetched again after a failure.",
+        reason=KAFKA,
+        of_listener=True,
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
         (),
+        of_listener=True,
         converter=_words,
         doc="The audience of a token (`aud`) must be one of these. Empty: any, which the broker warns of at the start.",
         reason=KAFKA,
     )
     sasl_oauthbearer_expected_issuer: str | None = setting(
-        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", reason=KAFKA
+        None, doc="The issuer of a token (`iss`). Unset: any whose key is known.", reason=KAFKA, of_listener=True
     )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
         30,
+        of_listener=True,
         unit="s",
         least=0,
         most=3600,
@@ -109,10 +125,11 @@ class SaslSettings:
         reason=KAFKA,
     )
     sasl_oauthbearer_sub_claim_name: str = setting(
-        "sub", doc="The claim of a token that has the name of the user.", reason=KAFKA
+        "sub", doc="The claim of a token that has the name of the user.", reason=KAFKA, of_listener=True
     )
     sasl_oauthbearer_scope_claim_name: str = setting(
         "scope",
+        of_listener=True,
         doc="The claim of a token that has its scope: a text, or a list of texts. It is not used further.",
         reason=KAFKA,
     )

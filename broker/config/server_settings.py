@@ -115,6 +115,7 @@ class NetworkSettings:
     listener_settings: Mapping[str, str] = setting(
         attrs.Factory(dict),
         kafka=None,
+        secret=True,  # some of them are
         doc="Settings of one listener, which take precedence over the same settings of the broker: listener name, a dot, and "
         'the setting = value, as in `internal.ssl_client_auth = "required"`. Kafka\'s `listener.name.internal.ssl.client.auth` '
         "at the top level means the same.",
@@ -203,6 +204,7 @@ class NetworkSettings:
         doc="Connections at a time on all listeners, or what the limit of descriptors leaves for them if that is less. "
         "Beyond it, the broker accepts no connection until one closes.",
         reason=KAFKA,
+        of_listener=True,
     )
     max_connections_per_ip: int = setting(
         INT_MAX, unit="connections", least=0, doc="Connections at a time from one address.", reason=KAFKA
@@ -219,6 +221,7 @@ class NetworkSettings:
         least=1,
         doc="New connections per second on all listeners; beyond it, the broker waits before it accepts the next.",
         reason=KAFKA,
+        of_listener=True,
     )
     outgoing_high_water_bytes: int = setting(
         1024 * 1024,

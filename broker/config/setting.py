@@ -37,6 +37,8 @@ class SettingInfo:
     least: float | None
     most: float | None
     choices: Sequence[str]
+    secret: bool = False  # its value is never shown
+    of_listener: bool = False  # a listener may have it for itself (see `per_listener.py`)
 
     @property
     def optional(self) -> bool:
@@ -62,6 +64,10 @@ class SettingInfo:
             text += f" of at most {self.most}"
         return text + (" or nothing" if self.optional else "")
 
+    def shown(self, value: Any) -> str:
+        """What the value is, for the end of such a sentence; nothing if it is a secret."""
+        return "" if self.secret else f": it is {value!r}"
+
 
 def setting(
     default: Any,
@@ -74,11 +80,14 @@ def setting(
     most: float | None = None,
     choices: Sequence[str] = (),
     converter: Callable[[Any], Any] | None = None,
+    secret: bool = False,
+    of_listener: bool = False,
 ) -> Any:
     """An attrs field with the metadata that ``setting_infos`` reads, checked against its bounds when it is set.
 
     ``kafka`` is Kafka's name: by default the field's with dots, and None if Kafka has no such setting. ``unit`` is by default the
-    end of the field's name.
+    end of the field's name. The value of a ``secret`` is in no repr and no error. ``of_listener``: a listener may have it for
+    itself.
     """
     metadata = {
         "doc": doc,
@@ -88,9 +97,11 @@ def setting(
         "least": least,
         "most": most,
         "choices": tuple(choices),
+        "secret": secret,
+        "of_listener": of_listener,
     }
     extra: dict[str, Any] = {"converter": converter} if converter else {}
-    return attrs.field(default=default, metadata=metadata, validator=_check, **extra)
+    return attrs.field(default=default, metadata=metadata, validator=_check, repr=not secret, **extra)
 
 
 def topic_default(
@@ -150,6 +161,8 @@ def _info(field: "attrs.Attribute[Any]", section: str = "") -> SettingInfo:
         least=meta["least"],
         most=meta["most"],
         choices=meta["choices"],
+        secret=meta["secret"],
+        of_listener=meta["of_listener"],
     )
 
 
@@ -169,4 +182,4 @@ def _check(_instance: Any, field: "attrs.Attribute[Any]", value: Any) -> None:
     if good and info.most is not None:
         good = value <= info.most
     if not good:
-        raise ConfigError(f"Set {info.name} to {info.expected}: it is {value!r}.")
+        raise ConfigError(f"Set {info.name} to {info.expected}{info.shown(value)}.")

@@ -14,6 +14,7 @@ from broker.config.quota_settings import QuotaSettings
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
 from broker.config.shuffle_settings import ShuffleSettings
+from broker.config.tls_settings import TlsSettings
 from broker.errors import ConfigError
 
 
@@ -26,6 +27,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    TlsSettings,
     SaslSettings,
     QuotaSettings,
     NetworkSettings,

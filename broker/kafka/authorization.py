@@ -98,13 +98,16 @@ def denied(
     audited: bool = True,
 ) -> frozenset[str]:
     """Those of these names with which the client may not do this. Each distinct name is asked for once."""
-    if context.authorizer is None:
+    authorizer = context.authorizer
+    if authorizer is None:
         return NO_NAMES
-    return frozenset(
+    principal, host = connection.principal, connection.peer.host
+    refused = [
         name
         for name in dict.fromkeys(names)
-        if not may(context, connection, operation, resource_type, name, audited=audited)
-    )
+        if not authorizer.allows(principal, host, operation, resource_type, name, audited=audited)
+    ]
+    return frozenset(refused) if refused else NO_NAMES
 
 
 def uncreatable(context: KafkaContext, connection: Connection, names: Iterable[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ If several quotas throttle a request, the longest throttle time counts.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 from typing import Any, Final
 
 from broker.errors import RequestError
@@ -31,6 +32,7 @@ from protocol.kafka.throttle_time import with_throttle_time
 
 _INT_MAX = 2**31 - 1
 _PERCENT: Final = 100.0
+_LEAST_S: Final = 0.001  # the shortest throttle time that a response can tell
 
 
 class Metering:
@@ -105,7 +107,9 @@ class Metered:
         if meter is None:
             return True
         throttle_s = meter.take_unless_in_debt(size, self._metering.clock.monotonic())
-        self._longer(Kind.FETCH, throttle_s)
+        if throttle_s:
+            # Clients take an empty response as one only if it has a throttle time.
+            self._longer(Kind.FETCH, max(throttle_s, _LEAST_S))
         return not throttle_s
 
     def check_mutations(self) -> None:
@@ -152,7 +156,8 @@ class Metered:
             self._longer(Kind.REQUEST, min(meters.request.throttle_s(now), metering.quotas.windows.length_s))
         if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
-        return min(round(self._throttle_s * 1000), _INT_MAX)
+        # Rounded up: a fetch that was answered with nothing for a debt of 0.1 ms says so, and is throttled.
+        return min(ceil(self._throttle_s * 1000), _INT_MAX)
 
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:
         until = self._metering.clock.monotonic() + throttle_ms / 1000

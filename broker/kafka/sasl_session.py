@@ -3,8 +3,6 @@
 ``SaslSession`` belongs to its processor's thread. Only ``evaluate`` may run on a handler; the connection takes no request until
 it is answered, so nothing else happens to the session meanwhile. What an expired login and a failed one lead to is in
 ``login.py``.
-
-Tests: tests/kafka/test_login.py, tests/kafka/handlers/test_sasl_handshake.py.
 """
 
 import struct

@@ -19,6 +19,7 @@ from broker.network.service import Peer, Service
 from broker.runtime.clock import Clock
 from broker.runtime.net import Exhausted, Listener, Socket
 from broker.runtime.poller import READ, Poller
+from broker.security.tls_listener import TlsListener
 
 log = get_logger("network")
 
@@ -41,6 +42,7 @@ class Endpoint:
     listener: Listener
     service: Service
     frame_max: int  # bytes of the largest request
+    tls: TlsListener | None = None  # None: no TLS
     rest_until: float = 0.0  # Clock.monotonic() s: it has got as many new connections as it may
     listening: bool = False  # registered with the poller
 
@@ -158,7 +160,8 @@ class Acceptor:
                 socket.close()
                 continue
             self.accepted += 1
-            new = NewConnection(socket, Peer(host, port, endpoint.name, local), endpoint.service, endpoint.frame_max)
+            peer = Peer(host, port, endpoint.name, local)
+            new = NewConnection(socket, peer, endpoint.service, endpoint.frame_max, endpoint.tls)
             if not self._assign(new):
                 self._held = new
         return accepted_any

@@ -38,6 +38,7 @@ class Moved:
     connection: ProcessorConnection
     interest: int  # events to register
     lent: Mapping[Request, bytearray]  # memory of frames that handlers are still reading
+    handshake: Any  # of TLS, that has not ended; None: there is none
     origin: "Departure"  # of the processor which goes
 
 

@@ -2,7 +2,7 @@
 
 ``ProcessorConnection.holds`` has one bit for each reason. While it is 0 the connection is *receptive*: its processor reads from
 it and takes requests out of what it has read. Only the connection's processor sets and clears the bits, in the
-methods named here, which are `Processor`'s, or in the two lists of `waiters.py`:
+methods named here, which are `Processor`'s, in the two lists of `waiters.py`, or in `handshakes.py`:
 
 | hold | set by | cleared by | reason |
 |---|---|---|---|
@@ -14,6 +14,7 @@ methods named here, which are `Processor`'s, or in the two lists of `waiters.py`
 | UNWRITABLE | HIGH_WATER_PASSED, `_flush` | LOW_WATER_REACHED, `_flush` | The peer does not read what is sent. |
 | DRAINING | DRAIN_STARTED, `_begin_draining` | never | The processor takes no further request. |
 | CLOSING | CLOSE_STARTED, `_start_closing` | never | It is closed, or will be once the queued bytes have left. |
+| HANDSHAKING | HANDSHAKE_STARTED, `Handshakes` | HANDSHAKE_ENDED, `Handshakes` | The TLS handshake has not ended. |
 
 RESPONSE_UNSENT is set only beside RESPONSE_PENDING. A service that streams may set UNWRITABLE as well (``Connection.writable``).
 An event that changes nothing is a bug: a hold is not set twice, nor cleared twice, and ``next_holds`` raises AssertionError.
@@ -30,8 +31,8 @@ Two of the holds are what Kafka's states tell apart; MUTED is any other reason:
 | no | yes | any | MUTED_AND_THROTTLED |
 | yes | yes | any | MUTED_AND_THROTTLED_AND_RESPONSE_PENDING |
 
-A further reason, such as a TLS or SASL handshake that has not finished, is one more bit and one more row: the code that begins
-it sets the bit, the code that ends it clears the bit and calls ``Processor._run_later``. Nothing else changes.
+A further reason is one more bit and one more row: the code that begins it sets the bit, the code that ends it clears the bit and
+calls ``Processor._run_later``. Nothing else changes.
 
 Not holds: ``ProcessorConnection.finished`` (the peer sends nothing more, but what it has sent is still served) and ``closed``
 (CLOSING without bytes left to send; services read it from any thread).
@@ -52,6 +53,7 @@ class Hold(IntFlag):
     UNWRITABLE = 32
     DRAINING = 64
     CLOSING = 128
+    HANDSHAKING = 256
 
 
 class MuteEvent(IntEnum):
@@ -68,6 +70,8 @@ class MuteEvent(IntEnum):
     LOW_WATER_REACHED = 10
     DRAIN_STARTED = 11
     CLOSE_STARTED = 12
+    HANDSHAKE_STARTED = 13
+    HANDSHAKE_ENDED = 14
 
 
 class MuteState(IntEnum):
@@ -92,6 +96,7 @@ TABLE: Final[dict[Hold, tuple[MuteEvent, MuteEvent | None]]] = {
     Hold.UNWRITABLE: (_E.HIGH_WATER_PASSED, _E.LOW_WATER_REACHED),
     Hold.DRAINING: (_E.DRAIN_STARTED, None),
     Hold.CLOSING: (_E.CLOSE_STARTED, None),
+    Hold.HANDSHAKING: (_E.HANDSHAKE_STARTED, _E.HANDSHAKE_ENDED),
 }
 
 RESPONSE_PENDING: Final = int(Hold.RESPONSE_PENDING)
@@ -102,6 +107,7 @@ MEMORY_SHORT: Final = int(Hold.MEMORY_SHORT)
 UNWRITABLE: Final = int(Hold.UNWRITABLE)
 DRAINING: Final = int(Hold.DRAINING)
 CLOSING: Final = int(Hold.CLOSING)
+HANDSHAKING: Final = int(Hold.HANDSHAKING)
 
 # By event: the bits that it sets and the bits that it clears.
 _SETS = [sum(int(hold) for hold, (set_by, _) in TABLE.items() if set_by is event) for event in MuteEvent]

@@ -12,6 +12,7 @@ import attrs
 from broker.network.service import Peer, Service
 from broker.runtime.net import Socket
 from broker.runtime.threads import Lock
+from broker.security.tls_listener import TlsListener
 
 # Kafka's connection queue size of a processor.
 _NEW_CONNECTIONS_MAX = 20
@@ -25,6 +26,7 @@ class NewConnection:
     peer: Peer
     service: Service
     frame_max: int  # bytes; the listener's largest request
+    tls: TlsListener | None = None  # None: no TLS
 
 
 class Receiver(Protocol):

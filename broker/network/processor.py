@@ -23,12 +23,14 @@ from broker.log import get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry
+from broker.network.handshakes import Handshakes
 from broker.network.mailbox import Verb
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import (
     CHANNEL_FULL,
     CLOSING,
     DRAINING,
+    HANDSHAKING,
     MEMORY_SHORT,
     RESPONSE_PENDING,
     RESPONSE_UNSENT,
@@ -75,6 +77,8 @@ _AFTER_RESPONSE = ~(RESPONSE_PENDING | RESPONSE_UNSENT)
 # Between two requests these end a connection's turn. A stream that is held for another reason takes what it has read already.
 _ENDS_TURN = RESPONSE_PENDING | THROTTLED | CLOSING
 _MUTED = RESPONSE_PENDING | THROTTLED
+# Connections with these are not registered for reading.
+_UNREGISTERED = MEMORY_SHORT | CLOSING
 
 
 @attrs.frozen
@@ -82,6 +86,7 @@ class ProcessorSettings:
     idle_max_s: float  # connections_max_idle_ms
     high_water_bytes: int
     low_water_bytes: int
+    handshake_timeout_s: float = 10.0  # handshake_timeout_ms
 
 
 @attrs.define
@@ -150,6 +155,13 @@ class Processor:
             memory=memory,
             unsent=unsent,
             quotas=quotas,
+        )
+        self.handshakes = Handshakes(
+            clock,
+            settings.handshake_timeout_s,
+            set_interest=self._set_interest,
+            established=self._established,
+            disconnect=self._disconnect,
         )
         self._room = False  # set from other threads: the channel or the pool has room again
         self._high_water = settings.high_water_bytes
@@ -242,8 +254,9 @@ class Processor:
             try:
                 session = new.service.connect(new.peer)
                 assert session.in_flight_max in (0, 1), "a session is muted per request, or never"
+                secured = None if new.tls is None else new.tls.wrap(new.socket)
                 connection = ProcessorConnection(
-                    socket=new.socket,
+                    socket=secured or new.socket,
                     peer=new.peer,
                     service=new.service,
                     session=session,
@@ -254,6 +267,8 @@ class Processor:
                     holds=DRAINING if self._draining else 0,
                 )
                 self._set_interest(connection, READ)  # the system has a bound on these, too
+                if new.tls is not None and secured is not None:
+                    self.handshakes.start(connection, secured, new.tls)
             except Exception as error:  # the seam: a service that can't take one connection may take the next
                 log.error("connection_failed", exc_info=error, peer=new.peer.host, listener=new.peer.listener)
                 self._quotas.close(new.peer.host, new.peer.listener)
@@ -294,7 +309,8 @@ class Processor:
     def poll(self, timeout: float | None) -> Sequence[tuple[Ready, int]]:
         """Wait for sockets or for a wake-up."""
         self._poller.arm()
-        if self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room:
+        work = self._inbox or self._dirty or self._new or self._runnable or self._disconnected or self._room
+        if work or self.handshakes.waiting:
             timeout = 0.0
         elif timeout is None or timeout > _NAP_S:
             timeout = _NAP_S
@@ -314,6 +330,7 @@ class Processor:
                 connection = key.data
                 if not connection.closed:
                     self._receive(connection)
+        self.handshakes.run()
         if self._dirty:
             self._flush_dirty()
 
@@ -322,7 +339,9 @@ class Processor:
         for key, events in ready:
             if events & WRITE:
                 connection = key.data
-                if not connection.closed:
+                if connection.holds & HANDSHAKING:
+                    self.handshakes.ready(connection)
+                elif not connection.closed:
                     self._flush(connection)
 
     def process_disconnected(self) -> None:
@@ -347,6 +366,7 @@ class Processor:
         self._next_sweep = now + min(_NAP_S, self._settings.idle_max_s / 4)
         self.stats.idle_closed += self._expiry.close_quiet(now)
         self._expiry.close_slow(now)
+        self.handshakes.close_late(now)
         self._high_water = self._expiry.high_water_bytes
         for request in [each for each in self._lent if each.done]:
             self.give_back(request)
@@ -391,7 +411,13 @@ class Processor:
             others = heirs()
             for connection in list(islice(self.connections, _MOVED_AT_ONCE)):
                 # Where it was in this processor's lists, its flags and holds tell the heir.
-                moved = Moved(connection, connection.interest, lent.get(connection, {}), self.departure)
+                moved = Moved(
+                    connection,
+                    connection.interest,
+                    lent.get(connection, {}),
+                    self.handshakes.let_go(connection),
+                    self.departure,
+                )
                 self._set_interest(connection, 0)
                 del self.connections[connection]
                 moving.append(moved)
@@ -425,6 +451,8 @@ class Processor:
             log.error("connection_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
             self._disconnect(connection)
             return
+        if moved.handshake is not None:
+            self.handshakes.take_over(connection, moved.handshake)
         dirty, connection.dirty = connection.dirty, False
         runnable, connection.runnable = connection.runnable, False
         if dirty:
@@ -537,9 +565,31 @@ class Processor:
             if connection.holds != 0:
                 return
         if not connection.finished:
-            self._set_interest(connection, connection.interest | READ)
+            if connection.socket.buffered:
+                self._receive_buffered(connection)
+            else:
+                self._set_interest(connection, connection.interest | READ)
         elif not connection.runnable:
             self._finish(connection)  # every complete request is answered
+
+    def _established(self, connection: ProcessorConnection) -> None:
+        """Its TLS handshake is done. Requests may have arrived with the last part of it, and the service may have pushed."""
+        if connection.outgoing:
+            self._mark_dirty(connection)
+        if connection.socket.buffered:
+            self._read_again(connection)
+
+    def _receive_buffered(self, connection: ProcessorConnection) -> None:
+        self._receive(connection)
+        # Also while its request is out, as for any connection: to notice that its peer hangs up.
+        if not (connection.holds & _UNREGISTERED or connection.finished or connection.socket.buffered):
+            self._set_interest(connection, connection.interest | READ)
+
+    def _read_again(self, connection: ProcessorConnection) -> None:
+        """TLS: something has been received that the poller does not know of. Without interest in READ, the connection is resumed
+        as soon as nothing holds it."""
+        self._set_interest(connection, connection.interest & ~READ)
+        self._run_later(connection)
 
     def _set_interest(self, connection: ProcessorConnection, events: int) -> None:
         if events == connection.interest:
@@ -556,6 +606,9 @@ class Processor:
 
     def _receive(self, connection: ProcessorConnection) -> None:
         if connection.holds:
+            if connection.holds & HANDSHAKING:
+                self.handshakes.ready(connection)
+                return
             # The lazy half of muting. This is also where a peer that disconnects while its request is handled is noticed.
             try:
                 finished = connection.socket.at_eof()
@@ -597,13 +650,16 @@ class Processor:
         if held:
             own.end += got
             self._dispatch_own(connection)
-            return
-        consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
-        if consumed < got and not connection.holds & CLOSING:
-            try:
-                own.keep(self._receive_view[consumed:got], self._room_came)
-            except MemoryError as error:
-                self._refuse_memory(connection, error)
+        else:
+            consumed = self._dispatch(connection, self._receive_view, 0, got, shared=True)
+            if consumed < got and not connection.holds & CLOSING:
+                try:
+                    own.keep(self._receive_view[consumed:got], self._room_came)
+                except MemoryError as error:
+                    self._refuse_memory(connection, error)
+                    return
+        if connection.socket.buffered and not connection.closed:
+            self._read_again(connection)
 
     def _dispatch_own(self, connection: ProcessorConnection) -> None:
         own = connection.received
@@ -812,6 +868,8 @@ class Processor:
         self._set_interest(connection, 0)
         connection.socket.close()
         self.connections.pop(connection, None)
+        if connection.holds & HANDSHAKING:
+            self.handshakes.forget(connection)
         connection.outgoing.clear()  # drops references to files
         connection.outgoing_bytes = connection.outgoing_files = 0
         request = connection.in_flight

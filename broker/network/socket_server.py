@@ -23,6 +23,7 @@ from broker.runtime import Runtime
 from broker.runtime.net import Listener, address_in_use
 from broker.runtime.threads import ThreadHandle
 from broker.runtime.timers import Timer
+from broker.security.tls_listener import TlsListener
 
 log = get_logger("network")
 
@@ -44,6 +45,9 @@ _COUNTERS: tuple[tuple[str, str, Callable[[Processor], int]], ...] = (
         "Connections that were closed because they were idle.",
         lambda each: each.stats.idle_closed,
     ),
+    ("tls_handshakes", "TLS handshakes that were completed.", lambda each: each.handshakes.stats.completed),
+    ("tls_failed_handshakes", "TLS handshakes that have failed.", lambda each: each.handshakes.stats.failed),
+    ("tls_late_handshakes", "TLS handshakes that took too long.", lambda each: each.handshakes.stats.late),
 )
 
 
@@ -58,6 +62,7 @@ class Binding:
     port_max: int
     frame_max: int
     control: bool = False
+    tls: TlsListener | None = None  # None: no TLS
 
 
 @attrs.frozen
@@ -72,6 +77,7 @@ class SocketServerSettings:
     idle_max_s: float
     high_water_bytes: int
     low_water_bytes: int
+    handshake_timeout_s: float = 10.0
 
 
 class SocketServer:
@@ -126,7 +132,10 @@ class SocketServer:
         self._timer_thread = self.runtime.threads.spawn("timer", self.timer, self._on_crash)
         bound, self._bound = self._bound, []
         ends = [
-            (binding.control, Endpoint(binding.name, listener, services[binding.service], binding.frame_max))
+            (
+                binding.control,
+                Endpoint(binding.name, listener, services[binding.service], binding.frame_max, binding.tls),
+            )
             for binding, listener in bound
         ]
         control = [endpoint for is_control, endpoint in ends if is_control]
@@ -235,7 +244,12 @@ class SocketServer:
             self.runtime,
             self.outbox,
             self._on_crash,
-            settings=ProcessorSettings(settings.idle_max_s, settings.high_water_bytes, settings.low_water_bytes),
+            settings=ProcessorSettings(
+                settings.idle_max_s,
+                settings.high_water_bytes,
+                settings.low_water_bytes,
+                settings.handshake_timeout_s,
+            ),
             queue=queue,
             processors=processors,
             handlers=handlers,

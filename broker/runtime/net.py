@@ -42,13 +42,22 @@ class Exhausted(Exception):
 class Socket(Protocol):
     """One connection. Its errors are raised as ``OSError``; ``WOULD_BLOCK`` (-1) is returned where a call would block."""
 
+    # Something to read is in memory already, so that the poller may not report it. Always False without TLS.
+    @property
+    def buffered(self) -> bool: ...
+
+    # Bytes that were taken to be sent, and that the kernel has not taken yet. Always 0 without TLS.
+    @property
+    def held_bytes(self) -> int: ...
+
     def fileno(self) -> int: ...
 
     def recv_into(self, buffer: memoryview) -> int:
         """Bytes received; 0 when the peer has closed its side; -1 when there are none yet."""
 
     def send(self, buffers: Sequence[Buffer], more: bool) -> int:
-        """Bytes of ``buffers`` (one after another) taken by the kernel; -1 for none. ``more``: a file follows at once."""
+        """Bytes of ``buffers`` (one after another) taken by the kernel; -1 for none: then the same bytes must come next, in
+        the same call. ``more``: a file follows at once."""
 
     def send_file(self, region: FileRegion) -> int:
         """Bytes of the region taken by the kernel; -1 for none; 0 if the file ends before it."""
@@ -92,6 +101,9 @@ class SystemSocket:
     """A TCP socket of the operating system."""
 
     __slots__ = ("_recv_into", "_send", "_sendmsg", "_socket")
+
+    buffered = False
+    held_bytes = 0
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

@@ -16,11 +16,13 @@ Condition = threading.Condition
 SimpleQueue = queue.SimpleQueue
 QueueEmpty = queue.Empty
 Event = threading.Event
+Local = threading.local
 
 __all__ = [
     "Body",
     "Condition",
     "Event",
+    "Local",
     "Lock",
     "QueueEmpty",
     "RLock",

@@ -16,11 +16,12 @@ import attrs
 
 from broker.errors import ConfigError, Refusal, StorageError, UnknownOutcome
 from broker.metadata.catalogue import AclRow, Catalogue
+from broker.metrics import Registry
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_filter import AclFilter, InvalidAcl, check_new
-from broker.security.acl_rules import EVERYTHING, NO_RULES, AclRules, bit
+from broker.security.acl_rules import EVERYTHING, AclRules, bit, no_rules
 from broker.security.audit import Audit
 from broker.security.hosts import canonical_host
 from broker.security.principal import Principal
@@ -70,17 +71,25 @@ class AclAuthorizer:
         """``default``: what no ACL covers is allowed. Raises ConfigError for ACLs of a newer version of the broker."""
         self._catalogue = catalogue
         self._super_users = super_users
-        self._default = default
         self._acls_max = acls_max
         self._lock = Lock()  # guards changes
         self._doubtful: set[Acl] = set()
         self.audit = Audit(clock)
-        self._answers = _Answers(NO_RULES.changed(map(_acl, catalogue.load_acls())))
+        self._answers = _Answers(no_rules(default).changed(map(_acl, catalogue.load_acls())))
 
     @property
     def rules(self) -> AclRules:
         """The rules in force."""
         return self._answers.rules
+
+    def register(self, registry: Registry) -> None:
+        registry.gauge("broker_acls", "ACLs in force.", lambda: {(): self.rules.count})
+        registry.read_counter(
+            "broker_authorizations_denied",
+            "Requests, or parts of them, that ACLs have denied.",
+            self.audit.counts,
+            labels=("operation", "resource_type"),
+        )
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +133,7 @@ class AclAuthorizer:
         if who in self._super_users:
             bits = EVERYTHING
         else:
-            bits = answers.rules.decide(who, canonical_host(host), resource_type, name, default=self._default)
+            bits = answers.rules.decide(who, canonical_host(host), resource_type, name)
         if len(name) <= _ANSWERED_NAME_MAX:
             if len(answers.of_resource) >= _ANSWERS_MAX:
                 answers.of_resource.clear()

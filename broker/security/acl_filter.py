@@ -61,7 +61,8 @@ class AclFilter:
         """The ACLs among which those that match are."""
         if self.resource_type is ResourceType.ANY or self.principal is None or self.host is None:
             return iter(rules)
-        return rules.of_client(self.resource_type, self.principal, self.host)
+        name = None if self.pattern is PatternType.MATCH else self.name
+        return rules.of_client(self.resource_type, self.principal, self.host, name)
 
 
 _WORDS = {

@@ -17,6 +17,8 @@ Any thread may read. A change copies the tables that it changes: those of one ty
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import Final
 
 import attrs
@@ -49,6 +51,7 @@ class _Names:
     literal: Mapping[str, Bits]
     prefixed: Mapping[str, Bits]
     lengths: tuple[int, ...]  # those of the prefixes, ascending
+    allowed: int  # every operation that is allowed with any of them
 
     def of(self, name: str) -> Bits:
         """What is allowed and denied with this resource."""
@@ -68,12 +71,13 @@ class _Names:
         return allowed, denied
 
 
-_NO_NAMES = _Names({}, {}, ())
+_NO_NAMES = _Names({}, {}, (), 0)
 
 
 @attrs.frozen(slots=True)
 class _Patterns:
-    """How many ACLs there are for each pattern of one type of resource, whoever they are for."""
+    """How many ACLs there are for each pattern of one type of resource, whoever they are for. Needed only where the default is
+    that what no ACL covers is allowed."""
 
     literal: Mapping[str, int]
     prefixed: Mapping[str, int]
@@ -92,17 +96,16 @@ _NO_PATTERNS = _Patterns({}, {}, ())
 
 @attrs.frozen(slots=True)
 class AclRules:
-    """``changed`` adds and removes ACLs; ``decide`` and ``decide_any`` are the questions."""
+    """``changed`` adds and removes ACLs; ``decide`` and ``decide_any`` are the questions. Begin with ``no_rules``."""
 
     clients: Mapping[ResourceType, Mapping[Client, _Names]]
-    patterns: Mapping[ResourceType, _Patterns]
+    patterns: Mapping[ResourceType, _Patterns] | None  # None: what no ACL covers is denied
     count: int  # of the ACLs
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def decide(self, principal: str, host: str, resource_type: ResourceType, name: str, *, default: bool) -> int:
-        """The bits of all operations that the client may carry out on this resource. ``default``: what is not covered by any
-        ACL is allowed."""
+    def decide(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
+        """The bits of all operations that the client may carry out on this resource."""
         clients = self.clients.get(resource_type, {})
         allowed = denied = 0
         for client in _clients(principal, host):
@@ -111,7 +114,7 @@ class AclRules:
                 more = names.of(name)
                 allowed |= more[0]
                 denied |= more[1]
-        if not allowed and default and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
+        if not allowed and self.patterns is not None and not self.patterns.get(resource_type, _NO_PATTERNS).cover(name):
             return EVERYTHING
         return _with_implied(allowed) & ~_of_all(denied)
 
@@ -138,6 +141,8 @@ class AclRules:
         if any(names.literal.get(WILDCARD, _NO_BITS)[0] & wanted for names in found):
             return True
         for names in found:
+            if not names.allowed & wanted:
+                continue
             for name, bits in names.literal.items():
                 if bits[0] & wanted and not denied(name) and not prefix_denied(name):
                     return True
@@ -157,16 +162,20 @@ class AclRules:
             for client in clients:
                 yield from self.of_client(resource_type, *client)
 
-    def of_client(self, resource_type: ResourceType, principal: str, host: str) -> Iterator[Acl]:
-        """The ACLs of exactly this principal and host."""
+    def of_client(
+        self, resource_type: ResourceType, principal: str, host: str, name: str | None = None
+    ) -> Iterator[Acl]:
+        """The ACLs of exactly this principal and host, and, if it is given, of exactly this name."""
         names = self.clients.get(resource_type, {}).get((principal, host), _NO_NAMES)
         for pattern, table in ((PatternType.LITERAL, names.literal), (PatternType.PREFIXED, names.prefixed)):
-            for name, sides in table.items():
+            if name is not None:
+                table = {name: table[name]} if name in table else {}
+            for key, sides in table.items():
                 for permission, bits in zip((Permission.ALLOW, Permission.DENY), sides, strict=True):
                     while bits:
                         operation = Operation(bits.bit_length() - 1)
                         bits ^= bit(operation)
-                        yield Acl(resource_type, name, pattern, principal, host, operation, permission)
+                        yield Acl(resource_type, key, pattern, principal, host, operation, permission)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -180,7 +189,9 @@ class AclRules:
         return change.result()
 
 
-NO_RULES: Final = AclRules({}, {}, 0)
+def no_rules(default: bool) -> AclRules:
+    """``default``: what no ACL covers is allowed."""
+    return AclRules({}, {} if default else None, 0)
 
 
 class _Change:
@@ -189,7 +200,7 @@ class _Change:
     def __init__(self, rules: AclRules) -> None:
         self._rules = rules
         self._clients = dict(rules.clients)
-        self._patterns = dict(rules.patterns)
+        self._patterns = None if rules.patterns is None else dict(rules.patterns)
         self._count = rules.count
         self._own_clients: dict[ResourceType, dict[Client, _Names]] = {}
         self._own_names: dict[tuple[ResourceType, Client], tuple[dict[str, Bits], dict[str, Bits]]] = {}
@@ -214,6 +225,8 @@ class _Change:
             del table[acl.name]
         change = 1 if present else -1
         self._count += change
+        if self._patterns is None:
+            return
         patterns = self._own_patterns.get(resource_type)
         if patterns is None:
             before = self._patterns.get(resource_type, _NO_PATTERNS)
@@ -225,13 +238,15 @@ class _Change:
 
     def result(self) -> AclRules:
         for resource_type, (literal, prefixed) in self._own_patterns.items():
+            assert self._patterns is not None
             self._patterns[resource_type] = _Patterns(literal, prefixed, _lengths(prefixed))
         for (resource_type, client), (names, prefixes) in self._own_names.items():
             clients = self._own_clients.get(resource_type)
             if clients is None:
                 clients = self._own_clients[resource_type] = dict(self._clients.get(resource_type, {}))
             if names or prefixes:
-                clients[client] = _Names(names, prefixes, _lengths(prefixes))
+                allowed = reduce(or_, (bits[0] for table in (names, prefixes) for bits in table.values()))
+                clients[client] = _Names(names, prefixes, _lengths(prefixes), allowed)
             else:
                 clients.pop(client, None)
         self._clients.update(self._own_clients)

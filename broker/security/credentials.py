@@ -99,6 +99,7 @@ class Credentials:
         # By mechanism: how many credentials have these iterations and a salt of this length.
         self._kinds: dict[str, Counter[tuple[int, int]]] = {mechanism: Counter() for mechanism in MECHANISMS}
         self._usual = dict.fromkeys(MECHANISMS, _USUAL)
+        self._usual_mechanism = MECHANISMS[0]  # of most users, as `find_any` chooses it
         self._secret = b""
         self._lock = Lock()  # for changes
 
@@ -134,8 +135,7 @@ class Credentials:
             row = self._rows[mechanism].get(user)
             if row is not None:
                 return row, True
-        usual = max(MECHANISMS, key=lambda mechanism: len(self._rows[mechanism]))
-        return self._invented(user, usual), False
+        return self._invented(user, self._usual_mechanism), False
 
     def alter(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
         """Delete those of (user, mechanism), then insert or replace these, durably: all of it or nothing. Raises StorageError.
@@ -170,6 +170,14 @@ class Credentials:
                 del kinds[kind]
             # Of several the largest, whatever the order of the changes: it must be the same after a restart.
             self._usual[mechanism] = max(kinds, key=lambda kind: (kinds[kind], kind), default=_USUAL)
+
+        seen: set[str] = set()
+        most, self._usual_mechanism = 0, MECHANISMS[0]
+        for mechanism in MECHANISMS:
+            before = len(seen)
+            seen |= self._rows[mechanism].keys()
+            if len(seen) - before > most:
+                most, self._usual_mechanism = len(seen) - before, mechanism
 
     def _invented(self, user: str, mechanism: str) -> CredentialRow:
         iterations, salt_bytes = self._usual[mechanism]

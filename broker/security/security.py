@@ -23,6 +23,7 @@ from broker.security.quotas.sensors import Windows
 from broker.security.sasl.exchange import NewExchange
 from broker.security.sasl.login_counters import LoginCounters
 from broker.security.sasl.mechanisms import open_mechanisms
+from broker.security.tls_listener import TlsListener
 
 
 @attrs.define(eq=False)
@@ -33,6 +34,7 @@ class Security:
     quotas: ClientQuotas
     authorizer: AclAuthorizer | None = None
     mechanisms: Mapping[str, Mapping[str, NewExchange]] = attrs.Factory(dict)
+    tls: Mapping[str, TlsListener] = attrs.Factory(dict)  # by the names of the listeners that have TLS
     logins: LoginCounters = attrs.Factory(LoginCounters)
     client_software: ClientSoftware = attrs.Factory(ClientSoftware)
 
@@ -40,15 +42,8 @@ class Security:
         self.logins.register(registry)
         self.client_software.register(registry)
         self.quotas.register_metrics(registry)
-        authorizer = self.authorizer
-        if authorizer is not None:
-            registry.gauge("broker_acls", "ACLs in force.", lambda: {(): authorizer.rules.count})
-            registry.read_counter(
-                "broker_authorizations_denied",
-                "Requests, or parts of them, that ACLs have denied.",
-                authorizer.audit.counts,
-                labels=("operation", "resource_type"),
-            )
+        if self.authorizer is not None:
+            self.authorizer.register(registry)
 
 
 def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, timer: Timer) -> Security:

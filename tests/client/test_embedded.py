@@ -10,11 +10,17 @@ import pytest
 from kafka import KafkaProducer
 
 from broker.client import Broker
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.errors import AuthenticationError
+from broker.errors import ConfigError
 
 STARTED = """
 import os, sys, time
 from kafka import KafkaProducer
 from broker.client import Broker
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.errors import AuthenticationError
+from broker.errors import ConfigError
 running = Broker({arguments}).start()
 producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
 producer.send("orders", b"one").get(30)
@@ -69,6 +75,9 @@ def test_a_directory_that_was_given_stays(tmp_path: Path, how: signal.Signals | 
 def test_a_broker_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     program = """
 from broker.client import Broker
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.errors import AuthenticationError
+from broker.errors import ConfigError
 from broker.errors import ConfigError
 try:
     Broker(listeners=("kafka://no-such-host.invalid:1",), allow_anonymous_listeners=True).start()
@@ -113,3 +122,24 @@ def test_it_can_be_started_again_with_another_directory() -> None:
     with running:
         assert first != running.data_dir
     assert not os.path.exists(first)
+
+
+def test_a_broker_with_users_is_one_call_more() -> None:
+    with Broker(listeners=("kafka://127.0.0.1:0", "kafka+sasl://127.0.0.1:0"), num_partitions=2) as broker:
+        broker.add_user("alice", "s3cret")
+        assert broker.bootstrap_servers == broker.address("kafka") != broker.address("kafka+sasl")
+        settings = {
+            "bootstrap.servers": broker.address("kafka+sasl"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "alice",
+        }
+        with Cluster(ClientConfig.from_properties({**settings, "sasl.password": "s3cret"})) as cluster:
+            assert {} == cluster.topics()
+        with (
+            Cluster(ClientConfig.from_properties({**settings, "sasl.password": "another"})) as cluster,
+            pytest.raises(AuthenticationError, match="refuses 'alice'"),
+        ):
+            cluster.topics()
+        with pytest.raises(ConfigError, match=r"There is no listener 'kafka\+ssl': this broker has kafka, kafka\+sasl"):
+            broker.address("kafka+ssl")

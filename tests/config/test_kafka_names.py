@@ -12,7 +12,8 @@ def test_no_setting_is_both_known_and_without_effect() -> None:
 
 def test_secrets_are_known_by_their_names() -> None:
     secret = [name for name in WITHOUT_EFFECT if is_secret(name)]
-    assert {"ssl.keystore.password", "sasl.jaas.config", "delegation.token.secret.key"} <= set(secret)
+    assert {"sasl.jaas.config", "delegation.token.secret.key"} <= set(secret)
+    assert is_secret("ssl.keystore.password")
     assert not is_secret("ssl.client.auth")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from broker.kafka.handlers import load
 from broker.security.acl import Operation, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import end_txns
@@ -22,11 +23,9 @@ from tests.kafka.handlers.group_client import commit
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.kafka.handlers.txn_client import add_partitions, begin
 from tests.kafka.required_rights import ROWS, Names, Right, Row
-from tests.security.grants import Grant, Grants
+from tests.security.grants import AclGrants, Grant, Grants
 
 SERVED = load()
-# Their handlers do not ask yet.
-TO_COME = {ApiKey.DESCRIBE_CLIENT_QUOTAS}
 DENIALS = {
     ErrorCode.topic_authorization_failed,
     ErrorCode.group_authorization_failed,
@@ -39,10 +38,12 @@ DENIALS = {
 class World:
     """A broker, and resources to ask for."""
 
-    def __init__(self, kafka: Kafka) -> None:
+    def __init__(self, kafka: Kafka, real: bool) -> None:
+        """``real``: with ACLs in the catalogue."""
         self.kafka = kafka
-        self.grants = Grants()
-        kafka.inside.authorizer = self.grants
+        inside = kafka.inside
+        self.grants = AclGrants(AclAuthorizer(inside.catalogue, inside.clock)) if real else Grants()
+        inside.authorizer = self.grants
         self._numbers = itertools.count(1000)
 
     def missing(self) -> Names:
@@ -102,14 +103,20 @@ def codes(value: Any) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with Kafka() as kafka:
-        yield World(kafka)
+        yield World(kafka, real=False)
+
+
+@pytest.fixture(scope="module")
+def real_world() -> Iterator[World]:
+    with Kafka() as kafka:
+        yield World(kafka, real=True)
 
 
 def cases(rows: Iterable[Row]) -> list[Any]:
     return [
         pytest.param(row, version, id=f"{row.id}-v{version}")
         for row in rows
-        if row.key in SERVED and row.key not in TO_COME
+        if row.key in SERVED
         for version in range(max(row.since, SERVED[row.key].min_version), SERVED[row.key].max_version + 1)
     ]
 
@@ -216,3 +223,12 @@ def test_what_exists_cannot_be_told_from_what_does_not(world: World, row: Row, v
                 frame = frame.replace(getattr(names, kind).encode(), f"<{kind}>".encode())
             frames.append(frame)
         assert frames[0] == frames[1], missing
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS if row.key in SERVED])
+def test_so_it_is_with_real_acls(real_world: World, row: Row) -> None:
+    version = SERVED[row.key].max_version
+    test_what_the_table_requires_is_enough(real_world, row, version)
+    if row.rights:
+        test_without_any_right_the_error_is_that_of_the_first_that_kafka_asks_for(real_world, row, version)
+        test_a_right_to_something_else_is_none(real_world, row, version)

@@ -155,18 +155,22 @@ def test_a_connection_whose_login_is_over_is_closed_even_if_it_is_idle() -> None
 
 
 def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
-    with SaslBroker(connections_max_reauth_ms=200) as broker, broker.connect() as connection:
-        topic = broker.server.kafka.logs.create_topic("topic", 1, {})
-        assert topic is not None
+    with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
+        broker.server.kafka.logs.create_topic("topic", 1, {})
         connection.log_in()
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-        # Waits for records for longer than the login is valid.
-        answer = connection.ask(
-            ApiKey.FETCH, 4, replica_id=-1, max_wait=1000, min_bytes=1, max_bytes=1000,
-            topics=[{"topic": "topic", "partitions": [partition]}],
-        )  # fmt: skip
-        assert ErrorCode.none == answer.responses[0].partitions[0].error_code
+        fields = {"replica_id": -1, "max_wait": 3000, "min_bytes": 1, "max_bytes": 1000}
+        connection.send(ApiKey.FETCH, 4, **fields, topics=[{"topic": "topic", "partitions": [partition]}])
+        eventually(lambda: inside(connection, broker).busy)  # it waits for records
+        expiry = session_of(connection, broker).expiry
+        assert expiry is not None
+        expiry.deadline = 0.0  # as if the time were over
+        over = expiry.take()
+        assert over is not None
+        over()
+        assert ErrorCode.none == connection.answer(ApiKey.FETCH, 4).responses[0].partitions[0].error_code
         assert connection.is_closed()
+        assert 1 == broker.logins()["expired"]
 
 
 def test_a_client_that_renews_its_login_stays() -> None:
@@ -181,23 +185,22 @@ def test_a_client_that_renews_its_login_stays() -> None:
         assert {"succeeded": 1, "reauthenticated": 1} == broker.logins()
 
 
-@pytest.mark.parametrize("handshake", [False, True])
-def test_who_does_not_log_in_in_time_is_closed(handshake: bool) -> None:
+def test_who_sends_nothing_is_closed() -> None:
     with SaslBroker(sasl_login_timeout_ms=100) as broker, broker.connect() as connection:
-        if handshake:
-            connection.handshake()
         assert connection.is_closed()
         eventually(lambda: {"unfinished": 1} == broker.logins())
 
 
-def test_who_does_not_log_in_again_in_time_is_closed() -> None:
-    with (
-        SaslBroker(connections_max_reauth_ms=LONG_MS, sasl_login_timeout_ms=2000) as broker,
-        broker.connect() as connection,
-    ):
-        connection.log_in()
-        may_log_in_again(broker)
+@pytest.mark.parametrize("again", [False, True])
+def test_who_does_not_log_in_in_time_is_closed_the_second_time_too(broker: SaslBroker, again: bool) -> None:
+    with broker.connect() as connection:
+        if again:
+            connection.log_in()
+            may_log_in_again(broker)
         connection.handshake()
+        session = session_of(connection, broker)
+        assert session.deadline < inf
+        session.deadline = 0.0  # as if the time were over
         assert connection.is_closed()
 
 

@@ -8,17 +8,24 @@ import struct
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from broker.kafka.metering import Metered, Metering
+from broker.kafka.throttling import Throttling
 from broker.network.mute import THROTTLED
+from broker.runtime.timers import Timer
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import DEFAULT, Entity, Kind
+from broker.security.quotas.sensors import Windows
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch, produce
 from protocol.kafka.records.records import build_batch
 from protocol.kafka.schema import control
 from tests.kafka.handlers.kafka_client import Kafka
+from tests.network.harness import ManualClock
 
 EVERYBODY = Entity(client_id=DEFAULT)
 VALUE = b"x" * 1000
@@ -137,6 +144,23 @@ def test_a_fetch_above_the_quota_is_answered_empty_and_not_counted(kafka: Kafka)
     assert meter.throttle_s(kafka.inside.clock.monotonic()) * 1000 <= second.throttle_ms
     limit(kafka, Kind.FETCH, None)
     assert fetched(kafka, topic).partitions
+
+
+def test_an_empty_fetch_has_a_throttle_time_however_small_the_debt() -> None:
+    clock = ManualClock()
+    quotas = ClientQuotas(mock.Mock(), clock, Windows())
+    quotas.alter([(EVERYBODY, Kind.FETCH, 1000.0)])
+    meters = quotas.meters("u", "c")
+    assert meters.fetch is not None
+    meters.fetch.take(200.1, clock.now)  # 0.2 s are allowed at once: 0.1 ms in debt
+    metering = Metering(quotas, Throttling(Timer(clock)), clock)
+    metered = Metered(metering, meters, mock.Mock(), clock.now, in_debt=False)
+    assert not metered.fetched(10)
+    outbox = metered._inner
+    request = mock.Mock(api=mock.Mock(key=ApiKey.FETCH), api_version=11)
+    metered.send(request, fetch.response_parts(7, 11, 0, 0, 0, ()))
+    (_, parts), _ = outbox.send.call_args  # type: ignore[attr-defined]
+    assert fetch.parse_response(memoryview(b"".join(parts)), 11).throttle_ms == 1
 
 
 def test_a_fetch_asks_for_no_more_than_the_quota_allows_at_once(kafka: Kafka) -> None:

@@ -28,6 +28,7 @@ from broker.network.unsent import Unsent
 from broker.runtime import system_runtime
 from broker.runtime.net import SystemNetwork
 from broker.runtime.poller import SelectorPoller
+from broker.security.tls_listener import TlsListener
 from tests.network.echo import EchoService, frame
 
 # Generous: only a hang gets there.
@@ -79,6 +80,7 @@ class Client:
         self.reads = True  # False: leaves what comes in the kernel
         self.eof = False  # the broker has closed
         self.reset = False  # ... without courtesy
+        self.established = True  # False before the end of a TLS handshake
         self.leaving = False  # closes its side once all is sent
 
     def send(self, data: bytes) -> "Client":
@@ -91,7 +93,7 @@ class Client:
             return
         try:
             while self.unsent and not self.eof:
-                del self.unsent[: self.socket.send(self.unsent)]
+                del self.unsent[: self._send(self.unsent)]
         except BlockingIOError:
             pass
         except OSError:
@@ -101,7 +103,7 @@ class Client:
             self.finish()
         while self.reads and not self.eof:
             try:
-                got = self.socket.recv(1 << 20)
+                got = self._receive()
             except BlockingIOError:
                 break
             except OSError:
@@ -110,6 +112,19 @@ class Client:
             if not got:
                 self.eof = True
             self.received += got
+
+    def _send(self, data: bytearray) -> int:
+        return self.socket.send(data)
+
+    def _receive(self) -> bytes:
+        return self.socket.recv(1 << 20)
+
+    def trickle(self, size: int) -> bytes:
+        """Take at most ``size`` bytes out of the kernel, whatever ``reads`` says. Returns the data in them."""
+        try:
+            return self.socket.recv(size)
+        except BlockingIOError:
+            return b""
 
     @property
     def frames(self) -> Frames:
@@ -212,14 +227,20 @@ class Bench:
         frame_max: int = 100 << 20,
         send_buffer: int = -1,
         receive_buffer: int = -1,
+        tls: TlsListener | None = None,
+        client: type[Client] = Client,
+        handshake_timeout: float = 10.0,
     ) -> None:
+        """``tls``: the listener's. Its clients are then made by ``client``, and ``connect`` waits for the handshake."""
+        self.tls = tls
+        self._client = client
         self.service = service or EchoService()
         self.stage = stage or Stage(memory=memory, queue=queue)
         self.clock, self.memory, self.channel = self.stage.clock, self.stage.memory, self.stage.channel
         self.quotas, self.outbox, self.roles = self.stage.quotas, self.stage.outbox, self.stage.roles
         self.frame_max = frame_max
         self.rooms = 0  # times the acceptor was told that there is room
-        self._settings = ProcessorSettings(idle, high, low)
+        self._settings = ProcessorSettings(idle, high, low, handshake_timeout)
         self.processor = self._new_processor()
         self._ident = id(self)
         self._listener = SystemNetwork().listen("127.0.0.1", 0, 256, send_buffer, receive_buffer)
@@ -258,10 +279,12 @@ class Bench:
         client = self.dial(receive_buffer=receive_buffer)
         assert self.processor.offer(self.new_connection())
         self.step()
+        while not client.established or len(self.processor.handshakes):
+            self.step(timeout=0.001)
         return client
 
     def dial(self, *, receive_buffer: int = 0) -> Client:
-        client = Client(self._listener.address, receive_buffer=receive_buffer)
+        client = self._client(self._listener.address, receive_buffer=receive_buffer)
         self.clients.append(client)
         return client
 
@@ -271,7 +294,7 @@ class Bench:
             accepted = self._listener.accept()
         sock, (host, port), local = accepted
         assert self.quotas.open(host, "echo")
-        return NewConnection(sock, Peer(host, port, "echo", local), self.service, self.frame_max)
+        return NewConnection(sock, Peer(host, port, "echo", local), self.service, self.frame_max, self.tls)
 
     def connection_of(self, client: Client) -> ProcessorConnection:
         port = client.socket.getsockname()[1]

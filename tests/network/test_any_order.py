@@ -7,7 +7,7 @@ everything that was asked is answered and no memory is held. Memory, the request
 all of them run out all the time.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from broker.network.mute import Hold
 from broker.network.service import Connection, Outbox
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Client, Stage, tiny_buffers
+from tests.network.tls_client import TlsClient, listener
 
 CONNECTIONS = 4
 
@@ -47,13 +48,15 @@ class Watched(EchoService):
 
 
 class ReactorMachine(RuleBasedStateMachine):
+    secured: ClassVar[dict[str, Any]] = {}  # how its benches and clients have TLS
+
     def __init__(self) -> None:
         super().__init__()
         self.tiny = tiny_buffers()
         self.tiny.__enter__()
         self.service = Watched()
         self.stage = Stage(memory=6 * 1024, queue=1)
-        self.benches = [Bench(self.service, stage=self.stage, high=4096, low=1024) for _ in range(2)]
+        self.benches = [Bench(self.service, stage=self.stage, high=4096, low=1024, **self.secured) for _ in range(2)]
         self.clients: list[tuple[Bench, Client]] = []
         self.expected: list[bytes] = []
         self.unsent: list[bytes] = []
@@ -228,3 +231,20 @@ class ReactorMachine(RuleBasedStateMachine):
 
 TestAnyOrder = ReactorMachine.TestCase
 TestAnyOrder.settings = settings(max_examples=120, stateful_step_count=40)
+
+
+class TlsReactorMachine(ReactorMachine):
+    """With TLS there are bytes that the poller knows nothing of: a record does not fit in the receive buffer."""
+
+    secured: ClassVar[dict[str, Any]] = {"tls": listener(), "client": TlsClient}
+
+    @invariant()
+    def what_is_buffered_is_not_waited_for(self) -> None:
+        for bench in self.benches:
+            for connection in bench.processor.connections:
+                if connection.socket.buffered and not connection.holds:
+                    assert connection.runnable
+
+
+TestAnyOrderWithTls = TlsReactorMachine.TestCase
+TestAnyOrderWithTls.settings = TestAnyOrder.settings

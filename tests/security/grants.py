@@ -1,10 +1,13 @@
-"""An authorizer for tests: everything is allowed, or exactly what was granted. No operation implies another."""
+"""An authorizer for tests: everything is allowed, or exactly what was granted. No operation implies another. And the same by real
+ACLs, where some do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.security.acl import Operation, ResourceType
-from broker.security.principal import Principal
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.acl_filter import AclFilter
+from broker.security.principal import ANONYMOUS, Principal
 
 Grant = tuple[Operation, ResourceType, str]
 
@@ -50,3 +53,44 @@ class Grants:
             yield
         finally:
             self.rules = before
+
+
+class AclGrants(Grants):
+    """Grants are ACLs for ``User:ANONYMOUS``, and ``AclAuthorizer`` decides."""
+
+    def __init__(self, authorizer: AclAuthorizer) -> None:
+        super().__init__()
+        self._authorizer = authorizer
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        audited: bool = True,
+    ) -> bool:
+        if self.rules is None:
+            return True
+        allowed = self._authorizer.allows(principal, host, operation, resource_type, name, audited=audited)
+        if audited and not allowed:
+            self.denied.append((operation, resource_type, name))
+        return allowed
+
+    def allows_any(self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType) -> bool:
+        return self.rules is None or self._authorizer.allows_any(principal, host, operation, resource_type)
+
+    @contextmanager
+    def only(self, *rules: Grant) -> Iterator[None]:
+        acls = [
+            Acl(kind, name, PatternType.LITERAL, str(ANONYMOUS), "*", operation, Permission.ALLOW)
+            for operation, kind, name in rules
+        ]
+        assert self._authorizer.create(acls) == [None] * len(acls)
+        try:
+            with super().only(*rules):
+                yield
+        finally:
+            self._authorizer.delete([AclFilter(acl.resource_type, acl.name) for acl in acls])

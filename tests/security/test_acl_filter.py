@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_filter import TEXT_MAX, AclFilter, InvalidAcl, check_new
-from broker.security.acl_rules import NO_RULES
+from broker.security.acl_rules import no_rules
 from tests.security.acls import HOSTS, NAMES, PRINCIPALS, acls
 
 GOOD = Acl(ResourceType.TOPIC, "abc", PatternType.LITERAL, "User:alice", "10.0.0.1", Operation.READ, Permission.ALLOW)
@@ -73,18 +73,23 @@ filters = st.builds(
 
 @given(st.lists(acls(), max_size=20), filters)
 def test_the_candidates_have_all_that_match(given: list[Acl], wanted: AclFilter) -> None:
-    candidates = list(wanted.candidates(NO_RULES.changed(given)))
+    candidates = list(wanted.candidates(no_rules(False).changed(given)))
     assert len(set(candidates)) == len(candidates)
     assert {acl for acl in given if wanted.matches(acl)} == {acl for acl in candidates if wanted.matches(acl)}
 
 
 def test_a_filter_of_one_client_walks_only_its_acls() -> None:
+    asked = []
+
     class Watched:
         def of_client(self, *client: Any) -> Iterator[Acl]:
-            assert client == (ResourceType.TOPIC, "User:alice", "*")
+            asked.append(client)
             return iter([])
 
-    assert [] == list(AclFilter(ResourceType.TOPIC, None, PatternType.ANY, "User:alice", "*").candidates(Watched()))  # type: ignore[arg-type]
+    one = ResourceType.TOPIC, "a", PatternType.LITERAL, "User:alice", "*"
+    for wanted in (AclFilter(*one), AclFilter(one[0], "a", PatternType.MATCH, *one[3:])):
+        assert [] == list(wanted.candidates(Watched()))  # type: ignore[arg-type]
+    assert [(ResourceType.TOPIC, "User:alice", "*", "a"), (ResourceType.TOPIC, "User:alice", "*", None)] == asked
 
 
 @pytest.mark.parametrize(

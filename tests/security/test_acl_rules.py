@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
-from broker.security.acl_rules import EVERYTHING, NO_RULES, bit
+from broker.security.acl_rules import EVERYTHING, AclRules, bit, no_rules
 from tests.security.acls import HOSTS, NAMES, OPERATIONS, PRINCIPALS, acls, is_allowed, is_any_allowed
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -24,7 +24,7 @@ READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 def test_every_operation_is_decided_as_by_the_slow_model(
     given: list[Acl], principal: str, host: str, name: str, default: bool
 ) -> None:
-    bits = NO_RULES.changed(given).decide(principal, host, TOPIC, name, default=default)
+    bits = no_rules(default).changed(given).decide(principal, host, TOPIC, name)
     expected = {
         operation for operation in OPERATIONS if is_allowed(given, principal, host, operation, TOPIC, name, default)
     }
@@ -42,14 +42,14 @@ def test_whether_anything_is_allowed_is_decided_as_by_the_slow_model(
     given: list[Acl], principal: str, host: str, operation: Operation
 ) -> None:
     expected = is_any_allowed(given, principal, host, operation, TOPIC)
-    assert expected == NO_RULES.changed(given).decide_any(principal, host, operation, TOPIC)
+    assert expected == no_rules(True).changed(given).decide_any(principal, host, operation, TOPIC)
 
 
 @given(st.lists(st.tuples(st.lists(acls(), max_size=8), st.lists(acls(), max_size=8)), max_size=6))
 def test_after_any_changes_the_rules_are_those_of_the_set_and_older_rules_are_as_they_were(
     changes: list[tuple[list[Acl], list[Acl]]],
 ) -> None:
-    rules, present = NO_RULES, set[Acl]()
+    rules, present = no_rules(True), set[Acl]()
     history = [(rules, frozenset(present))]
     for added, removed in changes:
         rules = rules.changed(added, removed)
@@ -63,7 +63,7 @@ def test_after_any_changes_the_rules_are_those_of_the_set_and_older_rules_are_as
 
 def test_acls_that_come_and_go_leave_nothing_behind() -> None:
     given = [acl("a"), acl("a", WRITE), acl("b", pattern=PREFIXED)]
-    rules = NO_RULES.changed(given).changed([], given)
+    rules = no_rules(True).changed(given).changed([], given)
     assert not any(rules.clients.values())
     assert not any(patterns.literal or patterns.prefixed or patterns.lengths for patterns in rules.patterns.values())
 
@@ -73,7 +73,7 @@ def acl(name: str, operation: Operation = READ, permission: Permission = ALLOW, 
 
 
 def may(operation: Operation, *given: Acl, name: str = "a", default: bool = False) -> bool:
-    return bool(NO_RULES.changed(given).decide("User:alice", "::1", TOPIC, name, default=default) & bit(operation))
+    return bool(no_rules(default).changed(given).decide("User:alice", "::1", TOPIC, name) & bit(operation))
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER])
@@ -100,12 +100,12 @@ def test_the_default_is_for_what_no_acl_covers() -> None:
     assert not may(WRITE, acl("a"), default=True)
     somebody_else = Acl(TOPIC, "a", PREFIXED, "User:bob", "*", READ, ALLOW)
     assert not may(READ, somebody_else, default=True)
-    assert EVERYTHING == NO_RULES.decide("User:x", "h", CLUSTER, "kafka-cluster", default=True)
+    assert EVERYTHING == no_rules(True).decide("User:x", "h", CLUSTER, "kafka-cluster")
 
 
 def test_a_change_shares_the_tables_that_it_does_not_touch() -> None:
     others = [Acl(GROUP, str(number), LITERAL, "User:bob", "*", READ, ALLOW) for number in range(100)]
-    before = NO_RULES.changed([acl("a"), *others])
+    before = no_rules(True).changed([acl("a"), *others])
     after = before.changed([acl("b")])
     assert after.clients[GROUP] is before.clients[GROUP]
 
@@ -115,7 +115,7 @@ def test_a_decision_looks_at_no_unrelated_acl() -> None:
 
     def tables_asked(count: int) -> int:
         others = [Acl(TOPIC, f"t{number}", PREFIXED, f"User:{number}", "*", READ, ALLOW) for number in range(count)]
-        rules = NO_RULES.changed([acl("a"), *others])
+        rules = no_rules(True).changed([acl("a"), *others])
         asked = []
 
         class Watched(dict):  # type: ignore[type-arg]
@@ -126,8 +126,8 @@ def test_a_decision_looks_at_no_unrelated_acl() -> None:
             def __iter__(self):  # type: ignore[no-untyped-def]
                 raise AssertionError("a decision walks the ACLs")
 
-        watched = NO_RULES.__class__({TOPIC: Watched(rules.clients[TOPIC])}, rules.patterns, rules.count)
-        assert watched.decide("User:alice", "h", TOPIC, "a", default=False) & bit(READ)
+        watched = AclRules({TOPIC: Watched(rules.clients[TOPIC])}, rules.patterns, rules.count)
+        assert watched.decide("User:alice", "h", TOPIC, "a") & bit(READ)
         return len(asked)
 
     assert tables_asked(0) == tables_asked(10_000) == 4

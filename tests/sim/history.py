@@ -297,6 +297,7 @@ class History:
         # Called when an answer promises that something is there for good.
         self.on_promise: Callable[[], None] = lambda: None
         self.hurried = True  # the broker has no excuse for being late
+        self.throttled = 0  # answers with a throttle time
 
     def partition(self, topic: str, partition: int) -> PartitionHistory:
         key = (topic, partition)

@@ -15,6 +15,9 @@ __all__ = ["Fabric", "NetworkFaults", "SimListener", "SimNetwork", "SimSocket"]
 class SimSocket:
     """The broker's end."""
 
+    buffered = False
+    held_bytes = 0
+
     def __init__(self, process: Process, wire: Wire) -> None:
         self._process = process
         self._wire = wire

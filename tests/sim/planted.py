@@ -10,16 +10,21 @@ from typing import Any
 import attrs
 
 from broker.errors import StorageError
+from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
+from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
+from broker.kafka.throttling import Throttling
 from broker.kafka.transactions import executor
 from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
 from broker.kafka.transactions.transaction import Claim, Transaction
 from broker.metadata.writer import CatalogueWriter
 from broker.network.memory_pool import MemoryPool
+from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
 from broker.shuffle.serving.credit import Credit
@@ -248,7 +253,93 @@ def _not_resumed(right: Any) -> Any:
     return carry_out
 
 
+def _answers_kept(right: Any) -> Any:
+    def change(self: AclAuthorizer, added: Any, removed: Any) -> None:
+        before = self._answers.of_resource
+        right(self, added, removed)
+        self._answers = attrs.evolve(self._answers, of_resource=before)
+
+    return change
+
+
+def _lost_after_throttle(right: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if event is MuteEvent.THROTTLE_ENDED:
+            connection.outgoing.clear()
+        right(self, connection, event)
+
+    return throttle
+
+
+def _answer_lost_with_throttle(right: Any) -> Any:
+    def send(self: Metered, request: Any, parts: Any) -> None:
+        if self._throttle_ms() > 100:
+            self.no_op(request)
+        else:
+            right(self, request, parts)
+
+    return send
+
+
+def _resumed_by_nobody(_: Any) -> Any:
+    def throttle(self: Processor, connection: Any, event: MuteEvent) -> None:
+        if not connection.closed:
+            connection.holds = next_holds(connection.holds, event)
+
+    return throttle
+
+
+def _unmuted_by_answer(right: Any) -> Any:
+    def answered(self: Processor, connection: Any) -> None:
+        connection.holds &= ~int(Hold.THROTTLED)
+        right(self, connection)
+
+    return answered
+
+
 _ALL = [
+    Bug(
+        "acl_cache_stale",
+        "answers outlive the ACLs from which they came",
+        AclAuthorizer,
+        "_change",
+        _answers_kept,
+        scene="security",
+    ),
+    Bug("session_not_expired", "a login is valid for ever", login, "_expire", _uncounted, scene="security"),
+    Bug(
+        "response_lost_after_throttle",
+        "what waits to be sent is dropped when throttling ends",
+        Processor,
+        "throttle",
+        _lost_after_throttle,
+        scene="security",
+    ),
+    Bug(
+        "unmuted_while_throttled",
+        "an answer ends the throttle that came with it",
+        Processor,
+        "_answered",
+        _unmuted_by_answer,
+        scene="quotas",
+    ),
+    Bug(
+        "answer_lost_with_throttle",
+        "a response that comes with a long throttle is lost",
+        Metered,
+        "send",
+        _answer_lost_with_throttle,
+        scene="quotas",
+    ),
+    Bug(
+        "throttle_resumes_nobody",
+        "a request that came during a throttle is not taken when it ends",
+        Processor,
+        "throttle",
+        _resumed_by_nobody,
+        scene="quotas",
+    ),
+    Bug("throttle_without_end", "no throttle ends", Throttling, "_due", _uncounted, scene="quotas"),
     Bug("ack_before_fsync", "acks=all is answered from the page cache", Flusher, "wait_durable", _ack_before_fsync),
     Bug(
         "durable_too_far",

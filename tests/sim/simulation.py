@@ -25,6 +25,9 @@ from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
+from tests.sim.quota_scene import draw_quotas
+from tests.sim.security_scene import TOPIC as GUARDED
+from tests.sim.security_scene import SecurityScene
 from tests.sim.shuffle_scene import ShuffleScene
 from tests.sim.storm import Storm, Weather, draw_weather
 from tests.sim.txn_scene import PARTITIONS, TOPIC, TxnScene
@@ -122,13 +125,24 @@ class Simulation:
         self.resize_wanted = 0
         self._machine_failed = False  # in this life of the broker
         self.cast = rng.choice(CASTS)
+        self._secured = self.world.rng("security").random() < 0.4  # besides the cast
         self._populate(rng)
+        self.throttled = draw_quotas(
+            self.world.rng("quotas"),
+            self.host.tables,
+            [producer.name for producer in self.producers],
+            [reader.name for reader in self.readers],
+            largest_batch=4 * (self._size_most + 50) + 100,
+        )
         self.shuffle: ShuffleScene | None = None
         if self.has("shuffle"):
             self._populate_shuffle(rng)
         self.transactions: TxnScene | None = None
         if self.has("transactions"):
             self._populate_transactions(rng)
+        self.security: SecurityScene | None = None
+        if self.has("security"):
+            self._populate_security()
         for name, group in self.history.groups.items():
             group.stored = partial(self._stored_offset, name)
         self.storm = Storm(self, self.weather)
@@ -147,7 +161,9 @@ class Simulation:
         self.admin = Admin(
             "admin",
             *common,
-            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2} | ({TOPIC: PARTITIONS} if self.has("transactions") else {}),
+            topics={_MAIN_TOPIC: 2, _SIDE_TOPIC: 2}
+            | ({TOPIC: PARTITIONS} if self.has("transactions") else {})
+            | ({GUARDED: 1} if self.has("security") else {}),
             churns=rng.choice((0, 2)),
             deletes_records=deletes,
             configs=self.admin_configs,
@@ -224,7 +240,21 @@ class Simulation:
         self.clients += scene.clients
         self.world.actors.extend(scene.clients)
 
+    def _populate_security(self) -> None:
+        common = (self.world, self.host, self.history)
+        batch_most = 4 * (self._size_most + 50) + 100
+        scene = self.security = SecurityScene(*common, self.world.rng("security"), batch_most)
+        for client in self.clients:
+            if isinstance(client, Client):
+                scene.employ(client)
+        self.clients += scene.clients
+        self.world.actors.extend(scene.clients)
+
     def has(self, scene: str) -> bool:
+        if scene == "security":
+            return self._secured
+        if scene == "quotas":
+            return self.throttled
         return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:

@@ -28,8 +28,8 @@ class Tls:
     context: TlsContext = attrs.field(eq=False, repr=False)
 
 
-def open_tls(security: SecurityLike, addresses: Iterable[object] = ()) -> Tls | None:
-    """None: no TLS. An address with ``shuffle+ssl://`` asks for TLS as well. Raises ConfigError."""
+def shuffle_security(security: SecurityLike, addresses: Iterable[object] = ()) -> SecuritySettings | None:
+    """``security`` as a value, None for no TLS. An address with ``shuffle+ssl://`` asks for TLS as well. Raises ConfigError."""
     wanted = any(isinstance(address, str) and address.startswith(TLS_SCHEME) for address in addresses)
     if security is None and not wanted:
         return None
@@ -40,10 +40,17 @@ def open_tls(security: SecurityLike, addresses: Iterable[object] = ()) -> Tls | 
         raise ConfigError(
             "Set security.protocol to SSL for shuffle: its listeners know clients by certificates, not by SASL."
         )
-    settings = security.tls or (TlsSettings() if wanted else None)
-    if settings is None:
+    if security.tls is None:
+        return SecuritySettings(TlsSettings()) if wanted else None
+    return security
+
+
+def open_tls(security: SecurityLike, addresses: Iterable[object] = ()) -> Tls | None:
+    """None: no TLS. Raises ConfigError."""
+    found = shuffle_security(security, addresses)
+    if found is None or found.tls is None:
         return None
     try:
-        return Tls(settings, tls_context(settings))
+        return Tls(found.tls, tls_context(found.tls))
     except (OSError, ValueError) as error:
         raise ConfigError(f"The certificates of the client cannot be used: {error}.") from None

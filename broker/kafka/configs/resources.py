@@ -165,7 +165,7 @@ class Settings:
             "value": synonyms[0]["value"] if synonyms else self._default(name),
             "read_only": not self._live.can_change(name) and not is_without_effect(name),
             "config_source": synonyms[0]["source"] if synonyms else Source.DEFAULT,
-            "is_sensitive": is_secret(name),
+            "is_sensitive": _is_hidden(name),
             "synonyms": synonyms,
             "config_type": _TYPES[_kind(name)],
             "documentation": _doc(name),
@@ -192,7 +192,8 @@ class Settings:
         info = BROKER_SETTINGS[name]
         value, default = getattr(self._config, info.name), getattr(_DEFAULTS, info.name)
         if value != default:
-            found.append(_synonym(name, self._texts.get(name) or _text(name, value), Source.STATIC_BROKER))
+            text = None if _is_hidden(name) else self._texts.get(name) or _text(name, value)
+            found.append(_synonym(name, text, Source.STATIC_BROKER))
         if name not in _COARSER:
             found.append(_synonym(name, self._default(name), Source.DEFAULT))
         elif found:
@@ -228,8 +229,13 @@ def _synonym(name: str, value: str | None, source: Source) -> Entry:
     return {"name": name, "value": value, "source": source}
 
 
+def _is_hidden(name: str) -> bool:
+    """Whether the value of a broker's setting is never shown."""
+    return is_secret(name) or (name in BROKER_SETTINGS and BROKER_SETTINGS[name].secret)
+
+
 def _shown(name: str, value: str) -> str | None:
-    return None if is_secret(name) else value
+    return None if _is_hidden(name) else value
 
 
 def _doc(name: str) -> str:

@@ -20,6 +20,14 @@ _FIRST_WITH_SOFTWARE = 3
 
 def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepared: None) -> None:
     version = request.api_version
+    session = request.connection.session
+    assert isinstance(session, KafkaSession)
+    if isinstance(session, SaslSession) and session.logging_in:  # too late, as in Kafka
+        answered = version if 0 <= version <= _MAX_VERSION else 0
+        error = api_versions.response(request.correlation_id, answered, ErrorCode.illegal_sasl_state, {})
+        outbox.send(request, [error])
+        outbox.close(request)
+        return
     if not 0 <= version <= _MAX_VERSION:
         # The client is newer than this broker. Version 0 is a form that every client knows, and tells it a version to try.
         own = {int(ApiKey.API_VERSIONS): context.api_ranges[ApiKey.API_VERSIONS]}
@@ -27,34 +35,27 @@ def _handle(context: KafkaContext, request: KafkaRequest, outbox: Outbox, prepar
         return
     software = api_versions.parse_request(request.frame, version, request.body_offset)
     if version >= _FIRST_WITH_SOFTWARE and not client_software.is_valid(*software):
-        outbox.send(request, [_error(request, ErrorCode.invalid_request)])
+        outbox.send(request, [api_versions.response(request.correlation_id, version, ErrorCode.invalid_request, {})])
         return
-    outbox.call(request.connection, partial(_tell, context, request, software, outbox))
+    outbox.call(request.connection, partial(_tell, context, request, session, software, outbox))
 
 
 def _tell(
-    context: KafkaContext, request: KafkaRequest, software: api_versions.ApiVersionsRequest, outbox: Outbox
+    context: KafkaContext,
+    request: KafkaRequest,
+    session: KafkaSession,
+    software: api_versions.ApiVersionsRequest,
+    outbox: Outbox,
 ) -> None:
     """On the connection's processor."""
-    session = request.connection.session
-    assert isinstance(session, KafkaSession)
-    if isinstance(session, SaslSession):
-        if session.logging_in:  # too late, as in Kafka
-            outbox.send(request, [_error(request, ErrorCode.illegal_sasl_state)])
-            outbox.close(request)
-            return
-        if not session.has_logged_in:
-            session.enter(LoginEvent.VERSIONS_TOLD)
+    if isinstance(session, SaslSession) and not session.has_logged_in:
+        session.enter(LoginEvent.VERSIONS_TOLD)
     if request.api_version >= _FIRST_WITH_SOFTWARE and session.client_software is None:
         session.client_software = context.client_software.enter(*software)
     reply = api_versions.response(
         request.correlation_id, request.api_version, ErrorCode.none, context.api_ranges, features=context.features
     )
     outbox.send(request, [reply])
-
-
-def _error(request: KafkaRequest, error: ErrorCode) -> bytes:
-    return api_versions.response(request.correlation_id, request.api_version, error, {})
 
 
 API = Api(

@@ -27,6 +27,8 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.messages import fetch
 
 READ_COMMITTED = 1
+# Looking up a member of an enumeration costs as much as an authorizer's answer.
+_READ, _TOPIC = Operation.READ, ResourceType.TOPIC
 # A cold range is read into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
 _new = tuple.__new__  # faster than a named tuple's own __new__
@@ -134,8 +136,7 @@ class _Reading:
 
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
     """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
-    names = (wanted.topic for wanted in parsed.partitions)
-    return denied(context, request.connection, Operation.READ, ResourceType.TOPIC, names)
+    return denied(context, request.connection, _READ, _TOPIC, [wanted.topic for wanted in parsed.partitions])
 
 
 def _readable(

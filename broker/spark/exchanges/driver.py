@@ -36,6 +36,7 @@ from broker.client.at_exit import AtExit
 from broker.client.shuffle.blocks import new_data_set
 from broker.client.shuffle.errors import ShuffleError
 from broker.client.shuffle.names import parse_address
+from broker.client.shuffle.security import SecurityLike, shuffle_security
 from broker.spark.exchanges.batches import Batches, bounded_by_bytes, bounded_by_rows
 from broker.spark.exchanges.map_task import MapTask, arrow_schema
 from broker.spark.exchanges.plan import COMMIT_SCHEMA, ExchangeError, ExchangePlan, ExchangeSpec, Winner
@@ -100,6 +101,7 @@ def exchange(
     compression: str | None = None,
     patience: float = 30.0,
     progress: bool | None = None,
+    security: SecurityLike = None,
 ) -> Exchanged:
     """``df.repartition(partitions, *keys)`` through one broker or several: the same rows in the same partitions.
 
@@ -110,9 +112,11 @@ def exchange(
     all executors must reach; map tasks take turns with them. ``ttl``: s after which a broker deletes data that nobody has
     released. ``owner``: whose quota it counts against. ``compression``: ``"lz4"`` or ``"zstd"`` for slow networks.
     ``patience``: s for which a task tries to restore a lost connection. A connection also counts as lost when an answer is due
-    and the broker is silent for 15 s. ``progress``: whether to draw a bar on stderr; None: if that is a terminal.
+    and the broker is silent for 15 s. ``progress``: whether to draw a bar on stderr; None: if that is a terminal. ``security``:
+    TLS, by Kafka's names, such as ``{"security.protocol": "SSL", "ssl.truststore.location": "ca.crt"}``; the files must exist on
+    every executor, or be given as text (``ssl.truststore.certificates``).
 
-    Raises ExchangeError (one sentence), ValueError, and the errors of ``df``.
+    Raises ExchangeError, ConfigError (each one sentence), ValueError, and the errors of ``df``.
     """
     spark = df.sparkSession
     columns, buckets = _checked_keys(df, keys, partitions)
@@ -120,7 +124,14 @@ def exchange(
         raise ValueError(f"compression is lz4, zstd or None, not {compression!r}")
     _require_arrow(df.schema)
     spec = ExchangeSpec(
-        new_data_set(), _addresses(brokers), buckets, max(1, int(ttl * 1000)), owner, compression, patience
+        new_data_set(),
+        _addresses(brokers),
+        buckets,
+        max(1, int(ttl * 1000)),
+        owner,
+        compression,
+        patience,
+        shuffle_security(security, [brokers] if isinstance(brokers, str) else brokers),
     )
     _require(spec)
     # Columns get their numbers as names, because a name may occur twice.
@@ -214,12 +225,12 @@ def _require(spec: ExchangeSpec) -> None:
     """Raise ExchangeError, before any work is done, if a broker cannot be reached."""
     for address in spec.brokers:
         try:
-            with ShuffleAdmin(address) as admin:
+            with ShuffleAdmin(address, security=spec.security) as admin:
                 admin.partitions(spec.prefix)
         except ShuffleError as error:
             raise ExchangeError(
                 f"The exchange needs a broker at {address}: {error}."
-                " Start one with `broker serve --listener shuffle://HOST:PORT`."
+                f" Start one with `broker serve --listener shuffle{'+ssl' if spec.security else ''}://HOST:PORT`."
             ) from error
 
 
@@ -228,7 +239,7 @@ def _release(spec: ExchangeSpec) -> None:
     failed: list[tuple[str, ShuffleError]] = []
     for address in spec.brokers:
         try:
-            with ShuffleAdmin(address) as admin:
+            with ShuffleAdmin(address, security=spec.security) as admin:
                 admin.release_data_set(spec.data_set)
         except ShuffleError as error:
             failed.append((address, error))
@@ -248,7 +259,7 @@ def release_losers(plan: ExchangePlan) -> None:
     spec = plan.spec
     winners = {spec.partition(winner.map_number, winner.attempt) for winner in plan.winners}
     for address in spec.brokers:
-        with suppress(ShuffleError), ShuffleAdmin(address) as admin:
+        with suppress(ShuffleError), ShuffleAdmin(address, security=spec.security) as admin:
             for info in admin.partitions(spec.prefix):
                 if info.partition not in winners:
                     admin.release(info.partition)

@@ -23,6 +23,7 @@ from broker.client.shuffle.errors import (
     ShuffleError,
     ShuffleTimeoutError,
 )
+from broker.errors import ConfigError
 from broker.spark.exchanges.plan import NO_ROWS, TOO_WIDE, WIDE_ROW, ExchangeError, ExchangeSpec, bits
 from broker.spark.exchanges.split import Splitter
 from broker.spark.worker import freeze_imports
@@ -87,6 +88,8 @@ class MapTask:
             ) from error
         except ConnectionFailedError as error:
             raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
+        except ConfigError as error:
+            raise ExchangeError(f"An executor cannot use the security settings: {error}") from error
         except ShuffleError as error:
             raise ExchangeError(f"The exchange could not write to the broker at {address}: {error}.") from error
         return _commit(map_number, attempt, broker, rows, size, buckets)
@@ -106,6 +109,7 @@ class MapTask:
             owner=spec.owner,
             window_bytes=_WINDOW_BYTES,
             reconnect_timeout=spec.patience,
+            security=spec.security,
         )
         try:
             writer.open()

@@ -12,6 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from broker.client import ResultPartitionID
+from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
 
 # Attempt numbers on the wire have 31 bits. Spark's task attempt ids are unique in an application and longer.
@@ -36,6 +37,7 @@ class ExchangeSpec:
     owner: str
     compression: str | None  # of Arrow: lz4 or zstd
     patience: float  # a task gives up after so many s without a connection
+    security: SecuritySettings | None = None
 
     def partition(self, map_number: int, attempt: int) -> ResultPartitionID:
         # To the broker each attempt is another producer; otherwise it would let the first one that finishes win.

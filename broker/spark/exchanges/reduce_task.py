@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.shuffle.blocks import BlockReader
 from broker.client.shuffle.errors import ConnectionFailedError, PartitionNotFoundError, ShuffleError
+from broker.errors import ConfigError
 from broker.spark.exchanges.map_task import arrow_schema
 from broker.spark.exchanges.plan import ExchangeError, ExchangePlan
 from broker.spark.exchanges.split import BLOCK_BYTES, Codec
@@ -51,7 +52,11 @@ class ReduceTask:
         schema = arrow_schema(self.schema)
         try:
             yield from merge_small(
-                _batches(BlockReader(channels, patience=spec.patience), Codec(spec.compression), schema)
+                _batches(
+                    BlockReader(channels, patience=spec.patience, security=spec.security),
+                    Codec(spec.compression),
+                    schema,
+                )
             )
         except PartitionNotFoundError as error:
             raise ExchangeError(
@@ -60,6 +65,8 @@ class ReduceTask:
             ) from error
         except ConnectionFailedError as error:
             raise ExchangeError(f"The exchange cannot reach its broker: {error}.") from error
+        except ConfigError as error:
+            raise ExchangeError(f"An executor cannot use the security settings: {error}") from error
         except ShuffleError as error:
             raise ExchangeError(f"The exchange could not be read: {error}.") from error
 

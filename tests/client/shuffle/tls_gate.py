@@ -9,11 +9,10 @@ from typing import Self
 
 
 class TlsGate:
-    def __init__(self, context: ssl.SSLContext, target: str) -> None:
+    def __init__(self, context: ssl.SSLContext, target: str = "") -> None:
         self.let_in = 0  # finished handshakes
         self._context = context
-        host, port = target.rsplit(":", 1)
-        self._target = host, int(port)
+        self.target = target  # may be set later, before the first client comes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads: list[threading.Thread] = []
@@ -56,7 +55,8 @@ class TlsGate:
         with contextlib.suppress(OSError):
             encrypted = self._context.wrap_socket(client, server_side=True)
             self._sockets.append(encrypted)
-            broker = socket.create_connection(self._target, 30)
+            host, port = self.target.rsplit(":", 1)
+            broker = socket.create_connection((host, int(port)), 30)
             broker.settimeout(None)
             self._sockets.append(broker)
             self.let_in += 1

@@ -132,8 +132,16 @@ def test_a_change_is_in_force_for_the_next_request_and_after_a_restart(tmp_path:
         "operation": Operation.ALTER,
         "permission_type": Permission.DENY,
     }
+    odd = {**READS, "resource_name": "a\0b\n ü 🦆 ' \"; --", "principal": "User:x\0y:*,\r\n", "host": "h'"}
     with Kafka(**settings) as kafka:
-        assert [0] == create(kafka, READS)
+        assert [0, 0] == create(kafka, READS, odd)
+    with Kafka(**settings) as kafka:
+        found = [(one.resource_name, one.acls[0].principal) for one in describe(kafka).resources]
+        assert sorted((one["resource_name"], one["principal"]) for one in (READS, odd)) == sorted(found)
+        (result,) = delete(kafka, {**EVERYTHING, "resource_name_filter": odd["resource_name"]})
+        assert 1 == len(result.matching_acls)
+    with Kafka(**settings) as kafka:
+        assert ["orders-"] == [one.resource_name for one in describe(kafka).resources]
         assert [0] == create(kafka, deny)
         assert [ErrorCode.cluster_authorization_failed] == create(kafka, READS)
     with Kafka(**settings) as kafka:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kafka.grants import Grant, Grants
 
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey

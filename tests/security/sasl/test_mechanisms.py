@@ -7,7 +7,11 @@ import pytest
 
 from broker.client import Broker
 from broker.errors import ConfigError
-from tests.tokens import jwk, jwks, private_key
+from protocol.kafka.errors import ErrorCode
+from tests.kafka.sasl_client import SaslBroker
+from tests.kafka.test_login import eventually
+from tests.runtime.test_web import server
+from tests.tokens import jwk, jwks, message, private_key, token
 
 LISTENERS = ("kafka+sasl://127.0.0.1:0",)
 
@@ -63,3 +67,44 @@ def test_what_lets_too_many_in_is_said_at_the_start(tmp_path: Path, capsys: pyte
     assert "token_audience_unchecked" in capsys.readouterr().err
     start(sasl_enabled_mechanisms="PLAIN", listeners=("kafka+sasl://0.0.0.0:0",))
     assert "login_unencrypted" in capsys.readouterr().err
+
+
+def bearer_login(broker: SaslBroker) -> bytes:
+    """What the broker says to a good token: nothing, if it accepts it."""
+    with broker.connect() as connection:
+        connection.handshake("OAUTHBEARER")
+        return bytes(connection.authenticate(message(token())).auth_bytes)
+
+
+def test_a_server_that_hangs_costs_nobody_else_anything() -> None:
+    with (
+        server(b"", then_hang=True) as url,
+        SaslBroker(
+            sasl_enabled_mechanisms="OAUTHBEARER,SCRAM-SHA-256",
+            sasl_oauthbearer_jwks_endpoint_url=url,
+            sasl_oauthbearer_expected_audience="broker",
+            io_threads=1,
+        ) as broker,
+    ):
+        for _ in range(20):
+            assert b'{"status":"invalid_token"}' == bearer_login(broker)
+        with broker.connect() as connection:
+            assert ErrorCode.none == connection.log_in("SCRAM-SHA-256").error_code
+        inside = broker.server
+        broker.stop()
+        assert 0 == inside.left_behind
+
+
+def test_keys_come_from_a_server() -> None:
+    content = jwks(jwk(private_key()))
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
+    unavailable = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
+    with (
+        server(unavailable, b"", answer) as url,
+        SaslBroker(
+            sasl_enabled_mechanisms="OAUTHBEARER",
+            sasl_oauthbearer_jwks_endpoint_url=url,
+            sasl_oauthbearer_expected_audience="broker",
+        ) as broker,
+    ):
+        eventually(lambda: b"" == bearer_login(broker))

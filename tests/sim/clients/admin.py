@@ -172,7 +172,8 @@ class Admin(Client):
         elif kind == "fill":
             self._produced(body.responses[0].partition_responses[0])
         elif kind == "read":
-            self._fetched(body.responses[0].partitions[0])
+            if body.responses:  # else it was throttled, and asks again
+                self._fetched(body.responses[0].partitions[0])
         else:
             self._records_deleted(call.context[1], body.topics[0].partitions[0])
 

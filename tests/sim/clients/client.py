@@ -99,6 +99,8 @@ class Client:
         self._logs_in_first = False  # before it asks for the versions
         self._renew_at = math.inf
         self._session_end = math.inf
+        # The broker has told us to wait until some time between these two: it says for how long, and not from when on.
+        self._throttled_at_least_until = self.throttled_until = self._throttled_before_until = 0.0
 
     # -- for subclasses ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +118,10 @@ class Client:
     def done(self) -> bool:
         """It has all that it came for."""
         return True
+
+    def was_throttled(self, call: Call) -> bool:
+        """The call that was just answered may have waited for the end of a throttle."""
+        return self._throttled_before_until > call.sent_at
 
     def idle(self, seconds: float) -> None:
         """Ask ``next_call`` again in so long."""
@@ -214,6 +220,7 @@ class Client:
         self._inbox.clear()
         self._idle_until = 0.0
         self._renew_at = self._session_end = math.inf
+        self._throttled_at_least_until = self.throttled_until = 0.0
         if self.account is not None:
             self._login = Login(self.name, self.account, self.rng)
             self._logs_in_first = self.rng.random() < 0.2
@@ -274,6 +281,7 @@ class Client:
         else:
             _, body = control.parse_response(call.key, call.version, frame)
         self.answers += 1
+        self._mind_throttle(call, body)
         if call.context is _GREETING:
             self._greeted(body)
             return
@@ -286,6 +294,17 @@ class Client:
         self.answered(call, body)
         if call.key in _PROMISES and call.fields.get("acks", -1) == -1:
             self.history.on_promise()
+
+    def _mind_throttle(self, call: Call, body: Any) -> None:
+        """An answer with a throttle time comes at once, and the next one when the time is over."""
+        now = self.world.now
+        if now < self._throttled_at_least_until - 0.001:
+            raise Violation(f"{self.name}: {call.key.name} was answered before the throttle time was over")
+        throttle_s = _throttle_s(body)
+        self._throttled_before_until = self.throttled_until
+        self._throttled_at_least_until = call.sent_at + throttle_s if throttle_s else 0.0
+        self.throttled_until = now + throttle_s
+        self.history.throttled += bool(throttle_s)
 
     def _greeted(self, body: Any) -> None:
         if body.error_code:
@@ -377,6 +396,11 @@ class Client:
         if self._outbox and self.socket is not None:
             sent = self.socket.send(self._outbox)
             del self._outbox[:sent]
+
+
+def _throttle_s(body: Any) -> float:
+    throttle_time = getattr(body, "throttle_time", None)
+    return 0.0 if throttle_time is None else float(throttle_time.total_seconds())
 
 
 _GREETING = object()

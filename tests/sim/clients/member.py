@@ -317,6 +317,8 @@ class Member(Client):
 
     def _on_fetch(self, call: Call, body: Any) -> None:
         _, generation, context = call.context
+        if not body.responses and getattr(body, "throttle_time", None):
+            return  # as Kafka does it: nothing was read
         for data in body.responses[0].partitions:
             number = data.partition_index
             offset, least_end = context[number]

@@ -1,0 +1,67 @@
+"""The TLS of all listeners, and the thread that looks every few seconds whether their certificates have changed.
+
+It compares the content of the files, which are small, because times and sizes can stay the same.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from broker.config import BrokerConfig, Listener
+from broker.config.per_listener import for_listener
+from broker.metrics import Registry
+from broker.runtime import Runtime
+from broker.runtime.threads import Event
+from broker.security.tls_listener import TlsListener
+
+# How often (s) the files are read. Tools that renew certificates do so days before the old ones expire.
+_EVERY_S = 5.0
+
+
+def open_tls(config: BrokerConfig, listeners: Sequence[Listener], runtime: Runtime) -> Mapping[str, TlsListener]:
+    """By the names of the listeners that have TLS. Raises ConfigError."""
+    return {
+        each.name: TlsListener(each.name, for_listener(config, each.name), runtime.disk, runtime.clock)
+        for each in listeners
+        if each.ssl
+    }
+
+
+def register_tls_metrics(metrics: Registry, listeners: Collection[TlsListener]) -> None:
+    label = ("listener",)
+    metrics.gauge(
+        "broker_tls_certificate_expiry_seconds",
+        "When the certificate of a listener expires, in seconds since 1970.",
+        lambda: {(each.name,): each.expires_s for each in listeners},
+        label,
+    )
+    metrics.read_counter(
+        "broker_tls_reloads",
+        "Certificates that took the place of others while running.",
+        lambda: {(each.name,): each.reloads for each in listeners},
+        label,
+    )
+    metrics.read_counter(
+        "broker_tls_failed_reloads",
+        "Changed certificates or settings that could not be used.",
+        lambda: {(each.name,): each.failed_reloads for each in listeners},
+        label,
+    )
+
+
+class CertificateWatcher:
+    """The body of the thread."""
+
+    def __init__(self, listeners: Collection[TlsListener], every_s: float = _EVERY_S) -> None:
+        self._listeners = listeners
+        self._every_s = every_s
+        self._woken = Event()
+
+    def step(self, timeout: float | None) -> bool:
+        woken = self._woken.wait(self._every_s if timeout is None else min(timeout, self._every_s))
+        self._woken.clear()
+        for listener in self._listeners:
+            listener.reload()
+        return woken
+
+    def wakeup(self) -> None:
+        """Look now."""
+        self._woken.set()

@@ -1,0 +1,133 @@
+"""Key stores and trust stores: bytes of a file, PEM or PKCS#12, become certificates and a key. Pure.
+
+Errors are ``ValueError`` with one sentence, which never has the content of a store or a password in it.
+"""
+
+import re
+from collections.abc import Sequence
+
+import attrs
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+_JKS = b"\xfe\xed\xfe\xed"
+
+
+@attrs.frozen(eq=False)
+class KeyStore:
+    """A key, its certificate, and those of the authorities below the root, from the next one upwards."""
+
+    key: PrivateKeyTypes = attrs.field(repr=False)
+    certificates: Sequence[x509.Certificate]
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        return self.certificates[0]
+
+    @property
+    def key_pem(self) -> str:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+    @property
+    def certificates_pem(self) -> str:
+        return as_pem(self.certificates)
+
+
+def as_pem(certificates: Sequence[x509.Certificate]) -> str:
+    return "".join(each.public_bytes(Encoding.PEM).decode() for each in certificates)
+
+
+def read_key_store(data: bytes, password: str | None, key_password: str | None) -> KeyStore:
+    """``password``: of a PKCS#12 file. ``key_password``: of the key in a PEM file, and of a PKCS#12 file that has no other."""
+    if _is_pem(data):
+        return _checked(*_from_pem(data, key_password))
+    key, certificate, others = _from_pkcs12(data, password or key_password)
+    if key is None or certificate is None:
+        raise ValueError("has no private key with a certificate")
+    return _checked(key, [certificate, *others])
+
+
+def read_trust_store(data: bytes, password: str | None) -> list[x509.Certificate]:
+    """The certificates of a store. At least one."""
+    if _is_pem(data):
+        found = _certificates(data)
+    else:
+        _, certificate, others = _from_pkcs12(data, password)
+        found = [*([certificate] if certificate is not None else []), *others]
+    if not found:
+        raise ValueError("has no certificates")
+    return found
+
+
+def _is_pem(data: bytes) -> bool:
+    if data.startswith(_JKS):
+        raise ValueError(
+            "is a JKS store: convert it with keytool -importkeystore -srckeystore OLD -destkeystore NEW -deststoretype pkcs12"
+        )
+    return b"-----BEGIN " in data
+
+
+def _from_pem(data: bytes, password: str | None) -> tuple[PrivateKeyTypes, list[x509.Certificate]]:
+    keys = [match for match in _PEM.finditer(data) if match[1].endswith(b"PRIVATE KEY")]
+    if len(keys) != 1:
+        raise ValueError("has no private key" if not keys else "has more than one private key")
+    encrypted = b"ENCRYPTED" in keys[0][0]
+    if encrypted and password is None:
+        raise ValueError("has a private key with a password: set ssl_key_password")
+    try:
+        key = load_pem_private_key(keys[0][0], password.encode() if encrypted and password is not None else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        wrong = "cannot be read with this ssl_key_password" if encrypted else "cannot be read"
+        raise ValueError(f"has a private key that {wrong}") from None
+    return key, _certificates(data)
+
+
+def _certificates(data: bytes) -> list[x509.Certificate]:
+    try:
+        return [
+            x509.load_pem_x509_certificate(match[0])
+            for match in _PEM.finditer(data)
+            if match[1] in (b"CERTIFICATE", b"X509 CERTIFICATE", b"TRUSTED CERTIFICATE")
+        ]
+    except ValueError:
+        raise ValueError("has a certificate that cannot be read") from None
+
+
+def _from_pkcs12(
+    data: bytes, password: str | None
+) -> tuple[PrivateKeyTypes | None, x509.Certificate | None, list[x509.Certificate]]:
+    try:
+        key, certificate, others = pkcs12.load_key_and_certificates(
+            data, password.encode() if password is not None else None
+        )
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError("is not PEM, and cannot be read as PKCS#12 with this password") from None
+    return key, certificate, others
+
+
+def _checked(key: PrivateKeyTypes, certificates: list[x509.Certificate]) -> KeyStore:
+    """The certificate of the key first, and those above it in order, wherever they stand in the store."""
+    public = _public(key)
+    own = next((each for each in certificates if _public(each) == public), None)
+    if own is None:
+        raise ValueError("has no certificates" if not certificates else "has no certificate for its private key")
+    chain = [own]
+    left = [each for each in certificates if each is not own]
+    while above := next((each for each in left if each.subject == chain[-1].issuer), None):
+        left.remove(above)
+        chain.append(above)
+    return KeyStore(key, chain)
+
+
+def _public(owner: PrivateKeyTypes | x509.Certificate) -> bytes:
+    return owner.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

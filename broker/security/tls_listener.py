@@ -1,0 +1,228 @@
+"""TLS of one listener: its certificates as they are now, and who the clients are that show one.
+
+Any thread may call any method. ``wrap`` and ``principal`` are for processors and never wait; ``reload`` reads files and is for
+other threads. A reload that fails changes nothing.
+"""
+
+import datetime
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+from cryptography import x509
+
+from broker.config import BrokerConfig
+from broker.errors import ConfigError
+from broker.log import get_logger
+from broker.runtime.clock import Clock
+from broker.runtime.disk import Disk
+from broker.runtime.net import Socket
+from broker.runtime.threads import Lock
+from broker.runtime.tls import TlsContext, TlsSocket
+from broker.runtime.tls_context import TlsMaterial, server_context
+from broker.security.distinguished_name import java_name
+from broker.security.key_store import KeyStore, as_pem, read_key_store, read_trust_store
+from broker.security.principal import ANONYMOUS, USER, Principal
+from broker.security.principal_mapping import map_subject, parse_rules
+
+log = get_logger("security")
+T = TypeVar("T")
+
+# No store is larger. Those of all public authorities together take 250 KB.
+_FILE_MAX_BYTES = 4 * 1024 * 1024
+_WARN_BEFORE = datetime.timedelta(days=14)
+
+
+@attrs.frozen(repr=False)
+class _Sources:
+    """What the settings and the files that they name have. None: not set."""
+
+    store: bytes | None
+    chain: bytes | None
+    key: bytes | None
+    trusted: bytes | None
+    revoked: bytes | None
+
+
+@attrs.frozen(eq=False)
+class _Loaded:
+    """What was made of them."""
+
+    sources: _Sources
+    context: TlsContext
+    certificate: x509.Certificate
+
+
+class TlsListener:
+    """``config``: as this listener has it (`for_listener`)."""
+
+    def __init__(self, name: str, config: BrokerConfig, disk: Disk, clock: Clock) -> None:
+        """Reads the files. Raises ConfigError."""
+        self.name = name
+        self.reloads = 0
+        self.failed_reloads = 0
+        self._disk = disk
+        self._clock = clock
+        self._lock = Lock()  # one reload at a time
+        self._config = config
+        self._rules = parse_rules(config.ssl_principal_mapping_rules)
+        self._complaint = ""  # why the last reload has failed
+        try:
+            self._loaded = _load(config, self._read(config))
+        except ValueError as error:
+            raise ConfigError(f"Correct the TLS settings of the listener {name}: {error}.") from None
+        self._warn_of_expiry()
+
+    # -- for processors ---------------------------------------------------------------------------------------------------
+
+    def wrap(self, socket: Socket) -> TlsSocket:
+        """A new connection, with the certificates as they are now."""
+        return TlsSocket(socket, self._loaded.context)
+
+    def principal(self, certificate: bytes | None) -> Principal:
+        """Who shows this certificate (DER, verified). NoRuleMatches or ValueError: nobody who may come in."""
+        if certificate is None:
+            return ANONYMOUS
+        return Principal(USER, map_subject(self._rules, java_name(x509.load_der_x509_certificate(certificate).subject)))
+
+    # -- for the others ---------------------------------------------------------------------------------------------------
+
+    @property
+    def expires_s(self) -> float:
+        """When the certificate expires, in seconds since 1970."""
+        return self._loaded.certificate.not_valid_after_utc.timestamp()
+
+    def reload(self, config: BrokerConfig | None = None) -> str | None:
+        """Take what the files have now, and ``config`` if the settings have changed. New connections get it. Returns why this
+        is not possible; then everything stays as it is."""
+        with self._lock:
+            new = config or self._config
+            try:
+                rules = parse_rules(new.ssl_principal_mapping_rules)
+                sources = self._read(new)
+                if config is None and sources == self._loaded.sources:
+                    self._complaint = ""
+                    return None
+                loaded = _load(new, sources)
+                _check_replacement(new, self._loaded.certificate, loaded.certificate)
+            except (ValueError, ConfigError) as error:
+                return self._complain(str(error))
+            self._config, self._rules, self._loaded = new, rules, loaded
+            self._complaint = ""
+            self.reloads += 1
+        log.info("certificate_reloaded", listener=self.name, expires=loaded.certificate.not_valid_after_utc.isoformat())
+        self._warn_of_expiry()
+        return None
+
+    def _complain(self, reason: str) -> str:
+        """Once for each reason, because the files are looked at every few seconds."""
+        if reason != self._complaint:
+            self._complaint = reason
+            self.failed_reloads += 1
+            log.error("certificate_refused", listener=self.name, error=reason)
+        return reason
+
+    def _warn_of_expiry(self) -> None:
+        expires = self._loaded.certificate.not_valid_after_utc
+        now = datetime.datetime.fromtimestamp(self._clock.time_ms() / 1000, datetime.UTC)
+        if expires - now < _WARN_BEFORE:
+            log.warning("certificate_expires", listener=self.name, expires=expires.isoformat())
+
+    def _read(self, config: BrokerConfig) -> _Sources:
+        inline = config.ssl_keystore_key is not None
+        if inline == (config.ssl_keystore_location is not None):
+            raise ValueError(
+                "ssl_keystore_location, or ssl_keystore_key with ssl_keystore_certificate_chain, has to say where the "
+                "certificate and its key are" + (", not both" if inline else "")
+            )
+        if config.ssl_truststore_location and config.ssl_truststore_certificates:
+            raise ValueError("ssl_truststore_location and ssl_truststore_certificates are both set")
+        return _Sources(
+            store=self._file("ssl_keystore_location", config.ssl_keystore_location),
+            chain=self._text("ssl_keystore_certificate_chain", config.ssl_keystore_certificate_chain),
+            key=self._text("ssl_keystore_key", config.ssl_keystore_key),
+            trusted=self._file("ssl_truststore_location", config.ssl_truststore_location)
+            or self._text("ssl_truststore_certificates", config.ssl_truststore_certificates),
+            revoked=self._file("ssl_crl_location", config.ssl_crl_location),
+        )
+
+    def _text(self, setting: str, value: str | None) -> bytes | None:
+        """PEM, or what the file of that name has."""
+        if value is None or "-----BEGIN " in value:
+            return None if value is None else value.encode()
+        return self._file(setting, value.strip(), secret=True)
+
+    def _file(self, setting: str, path: str | None, secret: bool = False) -> bytes | None:
+        if path is None:
+            return None
+        where = f"the file in {setting}" if secret else path
+        try:
+            file = self._disk.open(path, read_only=True)
+            try:
+                data = file.pread(_FILE_MAX_BYTES + 1, 0)
+            finally:
+                file.close()
+        except OSError as error:
+            raise ValueError(f"{where} cannot be read ({error.strerror or error})") from None
+        if len(data) > _FILE_MAX_BYTES:
+            raise ValueError(f"{where} is larger than {_FILE_MAX_BYTES} bytes")
+        return data
+
+
+def _load(config: BrokerConfig, sources: _Sources) -> _Loaded:
+    """Raises ValueError."""
+    asks = config.ssl_client_auth != "none"
+    if asks and sources.trusted is None:
+        raise ValueError(
+            f"ssl_client_auth is {config.ssl_client_auth}, and no ssl_truststore_location says which clients are trusted"
+        )
+    store = _key_store(config, sources)
+    trusted = (
+        _about("the trust store", read_trust_store, sources.trusted, config.ssl_truststore_password) if asks else []
+    )
+    context = server_context(
+        TlsMaterial(
+            certificate=store.certificates_pem,
+            key=store.key_pem,
+            trusted=as_pem(trusted),
+            revoked=(sources.revoked or b"").decode("utf-8", "replace") if asks else "",
+            client_auth=config.ssl_client_auth,
+            protocols=config.ssl_enabled_protocols,
+            cipher_suites=config.ssl_cipher_suites,
+        )
+    )
+    return _Loaded(sources, context, store.certificate)
+
+
+def _key_store(config: BrokerConfig, sources: _Sources) -> KeyStore:
+    data = sources.store if sources.store is not None else (sources.key or b"") + b"\n" + (sources.chain or b"")
+    return _about("the key store", read_key_store, data, config.ssl_keystore_password, config.ssl_key_password)
+
+
+def _about(what: str, read: Callable[..., T], *arguments: object) -> T:
+    try:
+        return read(*arguments)
+    except ValueError as error:
+        raise ValueError(f"{what} {error}") from None
+
+
+def _check_replacement(config: BrokerConfig, old: x509.Certificate, new: x509.Certificate) -> None:
+    """Kafka's rules: clients know the broker by its names, so a file of another broker is more likely than new names."""
+    if old.subject != new.subject and not config.ssl_allow_dn_changes:
+        raise ValueError(
+            f"the new certificate is for {java_name(new.subject)} and the old one for {java_name(old.subject)}: "
+            "set ssl_allow_dn_changes if that is intended"
+        )
+    missing = _names(old) - _names(new)
+    if missing and not config.ssl_allow_san_changes:
+        raise ValueError(
+            f"the new certificate lacks the names {', '.join(sorted(missing))}: set ssl_allow_san_changes if that is intended"
+        )
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(name.value) for name in names}

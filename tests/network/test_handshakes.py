@@ -1,0 +1,286 @@
+"""TLS handshakes on a processor that the test steps: who they let in, what they cost the others, and how they fail."""
+
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.network import handshakes
+from broker.network.mute import HANDSHAKING
+from broker.runtime.poller import READ
+from broker.security.principal import ANONYMOUS, Principal
+from tests import certificates
+from tests.certificates import Identity
+from tests.network.echo import EchoService, frame
+from tests.network.harness import Bench, Client
+from tests.network.tls_client import TlsClient, context, listener
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def tls_bench() -> Iterator[MakeBench]:
+    made: list[Bench] = []
+
+    def make(
+        service: Any = None, *, identity: Identity | None = None, shown: Identity | None = None, **keywords: Any
+    ) -> Bench:
+        """``identity``: the server's. ``shown``: the clients'."""
+        names = {key: keywords.pop(key) for key in list(keywords) if key.startswith("ssl_")}
+
+        def client(address: tuple[str, int], *, receive_buffer: int = 0) -> TlsClient:
+            return TlsClient(address, receive_buffer=receive_buffer, tls=context(shown))
+
+        made.append(Bench(service, tls=listener(identity, **names), client=client, **keywords))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def offer(bench: Bench) -> TlsClient:
+    """A client that has connected; nothing of its handshake was handled yet."""
+    client = bench.dial()
+    assert bench.processor.offer(bench.new_connection())
+    assert isinstance(client, TlsClient)
+    return client
+
+
+def plain(bench: Bench) -> Client:
+    """A client that speaks no TLS."""
+    client = Client(bench._listener.address)
+    bench.clients.append(client)
+    assert bench.processor.offer(bench.new_connection())
+    return client
+
+
+# -- who is let in ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auth", ["none", "requested", "required"])
+@pytest.mark.parametrize("shown", ["alice", "nothing", "untrusted", "expired"])
+def test_client_authentication(tls_bench: MakeBench, auth: str, shown: str) -> None:
+    identity = {
+        "alice": certificates.client,
+        "nothing": lambda: None,
+        "untrusted": certificates.untrusted,
+        "expired": lambda: certificates.expired("late"),
+    }[shown]()
+    b = tls_bench(shown=identity, ssl_client_auth=auth)
+    client = offer(b)
+    refused = (auth == "required" and shown != "alice") or (auth == "requested" and shown in ("untrusted", "expired"))
+    b.until(lambda: client.eof if refused else client.established and not len(b.processor.handshakes))
+    stats = b.processor.handshakes.stats
+    assert (stats.completed, stats.failed) == ((0, 1) if refused else (1, 0))
+    if refused:
+        b.settle()
+        assert client.failure is not None  # it was told, and not only cut off
+        assert "ALERT" in (client.failure.reason or "")
+        assert not b.processor.connections
+        assert b.quotas.total == 0
+    else:
+        expected = (
+            Principal("User", "CN=alice")
+            if (auth, shown) in (("requested", "alice"), ("required", "alice"))
+            else ANONYMOUS
+        )
+        assert b.connection_of(client).principal == expected
+        client.send(frame(b"e", b"hello"))
+        b.until(lambda: client.frames == [(b"e", b"hello")])
+
+
+def test_a_client_that_no_rule_names_is_refused(tls_bench: MakeBench) -> None:
+    b = tls_bench(
+        shown=certificates.client("mallory"),
+        ssl_client_auth="required",
+        ssl_principal_mapping_rules="RULE:^CN=alice$/alice/",
+    )
+    client = offer(b)
+    b.until(lambda: client.eof)
+    assert b.processor.handshakes.stats.failed == 1
+    assert b.service.connections == []
+
+
+def test_what_arrives_with_the_end_of_the_handshake_is_served(tls_bench: MakeBench) -> None:
+    b = tls_bench()
+    client = offer(b)
+    client.unsent += frame(b"e", b"early") + frame(b"e", b"bird")  # leaves in the packet that ends the handshake
+    b.until(lambda: len(client.frames) == 2)
+
+
+def test_while_the_handshake_lasts_the_connection_is_held(tls_bench: MakeBench) -> None:
+    b = tls_bench()
+    client = offer(b)
+    b.step()
+    connection = b.connection_of(client)
+    assert connection.holds == HANDSHAKING
+    assert connection.interest == READ
+    b.until(lambda: not connection.holds)
+
+
+# -- what fails -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(b"e", b"plaintext"),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\xff\xff" + bytes(100),  # a record that is too long
+        b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",  # a ClientHello of one byte
+        b"\x17\x03\x03\x00\x10" + bytes(16),
+        b"\x15\x03\x03\x00\x02\x02\x28",  # an alert
+        b"\x80\x2e\x01\x03\x01" + bytes(50),  # SSL 2.0
+        bytes(1000),
+    ],
+)
+def test_what_is_no_handshake_fails_at_once(tls_bench: MakeBench, sent: bytes) -> None:
+    b = tls_bench()
+    client = plain(b)
+    client.send(sent)
+    b.until(lambda: client.eof)
+    assert not client.reset
+    assert b.processor.handshakes.stats.failed == 1
+
+
+def test_tls_to_a_plaintext_port_is_refused_by_the_size_of_the_frame() -> None:
+    b = Bench(client=TlsClient)  # type: ignore[arg-type]
+    try:
+        client = b.dial()
+        assert b.processor.offer(b.new_connection())
+        b.until(lambda: client.eof)
+        assert b.processor.stats.protocol_errors == 1
+    finally:
+        b.close()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("how", ["close", "abort", "finish"])
+def test_hanging_up_during_the_handshake_frees_everything(tls_bench: MakeBench, how: str, steps: int) -> None:
+    b = tls_bench()
+    client = b.dial()
+    client.reads = False
+    raw = client.socket
+    assert b.processor.offer(b.new_connection())
+    hello = ssl.MemoryBIO()
+    hidden = context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hidden.do_handshake()
+    b.clients.remove(client)
+    data = hello.read()
+    raw.send(data[: {1: 3, 2: len(data) // 2, 3: len(data)}[steps]])
+    for _ in range(steps):
+        b.step(timeout=0.01)
+    getattr(Client, how)(client)
+    b.until(lambda: not b.processor.connections)
+    assert b.processor.handshakes.stats.failed == 1
+    assert not len(b.processor.handshakes)
+    raw.close()
+
+
+def test_a_handshake_that_stops_is_closed_after_its_time(tls_bench: MakeBench) -> None:
+    b = tls_bench(handshake_timeout=10.0)
+    silent, half = plain(b), plain(b)
+    b.step()
+    b.clock.now += 5
+    half.send(b"\x16\x03\x01")
+    late = offer(b)
+    b.until(lambda: late.established)
+    b.clock.now += 6
+    b.until(lambda: silent.eof and half.eof)
+    assert b.processor.handshakes.stats.late == 2
+    assert len(b.processor.connections) == 1
+    late.send(frame(b"e", b"still here"))
+    b.until(lambda: late.frames)
+
+
+def test_a_handshake_of_one_byte_a_second_ends_with_its_time(tls_bench: MakeBench) -> None:
+    b = tls_bench(handshake_timeout=10.0)
+    client = plain(b)
+    hello = ssl.MemoryBIO()
+    hidden = context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        hidden.do_handshake()
+    sent = 0
+    for byte in hello.read():
+        b.clock.now += 1
+        client.send(bytes([byte]))
+        b.step(3, timeout=0.001)
+        sent += 1
+        if client.eof:
+            break
+    assert sent <= 12
+    assert b.processor.handshakes.stats.late == 1
+
+
+# -- what it costs the others -----------------------------------------------------------------------------------------
+
+
+def test_handshakes_have_a_budget_in_each_step_and_others_are_served_between(
+    tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = tls_bench()
+    busy = b.connect()
+    monkeypatch.setattr(handshakes, "_STEP_S", 0.0)  # one a step
+    crowd = [offer(b) for _ in range(15)]
+    b.step()
+    for client in crowd:
+        client.pump()
+    for answered in range(5):
+        before = b.processor.handshakes.stats.completed
+        busy.send(frame(b"e", b"x"))
+        b.until(lambda n=answered: len(busy.frames) > n)  # type: ignore[misc]
+        assert b.processor.handshakes.stats.completed - before <= 3
+    b.until(lambda: all(client.established for client in crowd) and not len(b.processor.handshakes))
+
+
+def test_a_push_before_the_end_of_the_handshake_waits_for_it(tls_bench: MakeBench) -> None:
+    b = tls_bench(EchoService(in_flight_max=0))
+    client = offer(b)
+    b.step()
+    b.outbox.push(b.connection_of(client), [frame(b"P", b"pushed")])
+    b.until(lambda: client.frames == [(b"P", b"pushed")])
+
+
+def test_failures_are_logged_once_a_second(tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Log:
+        def info(self, event: str, **values: Any) -> None:
+            assert event == "handshake_failed"
+            seen.append(values)
+
+    monkeypatch.setattr(handshakes, "log", Log())
+    b = tls_bench()
+    for _ in range(5):
+        client = plain(b)
+        client.send(b"garbage")
+        b.until(lambda c=client: c.eof)  # type: ignore[misc]
+    assert [each["unlogged_before"] for each in seen] == [0]
+    b.clock.now += 2
+    client = plain(b)
+    client.send(b"garbage")
+    b.until(lambda: client.eof)
+    assert [each["unlogged_before"] for each in seen] == [0, 4]
+    assert b.processor.handshakes.stats.failed == 6
+
+
+def test_a_server_sends_its_own_certificates_and_those_above_it(tls_bench: MakeBench) -> None:
+    below = certificates.authority().intermediate()
+    b = tls_bench(identity=below.issue("broker", hosts=["localhost"]))
+    b.connect()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_are_spoken_and_older_ones_are_not(tls_bench: MakeBench, version: ssl.TLSVersion) -> None:
+    b = tls_bench()
+    own = ssl.create_default_context(cadata=certificates.authority().pem)
+    own.minimum_version = own.maximum_version = version
+    client = TlsClient(b._listener.address, tls=own)
+    b.clients.append(client)
+    assert b.processor.offer(b.new_connection())
+    b.until(lambda: client.established and not len(b.processor.handshakes))
+    client.send(frame(b"e", b"x" * 100_000))
+    b.until(lambda: client.frames == [(b"e", b"x" * 100_000)])

@@ -1,0 +1,43 @@
+"""The thread that looks for changed certificates, and what is counted of them."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import load
+from broker.errors import ConfigError
+from broker.metrics import Registry
+from broker.runtime import system_runtime
+from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics
+from tests import certificates
+from tests.certificates import LOCAL, authority
+
+
+def test_a_changed_file_is_found_by_the_next_step_and_a_wake_up_makes_it_come_at_once(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+    config = load(
+        listeners=["kafka+ssl://127.0.0.1:0", "kafka://127.0.0.1:0?name=plain"], ssl_keystore_location=str(files.both)
+    )
+    tls = open_tls(config, config.listeners, system_runtime())
+    assert list(tls) == ["kafka+ssl"]
+    watcher = CertificateWatcher(list(tls.values()), every_s=60.0)
+    renewed = authority().issue("broker", hosts=LOCAL)
+    files.both.write_text(renewed.key + renewed.certificate)
+    watcher.step(0.0)
+    assert tls["kafka+ssl"].reloads == 1
+    watcher.wakeup()
+    assert watcher.step(None)
+    registry = Registry()
+    register_tls_metrics(registry, tls.values())
+    text = registry.render().decode()
+    assert 'broker_tls_reloads_total{listener="kafka+ssl"} 1.0' in text
+    assert 'broker_tls_failed_reloads_total{listener="kafka+ssl"} 0.0' in text
+    assert "broker_tls_certificate_expiry_seconds" in text
+
+
+def test_a_listener_without_a_certificate_is_refused_by_its_name() -> None:
+    config = load(listeners=["kafka+ssl://127.0.0.1:0"])
+    with pytest.raises(
+        ConfigError, match=r"^Correct the TLS settings of the listener kafka\+ssl: ssl_keystore_location"
+    ):
+        open_tls(config, config.listeners, system_runtime())
