@@ -163,7 +163,27 @@ def events() -> str:
     return _table(("event", "level", "fields", "written by"), table)
 
 
+def required_rights() -> str:
+    """From the table that the tests send to the broker."""
+    sys.path.insert(0, str(DOCS.parent))
+    rows = importlib.import_module("tests.kafka.required_rights").ROWS
+    lines = []
+    for row in rows:
+        name = "".join(word.capitalize() for word in row.key.name.split("_"))
+        rights = " and ".join(" or ".join(_alternatives(right)) for right in row.rights) or "-"
+        lines.append((f"`{name}`" + (f" ({row.label})" if row.label else ""), rights))
+    return _table(("API", "operation and resource"), list(dict.fromkeys(lines)))
+
+
+def _alternatives(right: Any) -> Iterable[str]:
+    while right is not None:
+        hidden = " (else left out)" if right.error is None and right.or_else is None else ""
+        yield f"{right.operation.name} {right.resource_type.name}{hidden}"
+        right = right.or_else
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "required-rights": required_rights,
     "broker-settings": broker_settings,
     "topic-settings": topic_settings,
     "kafka-apis": kafka_apis,

@@ -91,20 +91,20 @@ def _log_in_once(target: Target) -> None:
     from broker.client.kafka.cluster import Cluster
 
     with Cluster(target.config("login")) as cluster:
-        cluster.routing.retrying(cluster.routing.any_connection)
+        cluster.routing.retrying(lambda: cluster.routing.refresh([]), cluster.routing.retry(_BOOTSTRAP_TIMEOUT_MS))
 
 
 def _unreachable(target: Target) -> BrokerError:
-    """Distinguishes an address where nothing listens from a listener with TLS or of another protocol."""
+    """Distinguishes an address where nothing listens from a listener with TLS or with logins."""
     from broker.client.kafka.errors import KafkaClientError
     from broker.client.kafka.routing import Routing
 
     routing = Routing(target.config("login"), SystemClock())
     try:
         with routing.limit.within(_BOOTSTRAP_TIMEOUT_MS):
-            routing.any_connection()
+            routing.refresh([])
     except KafkaClientError as error:
-        if "first request" in str(error):
+        if "security.protocol" in str(error):
             return error
     finally:
         routing.close()

@@ -52,14 +52,6 @@ class SaslSettings:
         doc="The largest request of a client that has not logged in. A connection that announces a larger one is closed.",
         reason=KAFKA,
     )
-    sasl_login_timeout_ms: int = setting(
-        30_000,
-        kafka=None,
-        least=1,
-        doc="A connection of a `+sasl` listener is closed if it has not logged in so long after it was accepted, or after it "
-        "has begun to log in again.",
-        reason="As long as Kafka's clients wait for an answer (request.timeout.ms).",
-    )
     connection_failed_authentication_delay_ms: int = setting(
         100,
         of_listener=True,

@@ -120,6 +120,7 @@ class TlsSettings:
         10_000,
         kafka=None,
         least=1,
-        doc="The longest time that a TLS handshake may take. A connection that takes longer is closed.",
+        doc="The longest time that a TLS handshake may take, and within which a client of a `+sasl` listener has to log in "
+        "(again). A connection that takes longer is closed.",
         reason="Kafka's clients give up a connection that is not set up after 10 to 30 s.",
     )

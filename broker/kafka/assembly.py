@@ -99,7 +99,7 @@ class KafkaPart:
             apis=apis_by_state(self.apis),
             raw_api=RAW_API,
             max_receive_bytes=config.sasl_server_max_receive_size,
-            timeout_s=config.sasl_login_timeout_ms / 1000,
+            timeout_s=config.handshake_timeout_ms / 1000,
             max_reauth_ms=config.connections_max_reauth_ms,
             failure_delay_s=config.connection_failed_authentication_delay_ms / 1000,
         )

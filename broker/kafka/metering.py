@@ -7,7 +7,7 @@ here, and one that may have to be throttled is answered through an outbox of its
 |---|---|---|
 | producer_byte_rate | the request, when its handling begins | after a request that leaves a debt |
 | consumer_byte_rate | the response | while there is a debt; the response is empty, not counted, and nothing is read |
-| request_percentage | the time on processors and handlers | after a request that leaves a debt, for one window at most |
+| request_percentage | the time of handling and of sending | after a request that leaves a debt, for one window at most |
 | controller_mutation_rate | partitions created or deleted | after a request that leaves a debt, or while there is one |
 
 A change of partitions while there is a debt is refused if the request's version has an error for that, and made otherwise.
@@ -24,7 +24,7 @@ from broker.errors import RequestError
 from broker.kafka.throttling import Throttling
 from broker.network.service import Connection, Handover, Outbox, Part, Request
 from broker.runtime.clock import Clock
-from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meters
+from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter, Meters
 from broker.security.quotas.entities import Kind
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -47,6 +47,8 @@ class Metering:
     def begin(self, request: Any, outbox: Outbox) -> Outbox:
         """The outbox for a request whose handling begins: ``outbox``, or one of its own if it may have to be throttled."""
         meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
+        if meters.request is None and request.connection.on_flushed is not None:
+            request.connection.on_flushed = None  # it had such a quota before
         if meters is UNLIMITED:
             return outbox
         now = self.clock.monotonic()
@@ -54,11 +56,14 @@ class Metering:
         produce_s = 0.0
         if key == ApiKey.PRODUCE and meters.produce is not None:
             # Kafka does not count the length field.
-            produce_s = meters.produce.take(len(request.frame) - 4, now)
+            produce_s = meters.produce.sensor.take(len(request.frame) - 4, meters.produce.quota, now)
             if not produce_s and meters.request is None:
                 return outbox
         elif meters.request is None and (meters.fetch if key == ApiKey.FETCH else meters.mutation) is None:
             return outbox
+        if meters.request is not None:
+            # For the response to this request, and until the next one.
+            request.connection.on_flushed = partial(_count_time, meters.request)
         return Metered(self, meters, outbox, now, in_debt=produce_s > 0)
 
     def end(self, outbox: Outbox) -> None:
@@ -80,8 +85,12 @@ class Metering:
         meter = self.quotas.meters(request.connection.principal.name, request.client_id or "").request
         if meter is not None:
             now = self.clock.monotonic()
-            meter.take((now - began) * _PERCENT, now)
+            _count_time(meter, now - began, now)
         return prepared
+
+
+def _count_time(meter: Meter, seconds: float, now: float) -> None:
+    meter.take(seconds * _PERCENT, now)
 
 
 class Metered:
@@ -140,7 +149,7 @@ class Metered:
     def _count_time(self, now: float) -> None:
         meter = self.meters.request
         if meter is not None and self._began is not None:
-            meter.take((now - self._began) * _PERCENT, now)
+            _count_time(meter, now - self._began, now)
             self._began = now  # what comes after the answer is counted by `handled`
 
     def _longer(self, kind: Kind, throttle_s: float) -> None:

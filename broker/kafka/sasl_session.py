@@ -162,8 +162,7 @@ class SaslSession(KafkaSession):
         self.enter(LoginEvent.REFUSED)
 
     def closed(self) -> bool:
-        """The connection is closed. Whether a login was going on."""
-        self._exchange = None
+        """The connection is closed. Whether a login was going on, which a handler may still be working on."""
         self._cancel_expiry()
         return self.state not in (LoginState.COMPLETE, LoginState.EXPIRED, LoginState.FAILED)
 

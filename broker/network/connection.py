@@ -8,7 +8,7 @@ The booleans are independent of each other. ``runnable`` and ``dirty`` say that 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -59,6 +59,7 @@ class ProcessorConnection:
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
     data: Any = None  # for the service
+    on_flushed: Callable[[float, float], object] | None = None
     principal: Principal = ANONYMOUS
 
     @property

@@ -168,7 +168,9 @@ def _is_abandoned(connection: ProcessorConnection, quiet_s: float) -> bool:
 
 def _unsent_bytes(connection: ProcessorConnection) -> int:
     """Bytes of answers in memory. What a service pushes is not counted: the service bounds it itself."""
-    return connection.outgoing_bytes - connection.outgoing_files if connection.session.in_flight_max else 0
+    if not connection.session.in_flight_max:
+        return 0
+    return connection.outgoing_bytes - connection.outgoing_files + connection.socket.held_bytes
 
 
 def _holds_memory_idly(connection: ProcessorConnection) -> bool:

@@ -817,7 +817,7 @@ class Processor:
     def _flush(self, connection: ProcessorConnection) -> None:
         before = connection.outgoing_bytes
         try:
-            done = connection.flush()
+            done = connection.flush() if connection.on_flushed is None else self._flush_timed(connection)
         except OSError as error:
             log.debug("send_failed", peer=connection.peer.host, error=str(error))
             self._disconnect(connection)
@@ -852,6 +852,15 @@ class Processor:
             except Exception as error:  # the seam: as for a request that fails
                 log.error("resumption_failed", exc_info=error, peer=connection.peer.host)
                 self._disconnect(connection)
+
+    def _flush_timed(self, connection: ProcessorConnection) -> bool:
+        began = self._clock.monotonic()
+        try:
+            return connection.flush()
+        finally:
+            now = self._clock.monotonic()
+            if connection.on_flushed is not None:
+                connection.on_flushed(now - began, now)
 
     # -- closing ------------------------------------------------------------------------------------------------------
 

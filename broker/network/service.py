@@ -39,6 +39,8 @@ class Connection(Protocol):
     data: Any  # for the service
     # Who the client is: ANONYMOUS until a TLS certificate or the service has said. Any thread may read it.
     principal: Principal
+    # Set by the service, on any thread: told the time (s) that sending takes each time, and Clock.monotonic() after it.
+    on_flushed: Callable[[float, float], object] | None
     keep: bool  # set by the service: do not close the connection when it is idle
     # False while more than the high-water mark is queued. A service that has more to send than it may queue sets it to False
     # itself, on the processor's thread, and is called back (`Service.writable`) when the queue has drained.

@@ -43,14 +43,19 @@ class TlsRefused(Exception):
     """The handshake failed and would fail again: the certificate is not trusted, or the protocols do not match."""
 
 
+_PLAINTEXT = " (security.protocol must then be PLAINTEXT or SASL_PLAINTEXT)"
+
+
 def refusal(error: ssl.SSLError) -> TlsRefused:
     """A failed handshake in words that say what to change."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsRefused(f"its certificate is not accepted: {error.verify_message.rstrip('.')}{_advice(error)}")
     reason = error.reason or str(error)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"):
+        return TlsRefused(f"what listens there speaks no TLS{_PLAINTEXT}")
+    if isinstance(error, ssl.SSLEOFError) or reason == "UNEXPECTED_EOF_WHILE_READING":
         return TlsRefused(
-            "what listens there speaks no TLS (security.protocol must then be PLAINTEXT or SASL_PLAINTEXT)"
+            f"it has closed the connection during the handshake, as a listener without TLS does{_PLAINTEXT}"
         )
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return TlsRefused(f"it asks for a certificate of this client ({_words(reason)}): set ssl.keystore.location")

@@ -95,20 +95,21 @@ def _get(parts: SplitResult, timeout: float, max_bytes: int) -> bytes:
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", path, headers={"Accept": "application/json", "Connection": "close"})
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            raise OSError(f"the server answers with status {response.status}")
-        content = response.read(max_bytes + 1)
-        if over.is_set():
-            raise TimeoutError(f"the answer was not there after {timeout} s")
-        if len(content) <= max_bytes and response.length:
-            raise OSError("the answer ends too early")
-        return content
+        with connection.getresponse() as response:
+            if response.status != http.client.OK:
+                raise OSError(f"the server answers with status {response.status}")
+            content = response.read(max_bytes + 1)
+            if over.is_set():
+                raise TimeoutError(f"the answer was not there after {timeout} s")
+            if len(content) <= max_bytes and response.length:
+                raise OSError("the answer ends too early")
+            return content
     except http.client.HTTPException as error:
         raise OSError(f"the server's answer is not HTTP ({type(error).__name__})") from None
     finally:
         watchdog.cancel()
         connection.close()
+        sock.close()
 
 
 def _connection(parts: SplitResult, timeout: float) -> HTTPConnection:

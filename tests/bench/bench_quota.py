@@ -76,6 +76,7 @@ class Context:
 
 class Connection:
     principal = ANONYMOUS
+    on_flushed = None
 
 
 class Outbox:
@@ -151,7 +152,7 @@ def main() -> None:
     def decide() -> None:
         meter = bytes_only.meters("ANONYMOUS", "client").produce
         assert meter is not None
-        meter.take(1000, now)
+        meter.sensor.take(1000, meter.quota, now)
 
     print(f"the decision alone           {least_us(decide):6.3f} us")
     numbers = iter(range(10**9))

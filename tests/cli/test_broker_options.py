@@ -63,6 +63,12 @@ def test_every_command_takes_the_settings_of_a_file(run_alone: Run, settings: Pa
     assert b"answers and serves" in run_alone("health", f"localhost:{gate.port}", *config).stdout
 
 
+def test_a_token_in_a_file_lets_in(run_alone: Run, settings: Path) -> None:
+    (settings.parent / "token").write_text("good.token\n")
+    token = ("-X", "sasl.mechanism=OAUTHBEARER", "-X", f"sasl.oauthbearer.token.file={settings.parent / 'token'}")
+    assert b"orders\t1\n" == run_alone("topics", "list", "--client-config", str(settings), *token).stdout
+
+
 def test_an_option_takes_precedence_over_the_file(run_alone: Run, settings: Path, gate: SaslGate) -> None:
     refused = run_alone(
         "topics", "list", "--client-config", str(settings), "-X", "sasl.mechanism=OAUTHBEARER", fails=2

@@ -1,13 +1,16 @@
 """`broker certs`: the files, and what happens to those that exist."""
 
+import json
 import os
+import shlex
 import ssl
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Serving
 
 
 def test_one_command_makes_all_that_a_broker_and_its_clients_need(run_alone: Run, tmp_path: Path) -> None:
@@ -90,3 +93,19 @@ def test_a_directory_that_cannot_be_made_is_named(run_alone: Run, tmp_path: Path
     (tmp_path / "file").write_text("")
     said = run_alone("certs", os.path.join(tmp_path, "file", "below"), fails=1).stderr
     assert b"Not a directory" in said
+
+
+def test_the_two_lines_that_it_prints_give_a_broker_with_tls_and_a_client(
+    run_alone: Run, serve: Callable[..., Serving], tmp_path: Path
+) -> None:
+    certs = tmp_path / "certs"
+    said = run_alone("certs", str(certs), "--client", "alice").stdout.decode()
+    *_, serving, topics = map(shlex.split, said.splitlines())
+    assert ["broker", "serve", "--listener", "kafka+ssl://127.0.0.1:9092"] == serving[:4]
+    ready = serve("--listener", "kafka+ssl://127.0.0.1:0", *serving[4:]).ready_file
+    address = json.loads(ready.read_text())["listeners"]["kafka+ssl"]
+    assert ["broker", "topics", "list", "-b", "localhost:9092"] == topics[:5]
+    run_alone("topics", "create", "orders", "-b", address, *topics[5:])
+    assert b"orders\t1\n" == run_alone("topics", "list", "-b", address, *topics[5:]).stdout
+    stranger = run_alone("topics", "list", "-b", address, "--client-config", str(certs / "client.properties"), fails=1)
+    assert b"ssl.keystore.location" in stranger.stderr

@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.errors import AuthenticationError
+from broker.client.kafka.errors import AuthenticationError, LinkError
 from broker.errors import ConfigError
 
 STARTED = """
@@ -19,7 +19,7 @@ import os, sys, time
 from kafka import KafkaProducer
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.errors import AuthenticationError
+from broker.client.kafka.errors import AuthenticationError, LinkError
 from broker.errors import ConfigError
 running = Broker({arguments}).start()
 producer = KafkaProducer(bootstrap_servers=running.bootstrap_servers)
@@ -76,7 +76,7 @@ def test_a_broker_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     program = """
 from broker.client import Broker
 from broker.client.kafka import ClientConfig, Cluster
-from broker.client.kafka.errors import AuthenticationError
+from broker.client.kafka.errors import AuthenticationError, LinkError
 from broker.errors import ConfigError
 from broker.errors import ConfigError
 try:
@@ -140,6 +140,9 @@ def test_a_broker_with_users_is_one_call_more() -> None:
             Cluster(ClientConfig.from_properties({**settings, "sasl.password": "another"})) as cluster,
             pytest.raises(AuthenticationError, match="refuses 'alice'"),
         ):
+            cluster.topics()
+        plain = {"bootstrap.servers": broker.address("kafka+sasl"), "default.api.timeout.ms": 2000}
+        with Cluster(ClientConfig.from_properties(plain)) as cluster, pytest.raises(LinkError, match="ask for a login"):
             cluster.topics()
         with pytest.raises(ConfigError, match=r"There is no listener 'kafka\+ssl': this broker has kafka, kafka\+sasl"):
             broker.address("kafka+ssl")

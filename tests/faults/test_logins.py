@@ -212,6 +212,18 @@ def test_a_recorded_login_is_of_no_use(users: Faults) -> None:
     assert len(nonces) == 6
 
 
+def test_a_client_that_repeats_its_nonce_comes_in(users: Faults) -> None:
+    """librdkafka before 2.6.1, and with it Debian's kcat."""
+    with come(users) as raw:
+        scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")
+        assert handshake(raw, "SCRAM-SHA-256").error_code == 0
+        first = authenticate(raw, scram.first()).auth_bytes
+        whole = first.decode().split(",")[0].removeprefix("r=")
+        answer = authenticate(raw, scram.final(first, nonce="nonce" + whole))
+        assert answer.error_code == 0
+        assert scram.is_genuine(answer.auth_bytes)
+
+
 def test_a_proof_is_not_taken_twice_on_one_connection(users: Faults) -> None:
     with come(users) as raw:
         scram = ScramClient("SCRAM-SHA-256", USER, PASSWORD, "nonce")

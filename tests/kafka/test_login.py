@@ -1,5 +1,6 @@
 """Logins over their time: how long they are valid, how they are renewed, and what failed ones wait for."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from math import inf
@@ -186,7 +187,7 @@ def test_a_client_that_renews_its_login_stays() -> None:
 
 
 def test_who_sends_nothing_is_closed() -> None:
-    with SaslBroker(sasl_login_timeout_ms=100) as broker, broker.connect() as connection:
+    with SaslBroker(handshake_timeout_ms=100) as broker, broker.connect() as connection:
         assert connection.is_closed()
         eventually(lambda: {"unfinished": 1} == broker.logins())
 
@@ -235,8 +236,9 @@ def test_the_delay_is_not_cut_short_by_a_half_closed_connection() -> None:
         failures = broker.server.kafka.logins.failures
         connection.handshake("PLAIN")
         connection.send(ApiKey.SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
-        connection.socket.shutdown(1)
         eventually(lambda: 1 == failures.waiting)
+        connection.socket.shutdown(socket.SHUT_WR)
+        eventually(lambda: inside(connection, broker).finished)
         connection.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
             connection.socket.recv(1)

@@ -179,6 +179,23 @@ def test_the_time_of_requests_is_counted_and_throttled_for_one_window_at_most(ka
     until(lambda: is_throttled(kafka))
 
 
+def test_the_time_of_sending_is_counted_while_there_is_such_a_quota(kafka: Kafka) -> None:
+    limit(kafka, Kind.REQUEST, HUGE)
+    topic = kafka.topic()
+    kafka.exchange(produce_frame(topic))
+    (connection,) = [one for one in connections(kafka) if one.peer.port == kafka._socket.getsockname()[1]]
+    meter = kafka.inside.quotas.meters("ANONYMOUS", "c").request
+    assert meter is not None
+    assert connection.on_flushed is not None
+    before = meter.sensor.tokens(HUGE, 1e9)
+    connection.on_flushed(0.5, 1e9)
+    assert before - meter.sensor.tokens(HUGE, 1e9) == 50.0
+    limit(kafka, Kind.REQUEST, None)
+    limit(kafka, Kind.PRODUCE, HUGE)
+    kafka.exchange(produce_frame(topic))
+    assert connection.on_flushed is None
+
+
 @pytest.mark.parametrize("version", [2, 9])
 def test_every_api_is_throttled_for_its_time_also_by_a_handler(kafka: Kafka, version: int) -> None:
     limit(kafka, Kind.REQUEST, 1e-6)

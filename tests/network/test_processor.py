@@ -1169,3 +1169,16 @@ def test_the_memory_of_a_gone_connection_is_not_used_again_while_a_handler_reads
     other.send(frame(b"e", b"\xee" * 300_000))
     b.until(lambda: other.frames, handling=False)
     assert bytes(request.frame) == data
+
+
+def test_a_service_may_ask_how_long_sending_takes() -> None:
+    bench = Bench()
+    try:
+        client = bench.connect()
+        times: list[tuple[float, float]] = []
+        bench.connection_of(client).on_flushed = lambda seconds, now: times.append((seconds, now))
+        client.send(frame(b"e", b"x"))
+        bench.until(lambda: client.frames)
+        assert times == [(0.0, bench.clock.now)]
+    finally:
+        bench.close()

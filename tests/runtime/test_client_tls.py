@@ -111,6 +111,7 @@ def test_old_versions_are_not_spoken() -> None:
     ("reason", "said"),
     [
         ("WRONG_VERSION_NUMBER", "speaks no TLS"),
+        ("UNEXPECTED_EOF_WHILE_READING", "as a listener without TLS does"),
         ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "asks for a certificate of this client"),
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", "asks for a certificate of this client"),
         ("TLSV1_ALERT_UNKNOWN_CA", "does not accept the certificate of this client"),

@@ -1,7 +1,7 @@
 """The rules against a slow model, and what a change of them costs and leaves alone."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -14,8 +14,12 @@ ALLOW, DENY = Permission.ALLOW, Permission.DENY
 READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
 
 
+many = settings(max_examples=500)
+
+
+@many
 @given(
-    st.lists(acls(), max_size=20),
+    st.lists(acls() | acls([TOPIC]), max_size=20),
     st.sampled_from(PRINCIPALS[:2]),
     st.sampled_from(HOSTS[1:]),
     st.sampled_from([*NAMES, "abcd", "zz", "", "*x"]),
@@ -32,6 +36,7 @@ def test_every_operation_is_decided_as_by_the_slow_model(
     assert expected - {ALL} == {operation for operation in OPERATIONS if bits & bit(operation)} - {ALL}
 
 
+@many
 @given(
     st.lists(acls([TOPIC]), max_size=20),
     st.sampled_from(PRINCIPALS[:2]),
@@ -93,6 +98,19 @@ def test_a_denial_implies_nothing_and_wins() -> None:
     assert not may(READ, acl("a"), acl("", READ, DENY, PREFIXED))
     assert not may(READ, acl("a"), acl("a", ALL, DENY))
     assert not may(DESCRIBE, acl("a", READ), acl("a", DESCRIBE, DENY))
+
+
+def test_a_prefix_covers_what_begins_with_it_and_itself() -> None:
+    prefix = acl("ab", pattern=PREFIXED)
+    assert [False, True, True, False] == [may(READ, prefix, name=name) for name in ("a", "ab", "abc", "b")]
+    assert may(READ, acl("", pattern=PREFIXED), name="")
+
+
+@pytest.mark.parametrize("operation", [READ, ALL])
+def test_what_is_allowed_by_its_name_and_denied_by_its_name_is_not_anything(operation: Operation) -> None:
+    rules = no_rules(False).changed([acl("a"), acl("a", operation, DENY)])
+    assert not rules.decide_any("User:alice", "h", READ, TOPIC)
+    assert rules.changed([acl("b")]).decide_any("User:alice", "h", READ, TOPIC)
 
 
 def test_the_default_is_for_what_no_acl_covers() -> None:

@@ -68,6 +68,7 @@ class Connection:
         self._link: Dialled | None = None
         self._correlation_id = 0
         self._buffer = memoryview(bytearray(_FIRST_BUFFER_BYTES))
+        self._served = False  # has answered anything after the first request
         self._login_again_at: float | None = None
         self._logged_in = False
 
@@ -91,6 +92,7 @@ class Connection:
         except OSError as error:
             raise UnreachableError(f"No broker answers at {self.where}: {_reason(error)}.") from None
         self.in_flight = 0
+        self._served = False
         self._login_again_at, self._logged_in = None, False
         try:
             self._ask_versions()
@@ -123,6 +125,12 @@ class Connection:
         if not tls.has_certificate:
             return "Is security.protocol right? A listener may also ask for a certificate: set ssl.keystore.location."
         return "Is security.protocol right?"
+
+    def _login_doubt(self) -> str:
+        """A listener with SASL answers the first request and closes at the second, unless that is a login."""
+        if self._served or not self.ranges or self._config.sasl is not None:
+            return ""
+        return " Does the listener ask for a login? Then set security.protocol to SASL_PLAINTEXT or SASL_SSL."
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -207,9 +215,10 @@ class Connection:
         except OSError as error:
             self.close()
             raise ConnectionLostError(
-                f"The connection to the broker at {self.where} broke: {_reason(error)}."
+                f"The connection to the broker at {self.where} broke: {_reason(error)}.{self._login_doubt()}"
             ) from None
         self.in_flight -= 1
+        self._served = bool(self.ranges)
         return self._buffer[: size + 4]
 
     def check_id(self, answered: int, expected: int) -> None:
@@ -273,13 +282,19 @@ class Connection:
             return
         self._login_again_at = None
         again, self._logged_in = self._logged_in, False
+        no_logins = (
+            f"The broker at {self.where} takes no logins on this listener: set security.protocol to"
+            f" {'SSL' if self._config.tls else 'PLAINTEXT'}, or use the port of another listener."
+        )
         if ApiKey.SASL_HANDSHAKE not in self.ranges:
-            raise AuthenticationError(
-                f"The broker at {self.where} has no SASL on this listener (no SASL_HANDSHAKE): set security.protocol to"
-                f" {'SSL' if self._config.tls else 'PLAINTEXT'}, or use another port."
-            )
+            raise AuthenticationError(no_logins)
         version = self.version(ApiKey.SASL_HANDSHAKE, 1, 1)
         handshake = self.ask(ApiKey.SASL_HANDSHAKE, version, {"mechanism": sasl.mechanism})
+        if handshake.error_code == ErrorCode.illegal_sasl_state:
+            if again:  # Kafka renews no login within a second of the last one; a new connection may log in
+                self.close()
+                raise ConnectionLostError(f"The broker at {self.where} does not renew the login of this connection.")
+            raise AuthenticationError(no_logins, handshake.error_code)
         if handshake.error_code == ErrorCode.unsupported_sasl_mechanism:
             offered = ", ".join(handshake.mechanisms) or "none"
             raise AuthenticationError(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
 from broker.kafka.api import Api, KafkaRequest
-from broker.kafka.authorization import NO_NAMES, denied
+from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.context import KafkaContext
 from broker.kafka.error_codes import code_of
 from broker.kafka.metering import Metered
@@ -136,7 +136,11 @@ class _Reading:
 
 def _unauthorized(context: KafkaContext, request: KafkaRequest, parsed: fetch.FetchRequest) -> frozenset[str]:
     """Topics of the request that the client may not read. A fetch that is parked is not asked about again, as in Kafka."""
-    return denied(context, request.connection, _READ, _TOPIC, [wanted.topic for wanted in parsed.partitions])
+    wanted = parsed.partitions
+    if len(wanted) == 1:
+        topic = wanted[0].topic
+        return NO_NAMES if may(context, request.connection, _READ, _TOPIC, topic) else frozenset((topic,))
+    return denied(context, request.connection, _READ, _TOPIC, [one.topic for one in wanted])
 
 
 def _readable(

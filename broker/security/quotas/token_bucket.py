@@ -20,10 +20,11 @@ from broker.runtime.threads import Lock
 class TokenBucket:
     """A new one is full. ``debt_s``: a debt that takes longer to pay (s) is forgotten."""
 
-    __slots__ = ("_ahead_s", "_debt_s", "_filled_at", "_lock", "_quota", "_tokens")
+    __slots__ = ("_acquire", "_ahead_s", "_debt_s", "_filled_at", "_quota", "_release", "_tokens")
 
     def __init__(self, ahead_s: float, debt_s: float = inf) -> None:
-        self._lock = Lock()
+        lock = Lock()
+        self._acquire, self._release = lock.acquire, lock.release  # half as long as a with statement
         self._ahead_s = ahead_s
         self._debt_s = debt_s
         self._tokens = 0.0  # at this time:
@@ -35,7 +36,8 @@ class TokenBucket:
 
         ``quota``: tokens per second. It may change from call to call.
         """
-        with self._lock:
+        self._acquire()
+        try:
             tokens = self._tokens + quota * (now - self._filled_at)
             most = quota * self._ahead_s
             if tokens > most:
@@ -52,6 +54,8 @@ class TokenBucket:
                 tokens = -debt_s * quota
             self._tokens = tokens
             return debt_s
+        finally:
+            self._release()
 
     def take_unless_in_debt(self, count: float, quota: float, now: float) -> float:
         """Take them if there is no debt, even if there are fewer: 0. Otherwise how long it takes until the debt is paid."""

@@ -12,13 +12,14 @@ from broker.client import Broker
 from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.admin import ShuffleAdmin
 from broker.client.shuffle.blocks import BlockReader, push_block
-from broker.client.shuffle.errors import ConnectionFailedError, TransportError
+from broker.client.shuffle.errors import ConnectionFailedError, ShuffleClosedError, TransportError
 from broker.client.shuffle.security import open_tls
 from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
 from broker.errors import ConfigError
 from protocol.shuffle.events import EndOfPartition
 from protocol.shuffle.ids import ResultPartitionID
 from tests import certificates
+from tests.client.shuffle.test_fork import in_child
 from tests.client.shuffle.tls_gate import TlsGate
 
 
@@ -132,6 +133,49 @@ def test_plaintext_to_tls_and_tls_to_plaintext_fail_and_do_not_hang(
     plain = session_broker.shuffle_address
     with ShuffleAdmin(plain, timeout=30, security=trusting) as admin, pytest.raises(ConnectionFailedError, match="TLS"):
         admin.partitions()
+
+
+def test_the_broker_s_own_listener_takes_blocks_and_gives_them_back(
+    tmp_path: Path, partition: ResultPartitionID, trusting: dict[str, str]
+) -> None:
+    alice = trusting | {"ssl.keystore.location": str(certificates.client().write(tmp_path, "alice").both)}
+    blocks = [os.urandom(size) for size in (1, 16384, 16385, 300_000, 5_000_000, 3, 4_000_000)]
+    with Broker(
+        listeners=("shuffle+ssl://127.0.0.1:0",),
+        ssl_keystore_location=str(certificates.server().write(tmp_path, "broker").both),
+        ssl_truststore_location=trusting["ssl.truststore.location"],
+        ssl_client_auth="required",
+    ) as broker:
+        write(broker.shuffle_address, partition, blocks, alice)
+        assert blocks == read(broker.shuffle_address, partition, alice)
+        with ShuffleAdmin(broker.shuffle_address, security=trusting) as admin, pytest.raises(TransportError):
+            admin.partitions()
+        with ShuffleAdmin(broker.shuffle_address, timeout=30) as admin, pytest.raises(TransportError):
+            admin.partitions()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
+    tmp_path: Path, partition: ResultPartitionID, trusting: dict[str, str]
+) -> None:
+    with (
+        Broker(
+            listeners=("shuffle+ssl://127.0.0.1:0",),
+            ssl_keystore_location=str(certificates.server().write(tmp_path, "broker").both),
+        ) as broker,
+        ShuffleAdmin(broker.shuffle_address, security=trusting) as admin,
+    ):
+        assert () == admin.partitions()
+
+        def child() -> None:
+            with pytest.raises(ShuffleClosedError, match="forked"):
+                admin.partitions()
+            admin.close()
+            write(broker.shuffle_address, partition, [b"by the child"], trusting)
+
+        in_child(child)
+        assert [partition] == [one.partition for one in admin.partitions()]
 
 
 def test_settings_are_checked_before_anything_is_opened() -> None:

@@ -26,6 +26,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     import kafka.admin
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 VALUES = [b"one", b"two", b"three"]
 # How long a client that is refused may go on trying.
@@ -157,7 +158,7 @@ class KafkaPythonGuest:
         raise AssertionError("it was let in")
 
 
-class _KafkaPythonToken:
+class _KafkaPythonToken(KafkaPythonTokenProvider):  # type: ignore[misc]
     def __init__(self, token: str) -> None:
         self._token = token
 

@@ -198,13 +198,13 @@ def test_listeners_are_written_as_kafka_does() -> None:
 
 
 def test_settings_without_an_effect_are_shown_and_secrets_are_not() -> None:
-    settings = {"background.threads": "4", "ssl.keystore.password": "geheim"}
+    settings = {"background.threads": "4", "sasl.jaas.config": "geheim"}
     with Kafka(ignored_kafka_settings=settings) as kafka:
         found = entries(describe(kafka, BROKER, "1", synonyms=True))
-        threads, password = found["background.threads"], found["ssl.keystore.password"]
+        threads, password = found["background.threads"], found["sasl.jaas.config"]
         assert (threads.value, threads.config_source, threads.is_sensitive) == ("4", STATIC, False)
         assert (password.value, password.is_sensitive) == (None, True)
-        assert synonyms(password) == [("ssl.keystore.password", None, STATIC)]
+        assert synonyms(password) == [("sasl.jaas.config", None, STATIC)]
         assert "ignored_kafka_settings" not in found
 
 
