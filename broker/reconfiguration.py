@@ -4,16 +4,20 @@
 Tests: tests/test_reconfiguration.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from broker.config import BrokerConfig
 from broker.config.dynamic_settings import Way
+from broker.config.open_listeners import unauthenticated
+from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.live_config import LiveConfig, Reconfigurable
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import SocketServer
+from broker.runtime import Runtime
+from broker.security.tls_listener import TlsListener
 from broker.storage.config import StorageConfig
 from broker.storage.log.log_config import LogConfig
 from broker.storage.log_manager import LogManager
@@ -23,10 +27,18 @@ def register(
     live: LiveConfig,
     sockets: SocketServer,
     logs: LogManager,
+    tls: Mapping[str, TlsListener],
+    runtime: Runtime,
     configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
 ) -> None:
-    """``configure_quotas`` knows what the limit of descriptors leaves for connections."""
+    """``tls``: the listeners that have it, by name. ``configure_quotas`` knows what the limit of descriptors leaves for
+    connections."""
     live.register(Way.STORAGE, _storage(logs))
+    live.register(Way.TLS, _certificates(tls, runtime))
+    if live.in_force != live.static:
+        for name, listener in tls.items():
+            # If this fails, the event says why, and the listener has the certificates of the configuration.
+            listener.reload(for_listener(live.in_force, name))
     live.register(
         Way.PROCESSORS,
         Reconfigurable(
@@ -52,6 +64,21 @@ def _storage(logs: LogManager) -> Reconfigurable:
 
     def check(_: BrokerConfig, after: BrokerConfig) -> None:
         logs.check_defaults(LogConfig.from_broker(after))
+
+    return Reconfigurable(apply, check)
+
+
+def _certificates(tls: Mapping[str, TlsListener], runtime: Runtime) -> Reconfigurable:
+    def apply(config: BrokerConfig) -> None:
+        for name, listener in tls.items():
+            reason = listener.reload(for_listener(config, name))
+            if reason is not None:
+                raise ConfigError(f"Correct the TLS settings of the listener {name}: {reason}")
+
+    def check(_: BrokerConfig, after: BrokerConfig) -> None:
+        unauthenticated(after)  # a listener that does not ask for certificates any more may be open to everybody
+        for name in tls:
+            TlsListener(name, for_listener(after, name), runtime.disk, runtime.clock)
 
     return Reconfigurable(apply, check)
 

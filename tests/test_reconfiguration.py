@@ -1,13 +1,24 @@
-"""How far one change of the number of threads may go.
+"""How settings are put in force. Those of threads and logs: tests/kafka/handlers/test_incremental_alter_configs.py."""
 
-What the changes do: tests/kafka/handlers/test_incremental_alter_configs.py.
-"""
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
 
 from broker.config import load
 from broker.errors import ConfigError
 from broker.reconfiguration import _at_most_doubled_or_halved
+from broker.server import BrokerServer
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.schema import control
+from tests import certificates
+from tests.kafka.handlers.changing import BROKER, SET, broker_values, change
+from tests.kafka.handlers.kafka_client import Kafka
+from tests.network.harness import wait_for
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 2), (3, 1), (3, 6), (8, 4), (8, 16), (9, 4)])
@@ -19,3 +30,117 @@ def test_a_step_may_halve_or_double_the_number_of_threads(before: int, after: in
 def test_a_larger_step_is_refused(before: int, after: int) -> None:
     with pytest.raises(ConfigError, match=r"Change num\.network\.threads in several steps"):
         _at_most_doubled_or_halved("num.network.threads", load(network_threads=before), load(network_threads=after))
+
+
+def shown(kafka: Kafka, name: str) -> str:
+    """The common name of the certificate that a new connection gets."""
+    host, port = kafka.broker.server.listeners[name].rsplit(":", 1)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain) as secured:
+        certificate = secured.getpeercert(binary_form=True)
+        assert certificate is not None
+        return str(x509.load_der_x509_certificate(certificate).serial_number)
+
+
+def test_certificates_of_a_listener_are_changed_while_running_and_are_there_after_a_restart(tmp_path: Path) -> None:
+    old, new = certificates.server(), certificates.server("rsa")
+    files, others = old.write(tmp_path, "old"), new.write(tmp_path, "new")
+    settings = {
+        "data_dir": str(tmp_path / "data"),
+        "listeners": ("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
+        "ssl_keystore_location": str(files.both),
+    }
+    name = "listener.name.outer.ssl.keystore.location"
+    with Kafka(**settings) as kafka:
+        assert shown(kafka, "outer") == str(old.x509.serial_number)
+        for broker, wrong in (("1", str(tmp_path / "nowhere")), ("1", str(files.authority)), ("", str(others.both))):
+            for validate_only in (True, False):
+                result = change(kafka, BROKER, broker, (name, SET, wrong), validate_only=validate_only)
+                assert result.error_code == ErrorCode.invalid_request
+                assert result.error_message
+        assert shown(kafka, "outer") == str(old.x509.serial_number)
+        assert name not in broker_values(kafka, "1")
+        changes = [(name, SET, str(others.both)), ("listener.name.outer.ssl.key.password", SET, "geheim")]
+        result = change(kafka, BROKER, "1", *changes)
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert shown(kafka, "outer") == str(new.x509.serial_number)
+        assert broker_values(kafka, "1")["listener.name.outer.ssl.key.password"] == (None, 2)
+    with Kafka(**settings) as kafka:
+        assert shown(kafka, "outer") == str(new.x509.serial_number)
+
+
+def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+    with Kafka(
+        listeners=("kafka://127.0.0.1:0", "kafka+ssl://0.0.0.0:0?name=outer"),
+        ssl_keystore_location=str(files.both),
+        ssl_truststore_location=str(files.authority),
+        ssl_client_auth="required",
+    ) as kafka:
+        result = change(kafka, BROKER, "1", ("listener.name.outer.ssl.client.auth", SET, "none"))
+        assert result.error_code == ErrorCode.invalid_request
+        assert "allow_anonymous_listeners" in result.error_message
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl"])
+def test_the_control_listener_answers_health_and_changes_settings_while_the_data_plane_is_full(
+    tmp_path: Path, scheme: str
+) -> None:
+    files = certificates.server().write(tmp_path)
+    context = ssl.create_default_context(cafile=str(files.authority))
+    config = load(
+        data_dir=str(tmp_path / "data"),
+        listeners=[f"{scheme}://127.0.0.1:0?name=data"],
+        control_listener=f"{scheme}://127.0.0.1:0",
+        ssl_keystore_location=str(files.both),
+        network_threads=1,
+        io_threads=1,
+        queued_max_requests=1,
+        queued_max_request_bytes=300_000,
+    )
+    server = BrokerServer(config)
+    server.start()
+    opened: list[socket.socket] = []
+
+    def connect(listener: str) -> socket.socket:
+        host, port = server.listeners[listener].rsplit(":", 1)
+        plain = socket.create_connection((host, int(port)), timeout=30)
+        opened.append(context.wrap_socket(plain, server_hostname=host) if scheme == "kafka+ssl" else plain)
+        return opened[-1]
+
+    def ask(connection: socket.socket, key: ApiKey, version: int, **fields: Any) -> Any:
+        connection.sendall(control.encode_request(key, version, 7, "test", fields))
+        stream = connection.makefile("rb")
+        size = stream.read(4)
+        return control.parse_response(key, version, size + stream.read(int.from_bytes(size, "big")))[1]
+
+    create = {"topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}], "timeout": 60_000}
+    try:
+        data, _ = server.sockets.planes
+        with server.kafka.logs._lock:  # no handler gets further than this
+            for _ in range(6):
+                connect("data").sendall(control.encode_request(ApiKey.CREATE_TOPICS, 5, 7, "test", create))
+            wait_for(lambda: len(data.channel) == 1)
+            wait_for(lambda: sum(c.held is not None for p in data.processors for c in p.connections.copy()) == 4)
+            connect("data").sendall((1 << 20).to_bytes(4, "big") + bytes(1 << 19))
+            wait_for(lambda: server.sockets.memory.exhausted)
+            for _ in range(3):
+                connection = connect("control")
+                assert ask(connection, ApiKey.API_VERSIONS, 2).error_code == 0
+                named = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["num.io.threads"]}
+                (described,) = ask(connection, ApiKey.DESCRIBE_CONFIGS, 1, resources=[named]).results
+                (entry,) = described.configs
+                setting = {"name": "num.io.threads", "config_operation": 0, "value": str(int(entry.value) * 2)}
+                resource = {"resource_type": 4, "resource_name": "1", "configs": [setting]}
+                (altered,) = ask(
+                    connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, resources=[resource], validate_only=False
+                ).responses
+                assert altered.error_code == 0
+            assert len(data.handlers) == 8
+        for connection in opened[:6]:
+            assert connection.recv(4)
+    finally:
+        for connection in opened:
+            connection.close()
+        server.stop()

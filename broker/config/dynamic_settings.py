@@ -14,6 +14,7 @@ from broker.config.load import parse_setting
 from broker.config.per_listener import OF_LISTENER, check_names, for_listener
 from broker.config.setting import setting_infos
 from broker.config.settings import BrokerConfig
+from broker.config.tls_settings import TlsSettings
 from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
 
@@ -27,6 +28,7 @@ class Way(Enum):
     PROCESSORS = "the number of network threads"
     HANDLERS = "the number of handlers"
     CONNECTIONS = "the connection quotas"
+    TLS = "the certificates and rules of listeners with TLS; new connections get them"
 
 
 # By the setting's name here.
@@ -46,6 +48,7 @@ TABLE: Mapping[str, Way] = {
     "max_connections_per_ip": Way.CONNECTIONS,
     "max_connections_per_ip_overrides": Way.CONNECTIONS,
     "max_connection_creation_rate": Way.CONNECTIONS,
+    **{field.name: Way.TLS for field in attrs.fields(TlsSettings) if field.name.startswith("ssl_")},
 }
 _INFOS = setting_infos(BrokerConfig)
 # The name that clients use of each setting, to the one here; and both names, which a listener's settings may have.

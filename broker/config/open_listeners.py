@@ -44,4 +44,4 @@ def _asks(config: BrokerConfig, listener: Listener) -> bool:
     """Whether every client of the listener has to say who it is."""
     if listener.sasl:
         return True
-    return listener.ssl and getattr(for_listener(config, listener.name), "ssl_client_auth", "none") == "required"
+    return listener.ssl and for_listener(config, listener.name).ssl_client_auth == "required"

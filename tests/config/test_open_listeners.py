@@ -50,3 +50,12 @@ def test_the_control_listener_is_no_exception() -> None:
 def test_a_listener_that_asks_who_one_is_or_is_for_this_machine_needs_no_permission(url: str) -> None:
     assert [] == names(load(listeners=[url]))
     assert [] == names(load(listeners=[url], allow_anonymous_listeners=True))
+
+
+@pytest.mark.parametrize(("client_auth", "asks"), [("none", False), ("requested", False), ("required", True)])
+def test_a_certificate_says_who_one_is_if_it_is_required(client_auth: str, asks: bool) -> None:
+    settings = {"outer.ssl.client.auth": client_auth, "outer.ssl.keystore.location": "x.pem"}
+    if client_auth != "none":
+        settings["outer.ssl.truststore.location"] = "y.pem"
+    config = load(listeners=["kafka+ssl://:1?name=outer"], listener_settings=settings, allow_anonymous_listeners=True)
+    assert ([] if asks else ["outer"]) == names(config)

@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.config.dynamic_settings import setting_of
+from broker.config.dynamic_settings import Way, setting_of, way_of
 from broker.config.kafka_names import WITHOUT_EFFECT, is_secret, is_without_effect
 from broker.config.kafka_setting import InvalidSetting
 from broker.config.topic_settings import BY_NAME
@@ -30,6 +30,7 @@ from broker.kafka.configs.resources import (
 )
 from broker.kafka.configs.rights import require_config
 from broker.kafka.context import KafkaContext
+from broker.live_config import ALL_BROKERS
 from broker.log import get_logger
 from broker.runtime.threads import Lock
 from broker.security.acl import Operation
@@ -126,6 +127,10 @@ def _alter_broker(context: KafkaContext, entity: str, validate_only: bool, plan:
         changes = plan(present, lambda name: value_in_force(live, name))
         for name, value in changes.items():
             if live.can_change(name):
+                if way_of(name) is Way.TLS and entity == ALL_BROKERS:
+                    raise RequestError(
+                        ErrorCode.invalid_request, f"Change {name} for this broker ({context.node_id}), not for all."
+                    )
                 continue
             if name in BROKER_SETTINGS or setting_of(name) is not None:
                 raise RequestError(
