@@ -60,6 +60,7 @@ class ShufflePart:
             pipelined_bytes=config.shuffle_pipelined_bytes,
             ttl_s=config.shuffle_blocking_ttl_ms / 1000,
             writer_retention_s=config.shuffle_writer_retention_ms / 1000,
+            owners_compete=authorizer is None,
         )
         self.partitions = Partitions(settings, self._budget, self.spiller, runtime.clock, timer)
 

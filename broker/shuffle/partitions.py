@@ -2,8 +2,8 @@
 
 Any thread may call. One lock guards the tables; no partition's lock is taken while it is held, and the other way round.
 
-Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, and the others of the same owner
-are released.
+Several attempts of one producer may write; the first that finishes a BLOCKING partition has won, and the others
+are released. Where clients have different rights, only the attempts of one owner compete.
 
 A data set that was released as a whole stays released: the client that releases it cannot know all writers that are about to
 write to it, such as tasks of a job that was cancelled.
@@ -62,6 +62,7 @@ class PartitionSettings:
     pipelined_bytes: int  # of a pipelined partition that its readers have not been sent
     ttl_s: float  # of a finished blocking partition
     writer_retention_s: float  # of a partition whose writer was lost
+    owners_compete: bool = True  # False: an attempt wins only against those of the same owner
 
 
 class Partitions:
@@ -78,7 +79,7 @@ class Partitions:
         self._deadlines = Deadlines(clock, timer, self.is_known)
         self._lock = Lock()
         self._by_id: dict[bytes, ResultPartition] = {}
-        self._winners: dict[bytes, ResultPartitionID] = {}  # by producer key and owner
+        self._winners: dict[bytes, ResultPartitionID] = {}  # by `_contest`
         self._told_first = 0
         # By whom, the latest last; None: by somebody who may release everything.
         self._released_data_sets: dict[bytes, tuple[Rights | None, ...]] = {}
@@ -88,7 +89,7 @@ class Partitions:
         """When the broker starts: take up what an earlier broker has finished."""
         for partition, left_s in self._spiller.load(self.budget, self.settings.ttl_s):
             self._by_id[partition.id] = partition
-            self._winners[_contest(partition)] = partition.id
+            self._winners[self._contest(partition)] = partition.id
             self._expire_in(partition, left_s)
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class Partitions:
             if not all(rights.may(WRITE, owner) for owner in owners):
                 raise Refused(WriterErrorCode.NOT_AUTHORIZED, NOT_AUTHORIZED)
         with self._lock:
-            winner = self._winners.get(request.partition.producer_key + request.owner.encode())
+            winner = self._winners.get(self._contest_of(request.partition, request.owner))
             if winner is not None and winner != request.partition:
                 raise Refused(WriterErrorCode.ANOTHER_ATTEMPT_WON, f"attempt {winner.attempt} has finished")
             partition = self._by_id.get(request.partition)
@@ -185,10 +186,10 @@ class Partitions:
             self._finish_pipelined(partition, done)
             return
         with self._lock:
-            winner = self._winners.get(_contest(partition))
+            winner = self._winners.get(self._contest(partition))
             # A released partition must not claim to have won: nothing would take the claim back.
             if winner is None and self.is_known(partition):
-                winner = self._winners[_contest(partition)] = partition.id
+                winner = self._winners[self._contest(partition)] = partition.id
         if winner is None:
             done(Refused(WriterErrorCode.RELEASED, f"{partition.id} was released"))
             return
@@ -233,7 +234,9 @@ class Partitions:
             losers = [
                 other
                 for other in self._by_id.values()
-                if other.id[:56] == key and other.owner == owner and other is not partition
+                if other.id[:56] == key
+                and (other.owner == owner or self.settings.owners_compete)
+                and other is not partition
             ]
         self._expire_in(partition, self._ttl_s(partition))
         done(None)
@@ -241,15 +244,23 @@ class Partitions:
         for loser in losers:
             self._release(loser)
 
+    def _contest(self, partition: ResultPartition) -> bytes:
+        return self._contest_of(partition.id, partition.owner)
+
+    def _contest_of(self, partition_id: ResultPartitionID, owner: str) -> bytes:
+        """What the attempts that compete, and no others, have in common."""
+        key = partition_id.producer_key
+        return key if self.settings.owners_compete else key + owner.encode()
+
     def _give_way(self, partition: ResultPartition) -> None:
         """It has not won, whatever it has claimed."""
         with self._lock:
-            if self._winners.get(_contest(partition)) == partition.id:
-                del self._winners[_contest(partition)]
+            if self._winners.get(self._contest(partition)) == partition.id:
+                del self._winners[self._contest(partition)]
 
     def lost_race(self, partition: ResultPartition) -> bool:
         """Another attempt has finished."""
-        winner = self._winners.get(_contest(partition))
+        winner = self._winners.get(self._contest(partition))
         return winner is not None and winner != partition.id
 
     # -- failing ------------------------------------------------------------------------------------------------------
@@ -342,8 +353,8 @@ class Partitions:
             if not self.is_known(partition):
                 return False  # released already; there may be another one of that id
             del self._by_id[partition.id]
-            if self._winners.get(_contest(partition)) == partition.id:
-                del self._winners[_contest(partition)]
+            if self._winners.get(self._contest(partition)) == partition.id:
+                del self._winners[self._contest(partition)]
             waiting = self.waiting.take(partition.id)
         self._deadlines.cancel_all(partition)
         partition.release()
@@ -384,11 +395,6 @@ class Partitions:
             visible = {owner for owner in owners if rights.may(DESCRIBE, owner, audited=False)}
             wanted = [partition for partition in wanted if partition.owner in visible]
         return [_info(partition) for partition in wanted]
-
-
-def _contest(partition: ResultPartition) -> bytes:
-    """What the attempts of one producer, and nobody else, have in common."""
-    return partition.id.producer_key + partition.owner.encode()
 
 
 def _may_release(rights: Rights | None, partition: ResultPartition) -> bool:

@@ -82,6 +82,12 @@ def test_an_attempt_of_another_owner_wins_against_nobody(server: Served) -> None
     assert len(client.list()) == 2
 
 
+def test_without_acls_the_attempts_of_different_owners_compete(serve: Callable[..., Served]) -> None:
+    first, client = new_id(), serve().connect()
+    client.finish(client.open(first, 1, BLOCKING, owner="alice"))
+    assert open_answer(client, first.with_attempt(1), "bob").code is WriterErrorCode.ANOTHER_ATTEMPT_WON
+
+
 @KINDS
 @pytest.mark.parametrize("what", ["push", "finish", "fail"])
 def test_a_writer_that_loses_its_right_gets_no_further(server: Served, grants: Grants, kind: Any, what: str) -> None:
