@@ -71,6 +71,25 @@ def test_certificates_of_a_listener_are_changed_while_running_and_are_there_afte
         assert shown(kafka, "outer") == str(new.x509.serial_number)
 
 
+@pytest.mark.parametrize("dot", [".", "_"])
+def test_a_key_that_was_set_while_running_is_shown_to_nobody(tmp_path: Path, dot: str) -> None:
+    new = certificates.server("rsa")
+    with Kafka(
+        listeners=("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
+        ssl_keystore_location=str(certificates.server().write(tmp_path).both),
+    ) as kafka:
+        key, chain, location = (
+            "listener.name.outer." + name.replace(".", dot)
+            for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.keystore.location")
+        )
+        changes = [(key, SET, new.key), (chain, SET, new.certificate), (location, SET, "")]
+        result = change(kafka, BROKER, "1", *changes)
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert shown(kafka, "outer") == str(new.x509.serial_number)
+        values = broker_values(kafka, "1")
+        assert (values[key], values[chain]) == ((None, 2), (None, 2))
+
+
 def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     with Kafka(
