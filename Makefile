@@ -82,6 +82,10 @@ fuzz: $(VENV)/.stamp-test ## the property tests with many more examples
 bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a process of its own
 	@$(BIN)/python -m tests.bench.bench_broker
 	@$(BIN)/python -m tests.bench.bench_shuffle --quick
+	@$(BIN)/python -m tests.bench.bench_tls
+	@$(BIN)/python -m tests.bench.bench_sasl
+	@$(BIN)/python -m tests.bench.bench_acl
+	@$(BIN)/python -m tests.bench.bench_quota
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

@@ -24,8 +24,8 @@ def kept_out(guest: Guest, servers: str, way: Access) -> str:
 
 
 def says_why(said: str) -> bool:
-    """kafka-python and aiokafka log the reason, and raise that they could not bootstrap."""
-    return any(word in said for word in ("mechanism", "authenticat", "unable to bootstrap"))
+    """kafka-python and aiokafka log the reason, and raise that they could not bootstrap. Our own client lists what is offered."""
+    return any(word in said for word in ("mechanism", "authenticat", "unable to bootstrap", "it offers"))
 
 
 @each_guest
