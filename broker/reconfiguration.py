@@ -30,13 +30,11 @@ def register(
     configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
 ) -> None:
     """``tls``: the listeners that have it, by name. ``configure_quotas`` knows what the limit of descriptors leaves for
-    connections."""
+    connections. Raises ConfigError where earlier changes would let in others than they say."""
     live.register(Way.STORAGE, _storage(logs))
     live.register(Way.TLS, _certificates(tls))
     if live.in_force != live.static:
-        for each, listener in _with_tls(live.in_force, tls):
-            # If this fails, the event says why, and the listener has the certificates of the configuration.
-            listener.reload(tls_config(live.in_force, each))
+        _take_changed_tls(live.in_force, tls)
     live.register(
         Way.PROCESSORS,
         Reconfigurable(
@@ -77,6 +75,17 @@ def _certificates(tls: Mapping[str, TlsListener]) -> Reconfigurable:
             _refuse(each, listener.check(tls_config(after, each)))
 
     return Reconfigurable(apply, check)
+
+
+def _take_changed_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> None:
+    """At the start: what was changed before counts."""
+    unauthenticated(config)
+    for each, listener in _with_tls(config, tls):
+        wanted = tls_config(config, each)
+        reason = listener.reload(wanted, at_start=True)
+        # Otherwise the event says why, and the listener has the certificate of the configuration.
+        if wanted.ssl_client_auth != "none":
+            _refuse(each, reason)
 
 
 def _with_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> list[tuple[Listener, TlsListener]]:
