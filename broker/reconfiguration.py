@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, Listener
 from broker.config.dynamic_settings import Way
 from broker.config.open_listeners import unauthenticated
-from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.live_config import LiveConfig, Reconfigurable
 from broker.network.quota import ConnectionQuotas
 from broker.network.socket_server import SocketServer
-from broker.runtime import Runtime
+from broker.security.certificate_watcher import tls_config
 from broker.security.tls_listener import TlsListener
 from broker.storage.config import StorageConfig
 from broker.storage.log.log_config import LogConfig
@@ -28,17 +27,16 @@ def register(
     sockets: SocketServer,
     logs: LogManager,
     tls: Mapping[str, TlsListener],
-    runtime: Runtime,
     configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
 ) -> None:
     """``tls``: the listeners that have it, by name. ``configure_quotas`` knows what the limit of descriptors leaves for
     connections."""
     live.register(Way.STORAGE, _storage(logs))
-    live.register(Way.TLS, _certificates(tls, runtime))
+    live.register(Way.TLS, _certificates(tls))
     if live.in_force != live.static:
-        for name, listener in tls.items():
+        for each, listener in _with_tls(live.in_force, tls):
             # If this fails, the event says why, and the listener has the certificates of the configuration.
-            listener.reload(for_listener(live.in_force, name))
+            listener.reload(tls_config(live.in_force, each))
     live.register(
         Way.PROCESSORS,
         Reconfigurable(
@@ -68,19 +66,27 @@ def _storage(logs: LogManager) -> Reconfigurable:
     return Reconfigurable(apply, check)
 
 
-def _certificates(tls: Mapping[str, TlsListener], runtime: Runtime) -> Reconfigurable:
+def _certificates(tls: Mapping[str, TlsListener]) -> Reconfigurable:
     def apply(config: BrokerConfig) -> None:
-        for name, listener in tls.items():
-            reason = listener.reload(for_listener(config, name))
-            if reason is not None:
-                raise ConfigError(f"Correct the TLS settings of the listener {name}: {reason}")
+        for each, listener in _with_tls(config, tls):
+            _refuse(each, listener.reload(tls_config(config, each)))
 
     def check(_: BrokerConfig, after: BrokerConfig) -> None:
         unauthenticated(after)  # a listener that does not ask for certificates any more may be open to everybody
-        for name in tls:
-            TlsListener(name, for_listener(after, name), runtime.disk, runtime.clock)
+        for each, listener in _with_tls(after, tls):
+            _refuse(each, listener.check(tls_config(after, each)))
 
     return Reconfigurable(apply, check)
+
+
+def _with_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> list[tuple[Listener, TlsListener]]:
+    listeners = [*config.listeners, *([config.control_listener] if config.control_listener else [])]
+    return [(each, tls[each.name]) for each in listeners if each.name in tls]
+
+
+def _refuse(listener: Listener, reason: str | None) -> None:
+    if reason is not None:
+        raise ConfigError(f"Correct the TLS settings of the listener {listener.name}: {reason}.")
 
 
 _THREADS = {"num.network.threads": "network_threads", "num.io.threads": "io_threads"}

@@ -225,11 +225,11 @@ class BrokerServer:
         storage = attrs.evolve(StorageConfig.from_broker(live.in_force), max_open_files=storage.max_open_files)
         logs = self._logs = LogManager(runtime.disk, runtime.clock, runtime.entropy, storage, self._catalogue)
         logs.open(self._directory)
-        reconfiguration.register(live, self._sockets, logs, tls, runtime, self._configure_quotas)
+        reconfiguration.register(live, self._sockets, logs, tls, self._configure_quotas)
         security = self._security = open_security(config, self._catalogue, runtime, self._sockets.timer)
         security.register_metrics(self.metrics)
-        self._sockets.quotas.connection_rate = security.quotas.connection_rate
         security.tls = tls
+        self._sockets.quotas.connection_rate = security.quotas.connection_rate
         self._open_services(logs, self._catalogue, security)
         if tls:
             register_tls_metrics(self.metrics, tls.values())

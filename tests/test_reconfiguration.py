@@ -16,6 +16,7 @@ from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 from tests import certificates
+from tests.certificates import authority
 from tests.kafka.handlers.changing import BROKER, SET, broker_values, change
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.network.harness import wait_for
@@ -70,6 +71,25 @@ def test_certificates_of_a_listener_are_changed_while_running_and_are_there_afte
         assert shown(kafka, "outer") == str(new.x509.serial_number)
 
 
+@pytest.mark.parametrize("dot", [".", "_"])
+def test_a_key_that_was_set_while_running_is_shown_to_nobody(tmp_path: Path, dot: str) -> None:
+    new = certificates.server("rsa")
+    with Kafka(
+        listeners=("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
+        ssl_keystore_location=str(certificates.server().write(tmp_path).both),
+    ) as kafka:
+        key, chain, location = (
+            "listener.name.outer." + name.replace(".", dot)
+            for name in ("ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.keystore.location")
+        )
+        changes = [(key, SET, new.key), (chain, SET, new.certificate), (location, SET, "")]
+        result = change(kafka, BROKER, "1", *changes)
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert shown(kafka, "outer") == str(new.x509.serial_number)
+        values = broker_values(kafka, "1")
+        assert (values[key], values[chain]) == ((None, 2), (None, 2))
+
+
 def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path) -> None:
     files = certificates.server().write(tmp_path)
     with Kafka(
@@ -81,6 +101,59 @@ def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path
         result = change(kafka, BROKER, "1", ("listener.name.outer.ssl.client.auth", SET, "none"))
         assert result.error_code == ErrorCode.invalid_request
         assert "allow_anonymous_listeners" in result.error_message
+
+
+def let_in(kafka: Kafka, name: str) -> bool:
+    """Whether a client without a certificate finishes its handshake."""
+    host, port = kafka.broker.server.listeners[name].rsplit(":", 1)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # the handshake ends with the server's verdict
+    try:
+        with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain):
+            return True
+    except OSError:
+        return False
+
+
+def test_where_clients_log_in_no_change_makes_the_listener_ask_for_certificates(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+    settings = {
+        "data_dir": str(tmp_path / "data"),
+        "listeners": (
+            "kafka://127.0.0.1:0",
+            "kafka+ssl://127.0.0.1:0?name=outer",
+            "kafka+sasl+ssl://127.0.0.1:0?name=login",
+        ),
+        "sasl_enabled_mechanisms": ("SCRAM-SHA-256",),
+        "ssl_keystore_location": str(files.both),
+        "ssl_truststore_location": str(files.authority),
+        "ssl_client_auth": "required",
+    }
+    with Kafka(**settings) as kafka:
+        assert (let_in(kafka, "outer"), let_in(kafka, "login")) == (False, True)
+        result = change(kafka, BROKER, "1", ("listener.name.outer.ssl.client.auth", SET, "requested"))
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert (let_in(kafka, "outer"), let_in(kafka, "login")) == (True, True)
+    with Kafka(**settings) as kafka:
+        assert (let_in(kafka, "outer"), let_in(kafka, "login")) == (True, True)
+
+
+def test_a_certificate_that_one_listener_refuses_is_taken_by_none(tmp_path: Path) -> None:
+    first, second = (authority().issue("broker", hosts=names) for names in (["a"], ["b"]))
+    both = authority().issue("broker", hosts=["a", "c"])
+    kept = [each.write(tmp_path, str(number)) for number, each in enumerate((first, second, both))]
+    with Kafka(
+        listeners=("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=one", "kafka+ssl://127.0.0.1:0?name=two"),
+        listener_settings={f"{name}.ssl_keystore_location": str(kept[n].both) for n, name in enumerate(("one", "two"))},
+    ) as kafka:
+        changes = [(f"listener.name.{name}.ssl.keystore.location", SET, str(kept[2].both)) for name in ("one", "two")]
+        for validate_only in (True, False):
+            result = change(kafka, BROKER, "1", *changes, validate_only=validate_only)
+            assert result.error_code == ErrorCode.invalid_request
+            assert "lacks the names b" in result.error_message
+        assert shown(kafka, "one") == str(first.x509.serial_number)
+        assert shown(kafka, "two") == str(second.x509.serial_number)
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl"])

@@ -10,6 +10,7 @@ from broker.config.kafka_setting import InvalidSetting
 from broker.errors import Refusal, RequestError
 from broker.security.acl_authorizer import TooManyAcls
 from broker.security.acl_filter import InvalidAcl
+from broker.security.credentials import UnacceptableCredential
 from broker.storage import refusals
 from protocol.kafka.errors import ErrorCode
 
@@ -17,6 +18,7 @@ CODES: Mapping[type[Refusal], ErrorCode] = {
     InvalidSetting: ErrorCode.invalid_config,
     InvalidAcl: ErrorCode.invalid_request,
     TooManyAcls: ErrorCode.policy_violation,
+    UnacceptableCredential: ErrorCode.unacceptable_credential,
     refusals.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     refusals.TopicExists: ErrorCode.topic_already_exists,
     refusals.InvalidTopicName: ErrorCode.invalid_topic_exception,

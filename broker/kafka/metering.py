@@ -12,7 +12,8 @@ here, and one that may have to be throttled is answered through an outbox of its
 
 A change of partitions while there is a debt is refused if the request's version has an error for that, and made otherwise.
 
-If several quotas throttle a request, the longest throttle time counts.
+If several quotas throttle a request, the longest throttle time counts. What a client sends while it logs in counts for none: it
+is not known yet whose quotas those would be, and a client id is anybody's to claim.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ class Metering:
 
     def begin(self, request: Any, outbox: Outbox) -> Outbox:
         """The outbox for a request whose handling begins: ``outbox``, or one of its own if it may have to be throttled."""
+        if not request.connection.session.has_logged_in:
+            return outbox
         meters = self.quotas.meters(request.connection.principal.name, request.client_id or "")
         if meters.request is None and request.connection.on_flushed is not None:
             request.connection.on_flushed = None  # it had such a quota before
@@ -77,7 +80,7 @@ class Metering:
 
     def prepare(self, prepare: Callable[[Any, Any], Any], context: Any, request: Any) -> Any:
         """Have an API find out whether it is handled inline, which may already be most of the work, and count the time."""
-        if not self.timed:
+        if not (self.timed and request.connection.session.has_logged_in):
             return prepare(context, request)
         began = self.clock.monotonic()
         prepared = prepare(context, request)

@@ -106,7 +106,8 @@ class Expiry:
         excess = self._quotas.excess
         if not excess:
             return
-        share = -(-excess * len(self._connections) // self._quotas.total)  # rounded up
+        # Rounded up. Others close connections meanwhile, so there may be none left.
+        share = -(-excess * len(self._connections) // max(1, self._quotas.total))
         for connection in sorted((c for c in self._connections if c.in_flight is None), key=_last_active)[:share]:
             if not self._quotas.evict(connection.peer.host, connection.peer.listener):
                 break

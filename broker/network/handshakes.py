@@ -121,6 +121,11 @@ class Handshakes:
             self._log(connection, getattr(error, "reason", None) or str(error))
             self._disconnect(connection)
             return
+        except Exception as error:  # the seam: what one client shows never ends the processor
+            self.stats.failed += 1
+            log.error("handshake_failed", exc_info=error, peer=connection.peer.host, listener=connection.peer.listener)
+            self._disconnect(connection)
+            return
         if wait:
             self._set_interest(connection, wait)
             if wait == READ and handshake.socket.buffered:

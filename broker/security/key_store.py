@@ -99,7 +99,7 @@ def _certificates(data: bytes) -> list[x509.Certificate]:
             for match in _PEM.finditer(data)
             if match[1] in (b"CERTIFICATE", b"X509 CERTIFICATE", b"TRUSTED CERTIFICATE")
         ]
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise ValueError("has a certificate that cannot be read") from None
 
 
@@ -110,7 +110,7 @@ def _from_pkcs12(
         key, certificate, others = pkcs12.load_key_and_certificates(
             data, password.encode() if password is not None else None
         )
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise ValueError("is not PEM, and cannot be read as PKCS#12 with this password") from None
     return key, certificate, others
 
@@ -130,4 +130,7 @@ def _checked(key: PrivateKeyTypes, certificates: list[x509.Certificate]) -> KeyS
 
 
 def _public(owner: PrivateKeyTypes | x509.Certificate) -> bytes:
-    return owner.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        return owner.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except UnsupportedAlgorithm:
+        raise ValueError("has a key of a kind that is not known here") from None

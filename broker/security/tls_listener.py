@@ -103,8 +103,7 @@ class TlsListener:
                 if config is None and sources == self._loaded.sources:
                     self._complaint = ""
                     return None
-                loaded = _load(new, sources)
-                _check_replacement(new, self._loaded.certificate, loaded.certificate)
+                loaded = self._replacement(new, sources)
             except (ValueError, ConfigError) as error:
                 return self._complain(str(error))
             self._config, self._rules, self._loaded = new, rules, loaded
@@ -113,6 +112,21 @@ class TlsListener:
         log.info("certificate_reloaded", listener=self.name, expires=loaded.certificate.not_valid_after_utc.isoformat())
         self._warn_of_expiry()
         return None
+
+    def check(self, config: BrokerConfig) -> str | None:
+        """Why ``reload`` would not take this; None: it would. Changes nothing."""
+        try:
+            parse_rules(config.ssl_principal_mapping_rules)
+            self._replacement(config, self._read(config))
+        except (ValueError, ConfigError) as error:
+            return str(error)
+        return None
+
+    def _replacement(self, config: BrokerConfig, sources: _Sources) -> _Loaded:
+        """Raises ValueError."""
+        loaded = _load(config, sources)
+        _check_replacement(config, self._loaded.certificate, loaded.certificate)
+        return loaded
 
     def _complain(self, reason: str) -> str:
         """Once for each reason, because the files are looked at every few seconds."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.kafka.api import Api, KafkaRequest
+from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.metering import Metering
 from broker.kafka.service import KafkaService
 from broker.kafka.throttling import Throttling
@@ -77,6 +78,7 @@ class Context:
 class Connection:
     principal = ANONYMOUS
     on_flushed = None
+    session = KafkaSession({})
 
 
 class Outbox:

@@ -15,11 +15,12 @@ from broker.kafka.sasl_session import SaslSession
 from broker.network.connection import ProcessorConnection
 from broker.network.service import Peer
 from broker.security.principal import Principal
+from broker.security.quotas.entities import DEFAULT, Entity, Kind
 from broker.security.sasl.exchange import AuthenticationFailed
 from broker.security.sasl.login_counters import LoginCounters
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
-from tests.kafka.sasl_client import PASSWORD, USER, Connection, SaslBroker
+from tests.kafka.sasl_client import CLIENT, PASSWORD, USER, Connection, SaslBroker
 
 LONG_MS = 600_000
 
@@ -318,3 +319,24 @@ def test_the_principal_stays_while_the_client_logs_in_again(broker: SaslBroker) 
         may_log_in_again(broker)
         connection.handshake()
         assert Principal("User", USER) == inside(connection, broker).principal
+
+
+# -- quotas --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_client_does_before_it_has_logged_in_is_not_counted_for_any_quota(broker: SaslBroker) -> None:
+    """Otherwise whoever can connect could use up the quota of a client id that is not its own, and delay logins."""
+    quotas = broker.server.security.quotas
+    entities = [Entity(client_id="test"), Entity(user=DEFAULT)]
+    quotas.alter([(entity, Kind.REQUEST, 1e-9) for entity in entities])
+    try:
+        with broker.connect() as connection:
+            connection.ask(ApiKey.API_VERSIONS, 3, **CLIENT)
+            assert connection.log_in("PLAIN", password="wrong").error_code == ErrorCode.sasl_authentication_failed
+        with broker.connect() as connection:
+            assert connection.log_in("PLAIN").error_code == 0
+            assert quotas.sensors == 0
+            assert connection.metadata().throttle_time.total_seconds() > 0
+            assert quotas.sensors > 0
+    finally:
+        quotas.alter([(entity, Kind.REQUEST, None) for entity in entities])

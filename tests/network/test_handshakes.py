@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.x509 import InvalidVersion
 
 from broker.config import load
 from broker.network import handshakes
 from broker.network.mute import HANDSHAKING
 from broker.runtime.poller import READ
 from broker.security.principal import ANONYMOUS, Principal
+from broker.security.tls_listener import TlsListener
 from tests import certificates
 from tests.certificates import Identity
 from tests.network.echo import EchoService, frame
@@ -104,6 +106,22 @@ def test_a_client_that_no_rule_names_is_refused(tls_bench: MakeBench) -> None:
     b.until(lambda: client.eof)
     assert b.processor.handshakes.stats.failed == 1
     assert b.service.connections == []
+
+
+def test_a_certificate_of_which_nothing_can_be_made_costs_its_connection_only(
+    tls_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def principal(_listener: Any, _certificate: bytes | None) -> Principal:
+        raise InvalidVersion("17 is not a valid X509 version", 17)
+
+    b = tls_bench()
+    busy = b.connect()
+    monkeypatch.setattr(TlsListener, "principal", principal)
+    client = offer(b)
+    b.until(lambda: client.eof)
+    assert b.processor.handshakes.stats.failed == 1
+    busy.send(frame(b"e", b"x"))
+    b.until(lambda: busy.frames)
 
 
 def test_what_arrives_with_the_end_of_the_handshake_is_served(tls_bench: MakeBench) -> None:

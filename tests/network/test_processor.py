@@ -993,6 +993,18 @@ def test_the_acceptor_is_told_of_room_though_it_was_turned_away_in_the_middle_of
     b.step()
 
 
+def test_the_last_connection_of_another_processor_may_close_while_this_one_counts_them(bench: MakeBench) -> None:
+    class Closing(ConnectionQuotas):
+        @property
+        def excess(self) -> int:
+            return 1  # as it was a moment ago
+
+    b = bench(stage=Stage(quotas=Closing(0, 1, {}, 0)))
+    assert b.quotas.total == 0
+    b.stage.clock.now += 5
+    b.step()
+
+
 def test_processors_together_close_just_as_many_as_are_too_many_and_the_quietest_first(bench: MakeBench) -> None:
     stage = Stage(quotas=ConnectionQuotas(20, 20, {}, 0))
     first, second = bench(stage=stage), bench(stage=stage)

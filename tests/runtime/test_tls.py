@@ -155,6 +155,18 @@ def test_the_whole_buffer_is_filled_in_one_call() -> None:
     assert ends.server.buffered
 
 
+def test_one_call_decrypts_a_bounded_number_of_records() -> None:
+    ends = Ends()
+    for _ in range(1000):
+        ends.says(b"x")
+    received = []
+    while ends.wire.up or ends.server.buffered:
+        received.append(len(ends.received()))
+        assert 0 < received[-1] <= 128
+    assert sum(received) == 1000
+    assert ends.server.recv_into(memoryview(bytearray(10))) == WOULD_BLOCK
+
+
 def test_the_end_of_file_with_and_without_a_goodbye() -> None:
     for polite in (True, False):
         ends = Ends()

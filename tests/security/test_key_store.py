@@ -1,5 +1,7 @@
 """Key stores and trust stores, as tools write them and as they should not be."""
 
+import base64
+
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -77,6 +79,18 @@ def test_what_is_no_key_store_is_refused_in_one_sentence_without_its_content(dat
     with pytest.raises(ValueError, match=words) as raised:
         read_key_store(data, None, None)
     assert "geheim" not in str(raised.value)
+
+
+def test_a_certificate_of_no_known_version_cannot_be_read() -> None:
+    server = certificates.server()
+    der = server.x509.public_bytes(Encoding.DER).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x12", 1)
+    damaged = f"-----BEGIN CERTIFICATE-----\n{base64.encodebytes(der).decode()}-----END CERTIFICATE-----\n"
+    for read in (
+        lambda: read_key_store((server.key + damaged).encode(), None, None),
+        lambda: read_trust_store(damaged.encode(), None),
+    ):
+        with pytest.raises(ValueError, match="has a certificate that cannot be read"):
+            read()
 
 
 def test_a_trust_store_has_certificates() -> None:

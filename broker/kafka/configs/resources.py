@@ -231,7 +231,8 @@ def _synonym(name: str, value: str | None, source: Source) -> Entry:
 
 def _is_hidden(name: str) -> bool:
     """Whether the value of a broker's setting is never shown."""
-    return is_secret(name) or (name in BROKER_SETTINGS and BROKER_SETTINGS[name].secret)
+    setting = setting_of(name)  # also of one listener, under whichever of its two names
+    return is_secret(name) or (setting in _KAFKAS and BROKER_SETTINGS[_KAFKAS[setting]].secret)
 
 
 def _shown(name: str, value: str) -> str | None:
