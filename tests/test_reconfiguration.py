@@ -11,10 +11,13 @@ from cryptography import x509
 from broker.config import load
 from broker.errors import ConfigError
 from broker.reconfiguration import _at_most_doubled_or_halved
+from broker.runtime.entropy import SystemEntropy
+from broker.security.credentials import make_row
 from broker.server import BrokerServer
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
+from protocol.sasl.scram import ScramClient
 from tests import certificates
 from tests.certificates import authority
 from tests.kafka.handlers.changing import BROKER, SET, broker_values, change
@@ -156,7 +159,7 @@ def test_a_certificate_that_one_listener_refuses_is_taken_by_none(tmp_path: Path
         assert shown(kafka, "two") == str(second.x509.serial_number)
 
 
-@pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl"])
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl", "kafka+sasl+ssl"])
 def test_the_control_listener_answers_health_and_changes_settings_while_the_data_plane_is_full(
     tmp_path: Path, scheme: str
 ) -> None:
@@ -167,6 +170,7 @@ def test_the_control_listener_answers_health_and_changes_settings_while_the_data
         listeners=[f"{scheme}://127.0.0.1:0?name=data"],
         control_listener=f"{scheme}://127.0.0.1:0",
         ssl_keystore_location=str(files.both),
+        sasl_enabled_mechanisms=("SCRAM-SHA-256",),
         network_threads=1,
         io_threads=1,
         queued_max_requests=1,
@@ -174,13 +178,23 @@ def test_the_control_listener_answers_health_and_changes_settings_while_the_data
     )
     server = BrokerServer(config)
     server.start()
+    server.security.credentials.alter([make_row("alice", "SCRAM-SHA-256", "secret", SystemEntropy())], [])
     opened: list[socket.socket] = []
 
     def connect(listener: str) -> socket.socket:
         host, port = server.listeners[listener].rsplit(":", 1)
         plain = socket.create_connection((host, int(port)), timeout=30)
-        opened.append(context.wrap_socket(plain, server_hostname=host) if scheme == "kafka+ssl" else plain)
+        opened.append(context.wrap_socket(plain, server_hostname=host) if "ssl" in scheme else plain)
+        if "sasl" in scheme:
+            log_in(opened[-1])
         return opened[-1]
+
+    def log_in(connection: socket.socket) -> None:
+        client = ScramClient("SCRAM-SHA-256", "alice", "secret", "nonce")
+        assert ask(connection, ApiKey.SASL_HANDSHAKE, 1, mechanism="SCRAM-SHA-256").error_code == 0
+        answer = ask(connection, ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=client.first())
+        final = client.final(answer.auth_bytes)
+        client.verify(ask(connection, ApiKey.SASL_AUTHENTICATE, 1, auth_bytes=final).auth_bytes)
 
     def ask(connection: socket.socket, key: ApiKey, version: int, **fields: Any) -> Any:
         connection.sendall(control.encode_request(key, version, 7, "test", fields))
