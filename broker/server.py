@@ -182,7 +182,10 @@ class BrokerServer:
         for listener in self._all_listeners():
             if listener.scheme not in _SERVICES:
                 schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
-                raise ConfigError(f"Take the listener {listener} out: this broker serves {schemes} listeners only.")
+                raise ConfigError(
+                    f"Take the listener {listener} out: this broker serves {schemes} listeners only, "
+                    "with +ssl, +sasl or +sasl+ssl before the colon."
+                )
             if listener.sasl and not _SERVICES[listener.scheme].sasl:
                 raise ConfigError(
                     f"Write the listener {listener} as {listener.scheme}+ssl://: its protocol has no SASL. "

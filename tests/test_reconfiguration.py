@@ -106,6 +106,27 @@ def test_a_listener_does_not_become_open_to_everybody_by_a_change(tmp_path: Path
         assert "allow_anonymous_listeners" in result.error_message
 
 
+def test_an_earlier_change_does_not_open_the_listeners_of_a_later_start(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+
+    def settings(host: str) -> dict[str, Any]:
+        return {
+            "data_dir": str(tmp_path / "data"),
+            "listeners": ("kafka://127.0.0.1:0", f"kafka+ssl://{host}:0?name=outer"),
+            "ssl_keystore_location": str(files.both),
+            "ssl_truststore_location": str(files.authority),
+            "ssl_client_auth": "required",
+        }
+
+    name = "listener.name.outer.ssl.client.auth"
+    with Kafka(**settings("127.0.0.1")) as kafka:
+        assert change(kafka, BROKER, "1", (name, SET, "none")).error_code == 0
+    with pytest.raises(ConfigError, match=r"Listen on 127\.0\.0\.1 .* until the change of ssl\.client\.auth"):
+        Kafka(**settings("0.0.0.0")).__enter__()
+    with Kafka(**settings("0.0.0.0"), allow_anonymous_listeners=True) as kafka:
+        assert let_in(kafka, "outer")
+
+
 def let_in(kafka: Kafka, name: str) -> bool:
     """Whether a client without a certificate finishes its handshake."""
     host, port = kafka.broker.server.listeners[name].rsplit(":", 1)

@@ -53,10 +53,14 @@ def _resource_options(
                 type=click.Choice(patterns, case_sensitive=False),
                 default=default,
                 show_default=True,
-                help="literal: the names are whole names; prefixed: names begin so.",
+                help="literal: the names are whole names; prefixed: they are prefixes of names.",
             ),
             click.option(
-                "--user-principal", "user_principals", metavar="NAME", multiple=True, help="User, for its tokens."
+                "--user-principal",
+                "user_principals",
+                metavar="NAME",
+                multiple=True,
+                help="User whose delegation tokens are concerned.",
             ),
             click.option(
                 "--delegation-token", "delegation_tokens", metavar="ID", multiple=True, help="Delegation token."
@@ -64,7 +68,7 @@ def _resource_options(
             click.option(
                 "--transactional-id", "transactional_ids", metavar="ID", multiple=True, help="Transactional id."
             ),
-            click.option("--cluster", is_flag=True, help="The cluster itself."),
+            click.option("--cluster", is_flag=True, help="The cluster."),
             click.option("--group", "-g", "groups", metavar="NAME", multiple=True, help="Consumer group."),
             click.option("--topic", "-t", "topics", metavar="NAME", multiple=True, help="Topic; '*' is every topic."),
         ):
@@ -107,17 +111,33 @@ def _rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*arguments, selection=selection, **others)
 
     for decorator in (
-        click.option("--idempotent", is_flag=True, help="With --producer: also IdempotentWrite on the cluster."),
-        click.option("--consumer", is_flag=True, help="What consumers need of the topics and groups."),
-        click.option("--producer", is_flag=True, help="What producers need of the topics and transactional ids."),
-        click.option("--operation", "-o", "operations", multiple=True, help="Operation, e.g. Read.  [default: All]"),
-        click.option("--deny-host", "denied_hosts", metavar="ADDRESS", multiple=True, help="From here.  [default: *]"),
-        click.option("--deny-principal", "denied", metavar="TYPE:NAME", multiple=True, help="Who may not."),
+        click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster as well."),
+        click.option("--consumer", is_flag=True, help="The operations that consumers need on the topics and groups."),
         click.option(
-            "--allow-host", "allowed_hosts", metavar="ADDRESS", multiple=True, help="From here.  [default: *]"
+            "--producer", is_flag=True, help="The operations that producers need on the topics and transactional ids."
+        ),
+        click.option("--operation", "-o", "operations", multiple=True, help="Operation, e.g. Read.  [default: All]"),
+        click.option(
+            "--deny-host",
+            "denied_hosts",
+            metavar="ADDRESS",
+            multiple=True,
+            help="Only from this address.  [default: *]",
+        ),
+        click.option("--deny-principal", "denied", metavar="TYPE:NAME", multiple=True, help="Principal that may not."),
+        click.option(
+            "--allow-host",
+            "allowed_hosts",
+            metavar="ADDRESS",
+            multiple=True,
+            help="Only from this address.  [default: *]",
         ),
         click.option(
-            "--allow-principal", "allowed", metavar="TYPE:NAME", multiple=True, help="Who may, e.g. User:alice."
+            "--allow-principal",
+            "allowed",
+            metavar="TYPE:NAME",
+            multiple=True,
+            help="Principal that may, e.g. User:alice.",
         ),
     ):
         command = decorator(command)

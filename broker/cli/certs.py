@@ -31,7 +31,11 @@ _CLIENT = re.compile(r"[^\s./\\][^/\\\0-\x1f]*")
 @click.option("--host", "hosts", metavar="NAME", multiple=True, help="Another name or address of the broker.")
 @click.option("--client", "clients", metavar="NAME", multiple=True, help="Make a certificate for this client, too.")
 @click.option(
-    "--days", type=click.IntRange(1, _AUTHORITY_DAYS), default=_DAYS, show_default=True, help="How long valid."
+    "--days",
+    type=click.IntRange(1, _AUTHORITY_DAYS),
+    default=_DAYS,
+    show_default=True,
+    help="Days for which the certificates are valid.",
 )
 @click.option("--pkcs12", is_flag=True, help="Write PKCS#12 files as well, with a password.")
 @click.option(
@@ -47,7 +51,7 @@ def command(
     password_file: str | None,
     force: bool,
 ) -> None:
-    """Make an authority and certificates for development in DIR (certs).
+    """Make a certificate authority and certificates for development in DIR (certs).
 
     ca.crt is the authority that clients trust, and ca.key signs. server.pem has the broker's key and certificate,
     client.properties the settings of a client; with --client alice there are alice.pem and alice.properties as well. An

@@ -11,7 +11,7 @@ import click
 from broker.cli.broker_options import security_options
 from broker.config.listener import parse_address
 from broker.errors import BrokerError, ConfigError
-from broker.runtime.dial import ask
+from broker.runtime.dial import NotAnswered, ask
 
 if TYPE_CHECKING:
     from broker.client.security_settings import SecuritySettings
@@ -40,7 +40,8 @@ def command(address: str, timeout: float, security: "SecuritySettings") -> None:
     try:
         answer = ask(host, port, _request(), timeout)
     except OSError as error:
-        raise BrokerError(f"{address} does not answer: {error}.") from error
+        hint = " Does its listener have TLS? Then set security.protocol." * isinstance(error, NotAnswered)
+        raise BrokerError(f"{address} does not answer: {error}.{hint}") from error
     click.echo(f"{address} answers and serves {_served(answer, address)} Kafka APIs")
 
 

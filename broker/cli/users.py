@@ -56,7 +56,7 @@ def command() -> None:
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=DEFAULT_ITERATIONS,
     show_default=True,
-    help="Rounds of hashing: more cost a thief of the data directory, and each login, more.",
+    help="Rounds of hashing. More rounds make it slower to guess passwords from a stolen catalogue, and to log in.",
 )
 @click.option("--password-file", metavar="FILE", help=f"File with the password (or {_PASSWORD}; else asked for).")
 @_data_dir

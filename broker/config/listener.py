@@ -35,6 +35,8 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:/?#@\s]
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 # What a scheme says of security, always in this order.
 _SECURITY = re.compile(r"(.*?)(\+sasl)?(\+ssl)?")
+# How a listener is written here that Kafka writes with its security protocol.
+_OF_KAFKA = {"PLAINTEXT": "kafka", "SSL": "kafka+ssl", "SASL_PLAINTEXT": "kafka+sasl", "SASL_SSL": "kafka+sasl+ssl"}
 
 
 @attrs.frozen
@@ -83,8 +85,9 @@ def parse_listener(url: str, default_name: str | None = None) -> Listener:
     """Raises ConfigError with one sentence that says what to change."""
     match = _URL.fullmatch(url.strip())
     if match is None:
+        example = _OF_KAFKA.get(url.strip().partition("://")[0], "kafka")
         raise ConfigError(
-            f"Write the listener {url!r} as scheme://host:port, for example kafka://127.0.0.1:9092 "
+            f"Write the listener {url!r} as scheme://host:port, for example {example}://127.0.0.1:9092 "
             "(an IPv6 address in brackets, a range of ports as 9310-9319)."
         )
     url_scheme = match["scheme"]

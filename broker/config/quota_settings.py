@@ -16,8 +16,8 @@ class QuotaSettings:
         11,
         least=2,
         most=1000,
-        doc="Rates of clients are measured over this many windows, the last of which has only begun. Over the whole ones a "
-        "client gets at most 2 % more than its quota: what it allows in 2 % of that time may be used, or fetched, at once.",
+        doc="Rates of clients are measured over this many windows, the last of which has only begun. Over the "
+        "complete ones a client gets at most 2 % more than its quota: it may use at once what 2 % of that time allow.",
         reason="Kafka's default. With it 2 % are 0.2 s.",
     )
     quota_window_size_seconds: int = setting(

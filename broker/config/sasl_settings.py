@@ -72,8 +72,8 @@ class SaslSettings:
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         None,
         of_listener=True,
-        doc="Where the public keys are by which tokens of OAUTHBEARER are checked (a JWKS): a URL that begins with `https://`, "
-        "`http://` or `file:///`. Redirections are not followed.",
+        doc="Where the public keys are with which tokens of OAUTHBEARER are checked (a JWKS): a URL that begins with `https://`, "
+        "`http://` or `file:///`. Redirects are not followed.",
         reason="Without keys no token can be checked.",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
@@ -117,11 +117,11 @@ class SaslSettings:
         reason=KAFKA,
     )
     sasl_oauthbearer_sub_claim_name: str = setting(
-        "sub", doc="The claim of a token that has the name of the user.", reason=KAFKA, of_listener=True
+        "sub", doc="The claim of a token that contains the name of the user.", reason=KAFKA, of_listener=True
     )
     sasl_oauthbearer_scope_claim_name: str = setting(
         "scope",
         of_listener=True,
-        doc="The claim of a token that has its scope: a text, or a list of texts. It is not used further.",
+        doc="The claim of a token that contains its scope: a text, or a list of texts. Otherwise the scope is not used.",
         reason=KAFKA,
     )

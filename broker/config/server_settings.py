@@ -104,7 +104,7 @@ class NetworkSettings:
         doc="Where to listen, as URLs: `scheme://host:port?name=...&advertised=host:port`. Port 0 is any free port, "
         "`9310-9319` the first free one of these, an empty host all interfaces. A second listener of a scheme needs a "
         "name.",
-        reason="Kafka's port, so that every example works; loopback only, because nobody is asked who they are.",
+        reason="Kafka's port, so that every example works; loopback only, because clients need not log in.",
     )
     advertised_listeners: Mapping[str, str] = setting(
         attrs.Factory(dict),

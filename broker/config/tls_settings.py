@@ -80,7 +80,7 @@ class TlsSettings:
         kafka=None,
         doc="A PEM file with the revocation lists of the authorities whose clients are let in. Each of them needs one, and "
         "their clients are refused while it is out of date.",
-        reason="Most authorities of one's own have none.",
+        reason="Most private authorities publish none.",
     )
     ssl_client_auth: str = _of_listener(
         "none",

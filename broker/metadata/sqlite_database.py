@@ -12,6 +12,9 @@ continues the one before, the remaining failed frames become invalid. Nothing el
 In WAL mode SQLite needs a file of 32 KiB beside the catalogue, which a full disk has no space for. In that case the catalogue is
 opened exclusively for this process, which does not need the file: it can be read, and it can be written once there is space.
 
+The catalogue contains credentials, so only the broker's own user may read a new file, and one that gets the tables for them by an
+upgrade. The rights that an operator gives later are left as they are. SQLite gives the -wal and -shm files the same rights.
+
 Tests: tests/metadata/test_sqlite.py, tests/process/test_failed_commit.py.
 """
 
@@ -21,7 +24,8 @@ from typing import Any, TypeVar
 
 from broker.errors import ConfigError, StorageError, UnknownOutcome
 from broker.log import get_logger
-from broker.metadata.sqlite_layouts import LAYOUT_VERSION, upgrade_script
+from broker.metadata.sqlite_layouts import CREDENTIALS_SINCE, LAYOUT_VERSION, upgrade_script
+from broker.runtime.private_file import create_private, make_private
 from broker.runtime.threads import Lock
 
 T = TypeVar("T")
@@ -42,6 +46,7 @@ class SqliteDatabase:
         self._lock = Lock()
         # The log may contain frames of a failed commit.
         self._uncertain = False
+        create_private(path)
         try:
             self._connection = self._connect(exclusive=False)
         except sqlite3.Error as error:
@@ -118,6 +123,9 @@ class SqliteDatabase:
             raise ConfigError(
                 f"The catalogue {self._path} has layout {version} and this broker knows {LAYOUT_VERSION}: start the newer broker."
             )
+        if version < CREDENTIALS_SINCE:
+            for suffix in ("", "-wal", "-shm"):
+                make_private(self._path + suffix)
         execute("PRAGMA journal_mode=WAL")
         execute("PRAGMA synchronous=FULL")
         if version < LAYOUT_VERSION:

@@ -65,6 +65,8 @@ _LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY)
 
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(_LAYOUTS)
+# The first layout with secrets.
+CREDENTIALS_SINCE = 4
 
 
 def upgrade_script(version: int) -> str:

@@ -158,6 +158,10 @@ def pause(seconds: float) -> None:
         time.sleep(seconds)
 
 
+class NotAnswered(OSError):
+    """Something listens there, and it does not answer in this protocol."""
+
+
 def ask(host: str, port: int, frame: bytes, timeout: float, most: int = 1024 * 1024) -> bytes:
     """Send ``frame`` (its 4-byte length included) and return the answer without its length.
 
@@ -167,7 +171,7 @@ def ask(host: str, port: int, frame: bytes, timeout: float, most: int = 1024 * 1
         connection.sendall(frame)
         size = int.from_bytes(_receive(connection, 4), "big")
         if size > most:
-            raise OSError(f"an answer of {size} bytes, which is not one of this protocol")
+            raise NotAnswered(f"an answer of {size} bytes, which is not one of this protocol")
         return _receive(connection, size)
 
 
@@ -176,6 +180,6 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         piece = connection.recv(size - len(received))
         if not piece:
-            raise OSError("the connection was closed before the whole answer had come")
+            raise NotAnswered("the connection was closed before the whole answer had come")
         received += piece
     return bytes(received)

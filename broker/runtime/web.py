@@ -1,6 +1,6 @@
 """Reads a file or a page of the web by its URL, on a thread of its own, so that nobody waits for a server that does not answer.
 
-Redirections are not followed: what is fetched here decides who may come in, so the operator names its place.
+Redirects are not followed: what is fetched here decides who may log in, so only the operator says where it is.
 """
 
 from __future__ import annotations

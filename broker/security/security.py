@@ -9,6 +9,7 @@ import attrs
 
 from broker.config import BrokerConfig
 from broker.config.per_listener import for_listener
+from broker.errors import ConfigError
 from broker.metadata.catalogue import Catalogue
 from broker.metrics import Registry
 from broker.runtime import Runtime
@@ -73,9 +74,12 @@ def open_security(config: BrokerConfig, catalogue: Catalogue, runtime: Runtime, 
 
 def _authorizer(config: BrokerConfig, catalogue: Catalogue, clock: Clock) -> AclAuthorizer | None:
     # Checked in either case: a name that is misspelled now would be missed on the day that ACLs are switched on.
-    super_users = frozenset(
-        str(parse_principal(text.strip())) for text in config.super_users.split(";") if text.strip()
-    )
+    try:
+        super_users = frozenset(
+            str(parse_principal(text.strip())) for text in config.super_users.split(";") if text.strip()
+        )
+    except ConfigError as error:
+        raise ConfigError(f"Correct super_users: {error}") from error
     if config.authorizer_class_name is None:
         return None
     return AclAuthorizer(

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,20 @@ def test_two_listeners_advertise_two_addresses(serve: Serve, run: Run) -> None:
 
 def test_health_asks_a_running_broker(run: Run, environment: dict[str, str]) -> None:
     assert b"Kafka APIs" in run("health", environment["BROKER_BOOTSTRAP_SERVERS"]).stdout
+
+
+def test_health_asks_for_tls_where_a_listener_hangs_up(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def hang_up() -> None:
+            with other.accept()[0] as connection:
+                connection.recv(1024)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        assert b"Does its listener have TLS?" in run("health", address, fails=1).stderr
+        thread.join()
 
 
 def test_health_fails_where_nothing_or_something_else_answers(run: Run) -> None:

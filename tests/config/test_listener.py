@@ -49,7 +49,9 @@ def test_hosts_and_ports_of_listener_urls(url: str, host: str, ports: list[int])
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("localhost:9092", ["scheme://host:port"]),
+        ("localhost:9092", ["scheme://host:port", "kafka://127"]),
+        ("PLAINTEXT://:9092", ["scheme://host:port", "example kafka://127"]),
+        ("SASL_SSL://localhost:9092", ["scheme://host:port", "example kafka+sasl+ssl://127"]),
         ("kafka://::1:9092", ["in brackets"]),
         ("kafka://localhost:port", ["scheme://host:port"]),
         ("kafka://localhost:70000", ["65535"]),

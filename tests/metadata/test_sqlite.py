@@ -43,6 +43,18 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         SqliteCatalogue(f"{tmp_path}/none/c")
 
 
+def test_nobody_else_may_read_a_new_file_with_credentials(tmp_path: Path) -> None:
+    catalogue = SqliteCatalogue(f"{tmp_path}/c")
+    catalogue.set_meta("a", "1")
+    assert {one.name: one.stat().st_mode & 0o777 for one in tmp_path.iterdir()} == dict.fromkeys(
+        ("c", "c-wal", "c-shm"), 384
+    )
+    catalogue.close()
+    (tmp_path / "c").chmod(0o640)
+    SqliteCatalogue(f"{tmp_path}/c").close()
+    assert (tmp_path / "c").stat().st_mode & 0o777 == 0o640  # the operator has allowed it
+
+
 def test_commits_are_fsynced(tmp_path: Path) -> None:
     catalogue = SqliteCatalogue(f"{tmp_path}/c")
     assert catalogue._database.read("PRAGMA synchronous") == [(2,)]

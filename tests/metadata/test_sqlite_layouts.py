@@ -35,6 +35,7 @@ def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.executescript(FIRST_LAYOUT)
     connection.close()
+    Path(path).chmod(0o644)
     row = TransactionRow("x", 7, 1, -1, 60_000, "Ongoing", (("t", 0),), (), 1_000, 2_000, -1)
     for _ in range(2):
         catalogue = SqliteCatalogue(path)
@@ -42,6 +43,8 @@ def test_a_catalogue_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
         assert list(catalogue.load_offsets()) == [StoredOffset("g", "t", 0, 42, 0, "", 1000, -1)]
         assert list(catalogue.load_transactions()) == [row]
         catalogue.close()
+    # Upgraded, it may contain credentials.
+    assert Path(path).stat().st_mode & 0o777 == 0o600
 
 
 SECOND_LAYOUT = (

@@ -43,7 +43,7 @@ def test_everybody_may_use_what_no_acl_covers_if_that_is_set() -> None:
 
 
 def test_a_super_user_without_a_type_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="Write the principal 'admin' as TYPE:NAME"):
+    with pytest.raises(ConfigError, match="Correct super_users: Write the principal 'admin' as TYPE:NAME"):
         opened("super.users=admin")
 
 
