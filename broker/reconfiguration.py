@@ -61,8 +61,9 @@ def _check_open_listeners(live: LiveConfig) -> None:
         opened = unauthenticated(attrs.evolve(live.in_force, allow_anonymous_listeners=True))
         if opened:
             raise ConfigError(
-                f"Listen on 127.0.0.1 instead of {', '.join(map(str, opened))} until the change of ssl.client.auth that was made "
-                "while the broker was running is removed: with it, clients need not say who they are."
+                f"Listen on 127.0.0.1 instead of {', '.join(map(str, opened))}, or set allow_anonymous_listeners to true, until the "
+                "change of ssl.client.auth that was made while the broker was running is removed: with it, clients need not say "
+                "who they are."
             )
 
 
