@@ -160,6 +160,7 @@ class TxnProducer(Client):
         self._txn: Txn | None = None
         self._plan: list[Callable[[], Call]] = []  # what the present transaction still has to do
         self._looks = False  # at its committed offset, before it begins the next one
+        self._unheard = 0  # InitProducerIds without an answer: each may yet arrive, and fence those that came after it
 
     @property
     def done(self) -> bool:
@@ -285,6 +286,7 @@ class TxnProducer(Client):
         self.close()
 
     def lost(self, call: Call) -> None:
+        self._unheard += call.key == ApiKey.INIT_PRODUCER_ID
         # It never hears what became of its transaction: the worst moment to die.
         if call.key in (ApiKey.END_TXN, ApiKey.END_TXNS) and not self.quiet and self.rng.random() < 0.5:
             self.world.note(f"{self.name} dies with the answer to {self._txn}")
@@ -341,8 +343,12 @@ class TxnProducer(Client):
         self.history.promised()
 
     def _check_fatal(self, error: int, call: Call) -> None:
-        """Nobody but the end of its time has taken it away."""
+        """Nobody has taken it away but the end of its time, or the producer itself: by a request on a connection that it has
+        given up, which arrives later than the same request on the next one."""
         assert self._txn is not None
+        if self._unheard and error in (ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch):
+            self._unheard -= 1
+            return
         late = self.world.now - self._txn.started >= 0.9 * self._timeout_ms / 1000
         if not (late or self.ledger.clock_jumps or self.ledger.machine_failed()):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {call.key.name} of {self._txn}")
