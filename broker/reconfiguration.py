@@ -30,14 +30,11 @@ def register(
     configure_quotas: Callable[[ConnectionQuotas, BrokerConfig], None],
 ) -> None:
     """``tls``: the listeners that have it, by name. ``configure_quotas`` knows what the limit of descriptors leaves for
-    connections. Raises ConfigError where earlier changes would open a listener to everybody."""
+    connections. Raises ConfigError where earlier changes would let in others than they say."""
     live.register(Way.STORAGE, _storage(logs))
     live.register(Way.TLS, _certificates(tls))
     if live.in_force != live.static:
-        _check_open_listeners(live)
-        for each, listener in _with_tls(live.in_force, tls):
-            # If this fails, the event says why, and the listener has the certificates of the configuration.
-            listener.reload(tls_config(live.in_force, each))
+        _take_changed_tls(live.in_force, tls)
     live.register(
         Way.PROCESSORS,
         Reconfigurable(
@@ -55,17 +52,6 @@ def register(
     live.register(
         Way.CONNECTIONS, Reconfigurable(apply=lambda config: configure_quotas(sockets.quotas, config), check=_addresses)
     )
-
-
-def _check_open_listeners(live: LiveConfig) -> None:
-    """A change that was allowed for the listeners of its time may open those of this start to everybody."""
-    if not live.in_force.allow_anonymous_listeners:
-        opened = unauthenticated(attrs.evolve(live.in_force, allow_anonymous_listeners=True))
-        if opened:
-            raise ConfigError(
-                f"Listen on 127.0.0.1 instead of {', '.join(map(str, opened))} until the change of ssl.client.auth that was made "
-                "while the broker was running is removed: with it, clients need not say who they are."
-            )
 
 
 def _storage(logs: LogManager) -> Reconfigurable:
@@ -89,6 +75,22 @@ def _certificates(tls: Mapping[str, TlsListener]) -> Reconfigurable:
             _refuse(each, listener.check(tls_config(after, each)))
 
     return Reconfigurable(apply, check)
+
+
+def _take_changed_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> None:
+    """At the start: what was changed before counts."""
+    try:
+        unauthenticated(config)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} A change of ssl.client.auth that was made while the broker was running is in force."
+        ) from error
+    for each, listener in _with_tls(config, tls):
+        wanted = tls_config(config, each)
+        reason = listener.reload(wanted, at_start=True)
+        # Otherwise the event says why, and the listener has the certificate of the configuration.
+        if wanted.ssl_client_auth != "none":
+            _refuse(each, reason)
 
 
 def _with_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> list[tuple[Listener, TlsListener]]:

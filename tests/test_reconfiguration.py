@@ -20,7 +20,7 @@ from protocol.kafka.schema import control
 from protocol.sasl.scram import ScramClient
 from tests import certificates
 from tests.certificates import authority
-from tests.kafka.handlers.changing import BROKER, SET, broker_values, change
+from tests.kafka.handlers.changing import BROKER, DELETE, SET, broker_values, change
 from tests.kafka.handlers.kafka_client import Kafka
 from tests.network.harness import wait_for
 
@@ -121,7 +121,7 @@ def test_an_earlier_change_does_not_open_the_listeners_of_a_later_start(tmp_path
     name = "listener.name.outer.ssl.client.auth"
     with Kafka(**settings("127.0.0.1")) as kafka:
         assert change(kafka, BROKER, "1", (name, SET, "none")).error_code == 0
-    with pytest.raises(ConfigError, match=r"Listen on 127\.0\.0\.1 .* until the change of ssl\.client\.auth"):
+    with pytest.raises(ConfigError, match=r"Listen on 127\.0\.0\.1 .* A change of ssl\.client\.auth"):
         Kafka(**settings("0.0.0.0")).__enter__()
     with Kafka(**settings("0.0.0.0"), allow_anonymous_listeners=True) as kafka:
         assert let_in(kafka, "outer")
@@ -178,6 +178,59 @@ def test_a_certificate_that_one_listener_refuses_is_taken_by_none(tmp_path: Path
             assert "lacks the names b" in result.error_message
         assert shown(kafka, "one") == str(first.x509.serial_number)
         assert shown(kafka, "two") == str(second.x509.serial_number)
+
+
+def test_after_a_restart_nobody_is_let_in_because_a_file_is_missing(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+    settings = {
+        "data_dir": str(tmp_path / "data"),
+        "listeners": ("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
+        "ssl_keystore_location": str(files.both),
+    }
+    with Kafka(**settings) as kafka:
+        trusted = ("listener.name.outer.ssl.truststore.location", SET, str(files.authority))
+        result = change(kafka, BROKER, "1", trusted, ("listener.name.outer.ssl.client.auth", SET, "required"))
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+        assert not let_in(kafka, "outer")
+    files.authority.rename(tmp_path / "away")
+    with pytest.raises(ConfigError, match="Correct the TLS settings of the listener outer"), Kafka(**settings):
+        pass
+    (tmp_path / "away").rename(files.authority)
+    with Kafka(**settings) as kafka:
+        assert not let_in(kafka, "outer")
+
+
+def test_after_a_restart_a_listener_is_not_open_to_everybody_without_permission(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path)
+    settings = {
+        "data_dir": str(tmp_path / "data"),
+        "listeners": ("kafka://127.0.0.1:0", "kafka+ssl://0.0.0.0:0?name=outer"),
+        "ssl_keystore_location": str(files.both),
+        "ssl_truststore_location": str(files.authority),
+        "ssl_client_auth": "required",
+    }
+    with Kafka(**settings, allow_anonymous_listeners=True) as kafka:
+        result = change(kafka, BROKER, "1", ("listener.name.outer.ssl.client.auth", SET, "none"))
+        assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+    with pytest.raises(ConfigError, match="allow_anonymous_listeners"), Kafka(**settings):
+        pass
+
+
+def test_a_certificate_that_was_taken_once_is_taken_after_a_restart(tmp_path: Path) -> None:
+    old, new = (authority().issue("broker", hosts=[name]) for name in ("a", "b"))
+    settings = {
+        "data_dir": str(tmp_path / "data"),
+        "listeners": ("kafka://127.0.0.1:0", "kafka+ssl://127.0.0.1:0?name=outer"),
+        "ssl_keystore_location": str(old.write(tmp_path, "old").both),
+    }
+    location = ("listener.name.outer.ssl.keystore.location", SET, str(new.write(tmp_path, "new").both))
+    allowed = "listener.name.outer.ssl.allow.san.changes"
+    with Kafka(**settings) as kafka:
+        for changes in ([location, (allowed, SET, "true")], [(allowed, DELETE, None)]):
+            result = change(kafka, BROKER, "1", *changes)
+            assert (result.error_code, result.error_message) == (ErrorCode.none, None)
+    with Kafka(**settings) as kafka:
+        assert shown(kafka, "outer") == str(new.x509.serial_number)
 
 
 @pytest.mark.parametrize("scheme", ["kafka", "kafka+ssl", "kafka+sasl+ssl"])

@@ -166,7 +166,7 @@ class Metered:
         if self._in_debt and meters.produce is not None:
             self._longer(Kind.PRODUCE, meters.produce.throttle_s(now))
         # Rounded up: clients take an empty response to a fetch as one only if it has a throttle time.
-        return min(ceil(self._throttle_s * 1000), _INT_MAX)
+        return ceil(min(self._throttle_s * 1000, _INT_MAX))  # a tiny quota throttles for ever
 
     def _throttle(self, connection: Connection, throttle_ms: int) -> None:
         until = self._metering.clock.monotonic() + throttle_ms / 1000

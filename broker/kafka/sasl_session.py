@@ -104,9 +104,9 @@ class SaslSession(KafkaSession):
             self.deadline = inf
 
     def may_choose(self, now: float) -> bool:
-        """Whether the client may log in now. It may not log in again where logins have no end, nor too often."""
+        """Whether the client may log in now. It may not log in again where logins have no end, nor too often, nor too late."""
         if self.state is not LoginState.COMPLETE:
-            return True
+            return self.state is not LoginState.EXPIRED  # while a handler had the request
         return self._lifetime_limited and now >= self._reauthentication_allowed_at
 
     def choose(self, mechanism: str, version: int, now: float, principal: Principal) -> bool:

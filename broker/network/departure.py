@@ -17,7 +17,7 @@ go, because an heir is never one that has gone before.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -88,7 +88,7 @@ class Departure:
                     heirs[moved.connection] = heir
                 else:
                     refused.append(moved)
-            for work in self._take_out(heirs):
+            for work in self._take_out(heirs.__contains__):
                 heir = heirs[_connection(work[1])]  # type: ignore[index]
                 heir.departure.append(work)
             for connection, heir in heirs.items():
@@ -97,10 +97,12 @@ class Departure:
         return refused
 
     def end(self) -> list[Work]:
-        """All connections have moved or are closed. Returns the work that is left."""
+        """All connections have moved or are closed. Returns the work that is left. From now on only the senders look into the
+        inbox."""
         with self._lock:
+            self._forward()
             self.over = True
-            return [self._inbox.popleft() for _ in range(len(self._inbox))]
+            return self._take_out(lambda connection: not self._has_moved(connection))
 
     def taken_over(self, moved: Moved) -> None:
         """Wait until the processor that had the connection has passed on everything about it."""
@@ -132,28 +134,25 @@ class Departure:
             self._forward()
 
     def _forward(self) -> None:
-        moved = {
-            connection: None
-            for connection in (_connection(target) for _, target, _ in self._inbox.copy())
-            if connection is not None and connection not in self._coming and connection.processor is not self._processor
-        }
-        for work in self._take_out(moved):
+        for work in self._take_out(self._has_moved):
             heir: Heir = _connection(work[1]).processor  # type: ignore[union-attr,assignment]
             heir.departure.append(work)
             if heir.departure.begun:
                 heir.departure.forward()
-        if self.over:
-            self._inbox.clear()  # the connections are closed
+        if self.over:  # what is left is about closed connections
+            self._take_out(lambda connection: not self._has_moved(connection))
 
-    def _take_out(self, connections: Mapping[ProcessorConnection, object]) -> list[Work]:
+    def _has_moved(self, connection: ProcessorConnection | None) -> bool:
+        return connection is not None and connection not in self._coming and connection.processor is not self._processor
+
+    def _take_out(self, chosen: Callable[[Any], bool]) -> list[Work]:
         """Remove the work for these connections from the inbox. The rest stays, before what others add meanwhile."""
         taken: list[Work] = []
         rest: list[Work] = []
-        if connections:
-            for _ in range(len(self._inbox)):
-                work = self._inbox.popleft()
-                (taken if _connection(work[1]) in connections else rest).append(work)
-            self._inbox.extendleft(reversed(rest))
+        for _ in range(len(self._inbox)):
+            work = self._inbox.popleft()
+            (taken if chosen(_connection(work[1])) else rest).append(work)
+        self._inbox.extendleft(reversed(rest))
         return taken
 
 

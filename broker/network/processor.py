@@ -235,6 +235,9 @@ class Processor:
 
     def step(self, timeout: float | None) -> bool:
         self._ident = self._get_ident()
+        if self._heirs is not None and self.departure.over:  # all that is in the inbox is passed on by its senders
+            self.poll(timeout)
+            return False
         self.configure_new_connections()
         self.process_new_responses()
         ready = self.poll(timeout)
@@ -242,7 +245,7 @@ class Processor:
         self.process_completed_sends(ready)
         self.process_disconnected()
         self.close_excess_connections()
-        if self._heirs is not None and not self.departure.over:
+        if self._heirs is not None:
             self._hand_over_connections(self._heirs)
         return bool(ready)
 

@@ -30,8 +30,11 @@ def open_tls(config: BrokerConfig, listeners: Sequence[Listener], runtime: Runti
 def tls_config(config: BrokerConfig, listener: Listener) -> BrokerConfig:
     """The configuration of the listener's TLS. As in Kafka (KIP-684), a listener where clients log in asks for certificates only
     if that was set for this listener, because the broker's setting is for those that have no other way to know their clients.
+    A certificate does not name the client there, so no rule has to match it.
     """
     of_listener = for_listener(config, listener.name)
+    if listener.sasl:
+        of_listener = attrs.evolve(of_listener, ssl_principal_mapping_rules="DEFAULT")
     asked = {f"{listener.name}.ssl{dot}client{dot}auth".lower() for dot in "_."}
     if listener.sasl and not asked & {key.lower() for key in config.listener_settings}:
         return attrs.evolve(of_listener, ssl_client_auth="none")

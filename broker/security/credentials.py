@@ -8,7 +8,7 @@ import hmac
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from broker.errors import ConfigError, Refusal
+from broker.errors import ConfigError, Refusal, UnknownOutcome
 from broker.metadata.catalogue import Catalogue, CredentialRow
 from broker.runtime.entropy import Entropy
 from broker.runtime.threads import Lock
@@ -102,6 +102,8 @@ class Credentials:
         self._usual_mechanism = MECHANISMS[0]  # of most users, as `find_any` chooses it
         self._secret = b""
         self._lock = Lock()  # for changes
+        # By user and mechanism: those of which nobody knows whether the catalogue has what is in force.
+        self._doubtful: set[tuple[str, str]] = set()
 
     def open(self, with_logins: bool) -> None:
         """Load everything. ``with_logins``: users may log in, so the secret of the cluster is needed. Raises StorageError."""
@@ -118,7 +120,12 @@ class Credentials:
 
     def of_user(self, user: str) -> Mapping[str, int]:
         """Iterations by mechanism. Empty for an unknown user."""
-        return {mechanism: rows[user].iterations for mechanism, rows in self._rows.items() if user in rows}
+        found = ((mechanism, rows.get(user)) for mechanism, rows in self._rows.items())
+        return {mechanism: row.iterations for mechanism, row in found if row is not None}
+
+    def may_be_stored(self, user: str, mechanism: str) -> bool:
+        """Whether the next start may find such a credential: then it can be deleted."""
+        return user in self._rows[mechanism] or (user, mechanism) in self._doubtful
 
     def users(self) -> list[str]:
         """Everybody who has a credential, in order."""
@@ -140,11 +147,18 @@ class Credentials:
     def alter(self, put: Iterable[CredentialRow], deleted: Iterable[tuple[str, str]]) -> None:
         """Delete those of (user, mechanism), then insert or replace these, durably: all of it or nothing. Raises StorageError.
 
-        Logins from now on see it. Connections that have logged in stay, as in Kafka.
+        Logins from now on see it. Connections that have logged in stay, as in Kafka. After UnknownOutcome the next start finds
+        either; to delete the credential makes sure that it does not come back.
         """
         put, deleted = list(put), list(deleted)
+        concerned = {*deleted, *((row.user, row.mechanism) for row in put)}
         with self._lock:
-            self._catalogue.alter_credentials(put, deleted)
+            try:
+                self._catalogue.alter_credentials(put, deleted)
+            except UnknownOutcome:
+                self._doubtful |= concerned
+                raise
+            self._doubtful -= concerned
             for user, mechanism in deleted:
                 self._forget(user, mechanism)
             for row in put:

@@ -92,9 +92,9 @@ class TlsListener:
         """When the certificate expires, in seconds since 1970."""
         return self._loaded.certificate.not_valid_after_utc.timestamp()
 
-    def reload(self, config: BrokerConfig | None = None) -> str | None:
+    def reload(self, config: BrokerConfig | None = None, *, at_start: bool = False) -> str | None:
         """Take what the files have now, and ``config`` if the settings have changed. New connections get it. Returns why this
-        is not possible; then everything stays as it is."""
+        is not possible; then everything stays as it is. ``at_start``: no client has seen the certificate that is replaced."""
         with self._lock:
             new = config or self._config
             try:
@@ -103,7 +103,7 @@ class TlsListener:
                 if config is None and sources == self._loaded.sources:
                     self._complaint = ""
                     return None
-                loaded = self._replacement(new, sources)
+                loaded = _load(new, sources) if at_start else self._replacement(new, sources)
             except (ValueError, ConfigError) as error:
                 return self._complain(str(error))
             self._config, self._rules, self._loaded = new, rules, loaded

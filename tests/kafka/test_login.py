@@ -12,6 +12,7 @@ from broker.kafka import logins as logins_module
 from broker.kafka.login_failures import LoginFailures
 from broker.kafka.logins import Logins
 from broker.kafka.sasl_session import SaslSession
+from broker.kafka.service import KafkaService
 from broker.network.connection import ProcessorConnection
 from broker.network.service import Peer
 from broker.security.principal import Principal
@@ -173,6 +174,36 @@ def test_the_request_that_is_being_handled_is_answered_before_the_end() -> None:
         assert ErrorCode.none == connection.answer(ApiKey.FETCH, 4).responses[0].partitions[0].error_code
         assert connection.is_closed()
         assert 1 == broker.logins()["expired"]
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "error"),
+    [
+        (ApiKey.API_VERSIONS, {"client_software_name": "a" * 10_000, "client_software_version": "1"}, ErrorCode.none),
+        (ApiKey.SASL_HANDSHAKE, {"mechanism": "a" * 10_000}, ErrorCode.illegal_sasl_state),
+    ],
+)
+def test_the_login_may_end_while_a_handler_has_a_request_about_logins(
+    key: ApiKey, fields: dict[str, str], error: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SaslBroker(connections_max_reauth_ms=LONG_MS) as broker, broker.connect() as connection:
+        connection.log_in()
+        session = session_of(connection, broker)
+        handle = KafkaService.handle
+
+        def end_meanwhile(service: KafkaService, request: Any, *others: Any) -> None:
+            if request.connection.session is session:
+                assert session.expiry is not None
+                session.expiry.deadline = 0.0  # as if the time were over
+                over = session.expiry.take()
+                assert over is not None
+                over()
+            handle(service, request, *others)
+
+        monkeypatch.setattr(KafkaService, "handle", end_meanwhile)
+        version = 3 if key is ApiKey.API_VERSIONS else 1
+        assert connection.ask(key, version, **fields).error_code == error
+        assert connection.is_closed()
 
 
 def test_a_client_that_renews_its_login_stays() -> None:

@@ -253,6 +253,18 @@ def test_older_clients_are_throttled_and_get_what_they_want(kafka: Kafka) -> Non
     assert is_throttled(kafka)
 
 
+@pytest.mark.parametrize("version", [5, 7])
+def test_the_smallest_quota_throttles_for_the_longest_time_that_can_be_told(kafka: Kafka, version: int) -> None:
+    limit(kafka, Kind.MUTATION, 5e-324)
+    answer = create(kafka, version, "a")
+    if version == 7:
+        assert answer.topics[0].error_code == ErrorCode.none
+        kafka.inside.throttling.end_all()
+        answer = create(kafka, version, "b")
+        assert answer.topics[0].error_code == OVER
+    assert answer.throttle_time.total_seconds() * 1000 == 2**31 - 1
+
+
 def test_topics_that_are_created_for_a_client_count_as_well(kafka: Kafka) -> None:
     limit(kafka, Kind.MUTATION, 1e-3)
     answer = kafka.ask(ApiKey.METADATA, 9, topics=[{"name": "new"}], allow_auto_topic_creation=True)

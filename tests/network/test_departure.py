@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.network.departure import Work
 from broker.network.mute import DRAINING, MuteEvent
 from tests.network.echo import EchoService, frame
 from tests.network.harness import Bench, Stage
@@ -89,6 +90,63 @@ def test_an_answer_to_the_old_address_by_a_thread_that_has_looked_it_up_before_a
     address.submit(address.send, request, [request.copy])
     step(one, other)
     assert client.frames == [(b"H", b"1")]
+
+
+@pytest.mark.parametrize("late", ["before the end", "after the end"])
+def test_an_answer_to_the_old_address_is_never_given_by_the_processor_that_has_gone(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    one, other = pair()
+    client = one.connect()
+    client.send(frame(b"H", b"1"))
+    one.until(lambda: one.service.parked)
+    request, _ = one.service.parked.pop()
+    gone, end = one.processor, one.processor.departure.end
+
+    def leave() -> None:
+        """The first half of ``submit``. The thread that answers is at its second half, ``forward``."""
+        gone._inbox.append((gone.send, request, [request.copy]))
+
+    def ends() -> list[Work]:
+        if late == "before the end":
+            leave()
+        return end()
+
+    monkeypatch.setattr(gone.departure, "end", ends)
+    gone.leave(lambda: [other.processor])
+    one.step()
+    if late == "after the end":
+        leave()
+    one.step()
+    gone.departure.forward()
+    step(other, one)
+    assert client.frames == [(b"H", b"1")]
+
+
+def test_work_that_two_threads_leave_at_the_old_address_is_passed_on_whoever_comes_first(
+    pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair(EchoService(in_flight_max=0))
+    client = one.connect()
+    client.send(frame(b"e", b"1"))
+    step(one)
+    connection = one.connection_of(client)
+    gone = one.replace(other.processor)
+    done: list[int] = []
+    gone._inbox.append((gone.call, connection, partial(done.append, 1)))
+    append = other.processor.departure.append
+
+    def meanwhile(work: Work) -> None:
+        if len(gone._inbox) == 0 and not done:
+            gone._inbox.append((gone.call, connection, partial(done.append, 2)))
+        monkeypatch.setattr(other.processor.departure, "append", append)
+        append(work)
+
+    monkeypatch.setattr(other.processor.departure, "append", meanwhile)
+    gone.departure.forward()
+    gone.departure.forward()
+    step(other)
+    assert done == [1, 2]
 
 
 def test_half_a_frame_and_bytes_that_the_peer_does_not_read_move_too(pair: Callable[..., Pair]) -> None:

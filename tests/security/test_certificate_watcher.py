@@ -49,3 +49,10 @@ def test_where_clients_log_in_certificates_are_asked_for_only_if_the_listener_sa
     for own, expected in (({}, ["none", "required"]), ({key: "requested"}, ["requested", "required"])):
         config = load(listeners=listeners, ssl_client_auth="required", listener_settings=own)
         assert [tls_config(config, each).ssl_client_auth for each in config.listeners] == expected
+
+
+def test_where_clients_log_in_no_rule_has_to_match_their_certificates() -> None:
+    listeners = ["kafka+sasl+ssl://127.0.0.1:0", "kafka+ssl://127.0.0.1:0"]
+    config = load(listeners=listeners, ssl_principal_mapping_rules="RULE:^CN=alice$/alice/")
+    rules = [tls_config(config, each).ssl_principal_mapping_rules for each in config.listeners]
+    assert rules == ["DEFAULT", "RULE:^CN=alice$/alice/"]

@@ -17,6 +17,7 @@ from broker.log import get_logger
 from broker.metadata.catalogue import CredentialRow
 from broker.network.work import ADMIN
 from broker.security.acl import Operation, ResourceType
+from broker.security.audit import printable
 from broker.security.credentials import UnacceptableCredential, check, row_of
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -57,7 +58,7 @@ def handle(context: KafkaContext, call: Call) -> Mapping[str, Any]:
             errors.update(dict.fromkeys(altered, error_fields(error)))
             altered = []
         else:
-            log.info("credentials_altered", by=str(call.principal), put=len(put), deleted=len(deleted))
+            log.info("credentials_altered", by=printable(str(call.principal)), put=len(put), deleted=len(deleted))
     results = [*((name, (ErrorCode.none, None)) for name in altered), *errors.items()]
     return {
         "results": call.array(
@@ -78,7 +79,7 @@ def _mechanism(item: Any) -> str:
 
 def _deletion(context: KafkaContext, item: Any) -> tuple[str, str]:
     mechanism = _mechanism(item)
-    if mechanism not in context.credentials.of_user(item.name):
+    if not context.credentials.may_be_stored(item.name, mechanism):
         raise RequestError(ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist")
     return item.name, mechanism
 

@@ -6,7 +6,7 @@ from functools import partial
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession
-from broker.kafka.login_state import LoginEvent
+from broker.kafka.login_state import LoginEvent, LoginState
 from broker.kafka.sasl_session import SaslSession
 from broker.network.service import Outbox
 from broker.security import client_software
@@ -48,7 +48,7 @@ def _tell(
     outbox: Outbox,
 ) -> None:
     """On the connection's processor."""
-    if isinstance(session, SaslSession) and not session.has_logged_in:
+    if isinstance(session, SaslSession) and session.state is LoginState.INITIAL_REQUEST:
         session.enter(LoginEvent.VERSIONS_TOLD)
     if request.api_version >= _FIRST_WITH_SOFTWARE and session.client_software is None:
         session.client_software = context.client_software.enter(*software)

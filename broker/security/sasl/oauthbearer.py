@@ -62,6 +62,9 @@ def identify(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Ident
     subject = claims.get(rules.sub_claim)
     if not isinstance(subject, str) or not 0 < len(subject.encode("utf-8", "replace")) <= USER_MAX_BYTES:
         raise AuthenticationFailed("a token without a subject")
+    if any("\ud800" <= character <= "\udfff" for character in subject):
+        # JSON can escape half of a character. No ACL and no quota could name such a user.
+        raise AuthenticationFailed("a token without a subject")
     return Identity(Principal(USER, subject), expires_ms)
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from broker.errors import StorageError
+from broker.errors import StorageError, UnknownOutcome
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.sasl.scram_server import salted_password
@@ -128,6 +128,27 @@ def test_a_disk_that_fails_is_everybody_s_error(kafka: Kafka, monkeypatch: pytes
     error = ErrorCode.kafka_storage_error
     assert {"a": error, "": ErrorCode.unacceptable_credential} == alter(kafka, put("a"), put(""))
     assert {} == describe(kafka)
+
+
+def test_a_credential_that_may_have_reached_the_disk_can_be_deleted(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it could come back with the next start, whatever the operator does."""
+    catalogue = kafka.inside.catalogue
+    store = catalogue.alter_credentials
+
+    def store_and_fail(*changes: Any) -> None:
+        store(*changes)
+        raise UnknownOutcome("the disk is gone")
+
+    monkeypatch.setattr(catalogue, "alter_credentials", store_and_fail)
+    assert {"eve": ErrorCode.kafka_storage_error} == alter(kafka, put("eve"))
+    monkeypatch.undo()
+    assert {} == describe(kafka)
+    assert 1 == len(list(catalogue.load_credentials()))
+    assert {"eve": ErrorCode.none} == alter(kafka, deletions=(delete("eve"),))
+    assert [] == list(catalogue.load_credentials())
+    assert {"eve": ErrorCode.resource_not_found} == alter(kafka, deletions=(delete("eve"),))
 
 
 def test_credentials_survive_a_restart_and_let_users_in() -> None:

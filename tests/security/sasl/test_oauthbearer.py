@@ -187,6 +187,7 @@ def test_good_claims_say_who_it_is_and_until_when(changes: dict[str, Any]) -> No
         ({"sub": ""}, "without a subject"),
         ({"sub": 5}, "without a subject"),
         ({"sub": "a" * 1001}, "without a subject"),
+        ({"sub": "alice\ud800"}, "without a subject"),
     ],
 )
 def test_other_claims_are_refused(changes: dict[str, Any], reason: str) -> None:
