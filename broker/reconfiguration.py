@@ -34,7 +34,6 @@ def register(
     live.register(Way.STORAGE, _storage(logs))
     live.register(Way.TLS, _certificates(tls))
     if live.in_force != live.static:
-        _check_open_listeners(live)
         _take_changed_tls(live.in_force, tls)
     live.register(
         Way.PROCESSORS,
@@ -53,18 +52,6 @@ def register(
     live.register(
         Way.CONNECTIONS, Reconfigurable(apply=lambda config: configure_quotas(sockets.quotas, config), check=_addresses)
     )
-
-
-def _check_open_listeners(live: LiveConfig) -> None:
-    """A change that was allowed for the listeners of its time may open those of this start to everybody."""
-    if not live.in_force.allow_anonymous_listeners:
-        opened = unauthenticated(attrs.evolve(live.in_force, allow_anonymous_listeners=True))
-        if opened:
-            raise ConfigError(
-                f"Listen on 127.0.0.1 instead of {', '.join(map(str, opened))}, or set allow_anonymous_listeners to true, until the "
-                "change of ssl.client.auth that was made while the broker was running is removed: with it, clients need not say "
-                "who they are."
-            )
 
 
 def _storage(logs: LogManager) -> Reconfigurable:
@@ -92,6 +79,12 @@ def _certificates(tls: Mapping[str, TlsListener]) -> Reconfigurable:
 
 def _take_changed_tls(config: BrokerConfig, tls: Mapping[str, TlsListener]) -> None:
     """At the start: what was changed before counts."""
+    try:
+        unauthenticated(config)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} A change of ssl.client.auth that was made while the broker was running is in force."
+        ) from error
     for each, listener in _with_tls(config, tls):
         wanted = tls_config(config, each)
         reason = listener.reload(wanted, at_start=True)
