@@ -170,7 +170,10 @@ def required_rights() -> str:
     lines = []
     for row in rows:
         name = "".join(word.capitalize() for word in row.key.name.split("_"))
-        rights = " and ".join(" or ".join(_alternatives(right)) for right in row.rights) or "-"
+        asked = [" or ".join(_alternatives(right)) for right in row.rights]
+        if len(asked) > 1:
+            asked = [f"({one})" if " or " in one else one for one in asked]
+        rights = " and ".join(asked) or "-"
         lines.append((f"`{name}`" + (f" ({row.label})" if row.label else ""), rights))
     return _table(("API", "operation and resource"), list(dict.fromkeys(lines)))
 

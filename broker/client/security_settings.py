@@ -23,7 +23,7 @@ _FILE_URL = "file://"
 
 @attrs.frozen
 class TokenFile:
-    """A file with a token, which is read for each login: whoever replaces the file replaces the token."""
+    """A file with a token, which is read for each login, so that replacing the file replaces the token."""
 
     path: str
 

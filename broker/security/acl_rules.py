@@ -76,7 +76,7 @@ _NO_NAMES = _Names({}, {}, (), 0)
 
 @attrs.frozen(slots=True)
 class _Patterns:
-    """How many ACLs there are for each pattern of one type of resource, whoever they are for. Needed only where the default is
+    """How many ACLs there are for each pattern of one type of resource, for all principals. Needed only where the default is
     that what no ACL covers is allowed."""
 
     literal: Mapping[str, int]

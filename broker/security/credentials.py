@@ -1,6 +1,6 @@
 """SCRAM credentials: what the broker knows about passwords. From them a password cannot be computed.
 
-``Credentials`` is a copy in memory of the catalogue's table. Any thread may ask; whoever changes them waits for the catalogue.
+``Credentials`` is a copy in memory of the catalogue's table. Any thread may ask; a change waits for the catalogue.
 ``make_row`` also serves programs that change the table of a broker that is not running.
 """
 

@@ -60,8 +60,8 @@ class WaitingReaders:
         reader.answer(partition)
 
     def hide(self, partition_id: ResultPartitionID, reader: WaitingReader) -> None:
-        """Have it wait for a partition that it may not read, to the end of its time. It may have waited before, and whoever
-        asked for this asks again when it is answered with the partition."""
+        """Have it wait for a partition that it may not read, to the end of its time. It may have waited before, and the
+        caller asks again when it is answered with the partition."""
         with self._lock:
             reader.deadline = reader.deadline or self._clock.monotonic() + self._timeout_s
             self._add(partition_id, reader)

@@ -15,7 +15,7 @@ def require_config(
 ) -> None:
     """Raises RequestError where the client may not do this (DESCRIBE_CONFIGS or ALTER_CONFIGS) with the settings of a resource.
 
-    What has no settings is left to whoever refuses that, as in Kafka.
+    Resources without settings are allowed here and refused by the handlers, as in Kafka.
     """
     if config_type == ConfigResourceType.TOPIC:
         require(context, connection, operation, ResourceType.TOPIC, name)

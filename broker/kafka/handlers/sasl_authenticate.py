@@ -19,7 +19,7 @@ from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
 
 _HANDOVER = Handover(LOGIN)
-# The longest request of SCRAM is a quarter of this. Whoever sends more waits with the slow ones.
+# The longest request of SCRAM is a quarter of this. A client that sends more waits with the slow ones.
 _INLINE_MAX_BYTES = 16 * 1024
 _ALREADY = "SaslAuthenticate request received after successful authentication"
 

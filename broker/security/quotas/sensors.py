@@ -1,8 +1,8 @@
 """What clients have used of their quotas: one sensor, a bucket of tokens, for each entity that shares a quota.
 
 Any thread may use a sensor. The table is guarded by its owner, and it is bounded. A sensor that is idle says what a new one would
-say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could be rid of what it has
-used by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
+say, so it may be forgotten at any time. One that is not idle is never forgotten: otherwise a client could escape
+its debt by making up client ids until its sensor has to go. When the table is full of sensors that are in use, further entities
 share one for each user and quota.
 """
 

@@ -36,7 +36,7 @@ PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _OF_RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _OF_CURVE = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _OF_ED25519 = frozenset({"EdDSA"})
-# Asymmetric ones only: with a symmetric algorithm, whoever has the public key could sign.
+# Asymmetric ones only: with a symmetric algorithm, everybody who has the public key could sign.
 ALGORITHMS = _OF_RSA | _OF_ED25519 | frozenset(_OF_CURVE.values())
 
 

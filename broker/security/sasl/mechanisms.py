@@ -35,7 +35,7 @@ def open_mechanisms(
         else:
             mechanisms[name] = partial(ScramExchange, name, credentials, runtime.entropy)
         if name in (PLAIN, OAUTHBEARER) and not listener.ssl and not _is_loopback(listener.host):
-            # Whoever sees the network sees the password or the token.
+            # Everybody who can listen to the network sees the password or the token.
             log.warning("login_unencrypted", listener=str(listener), mechanism=name)
     return mechanisms
 
@@ -61,7 +61,7 @@ def _open_oauthbearer(config: BrokerConfig, listener: Listener, runtime: Runtime
         keys.begin_later()
     else:
         if url.startswith("http:") and not _is_loopback(host_of(url) or ""):
-            log.warning("jwks_unencrypted", url=url)  # whoever can change the answer decides who comes in
+            log.warning("jwks_unencrypted", url=url)  # a person who can change the answer can log in as anybody
         keys.begin()
     if not config.sasl_oauthbearer_expected_audience:
         # A token that the same issuer has made for another service lets its bearer in.
