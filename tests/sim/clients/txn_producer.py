@@ -159,6 +159,8 @@ class TxnProducer(Client):
         self._dead: tuple[list[Identity], Txn] | None = None
         self._txn: Txn | None = None
         self._plan: list[Callable[[], Call]] = []  # what the present transaction still has to do
+        # A request for a new epoch was lost with its connection: it may still arrive, and fence whoever has come since.
+        self._fences_late = False
         self._looks = False  # at its committed offset, before it begins the next one
 
     @property
@@ -285,6 +287,8 @@ class TxnProducer(Client):
         self.close()
 
     def lost(self, call: Call) -> None:
+        if call.key == ApiKey.INIT_PRODUCER_ID:
+            self._fences_late = True
         # It never hears what became of its transaction: the worst moment to die.
         if call.key in (ApiKey.END_TXN, ApiKey.END_TXNS) and not self.quiet and self.rng.random() < 0.5:
             self.world.note(f"{self.name} dies with the answer to {self._txn}")
@@ -341,10 +345,11 @@ class TxnProducer(Client):
         self.history.promised()
 
     def _check_fatal(self, error: int, call: Call) -> None:
-        """Nobody but the end of its time has taken it away."""
+        """Nobody but the end of its time, or an earlier request of its own, has taken it away."""
         assert self._txn is not None
         late = self.world.now - self._txn.started >= 0.9 * self._timeout_ms / 1000
-        if not (late or self.ledger.clock_jumps or self.ledger.machine_failed()):
+        own, self._fences_late = self._fences_late, False
+        if not (late or own or self.ledger.clock_jumps or self.ledger.machine_failed()):
             raise Violation(f"{self.name}: {ErrorCode(error).name} for {call.key.name} of {self._txn}")
 
     def _excuse(self, error: int, what: str) -> None:
