@@ -10,6 +10,10 @@ anything. It is never configured globally, because the broker may run inside ano
 import sys
 from typing import Any
 
+# See `EventLimit`: 10 at once are enough to see what is going on, and 6 a minute are 2.6 MB a day.
+_BURST = 10
+_EVERY_S = 10.0
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 # An embedded broker reports warnings and errors only; `broker serve` configures more.
@@ -54,6 +58,29 @@ def configure(level: str = "info", format: str = "auto") -> None:
     _level = LEVELS[level]
     _format = format
     _backend = None
+
+
+class EventLimit:
+    """How often an event is written that a client can cause at will: ``_BURST`` times, and then once in ``_EVERY_S``.
+
+    Threads that call it at the same time may write one more.
+    """
+
+    __slots__ = ("_full_at", "_left_out")
+
+    def __init__(self) -> None:
+        self._full_at = 0.0  # when (monotonic, s) all of the burst is available again
+        self._left_out = 0
+
+    def take(self, now: float) -> int | None:
+        """How many events were left out since the last one that was written; None: leave this one out, too."""
+        full_at = max(self._full_at, now)
+        if full_at - now > (_BURST - 1) * _EVERY_S:
+            self._left_out += 1
+            return None
+        self._full_at = full_at + _EVERY_S
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class _StandardError:

@@ -83,3 +83,10 @@ def test_standard_error_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatc
 def test_structlog_is_not_loaded_before_there_is_something_to_say() -> None:
     code = "import sys, broker.log as l; l.get_logger('x').info('quiet'); sys.exit('structlog' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+
+
+def test_what_a_client_can_cause_at_will_is_written_ten_times_and_then_every_ten_seconds() -> None:
+    limit = log.EventLimit()
+    assert [0] * 10 + [None] * 90 == [limit.take(1000.0) for _ in range(100)]
+    assert [90, None] == [limit.take(1010.0) for _ in range(2)]
+    assert [1] + [0] * 9 + [None] == [limit.take(5000.0) for _ in range(11)]

@@ -12,7 +12,7 @@ from broker.kafka.api import Api, Call, KafkaRequest
 from broker.kafka.context import KafkaContext
 from broker.kafka.kafka_session import KafkaSession
 from broker.kafka.sasl_session import LoginRules, SaslSession
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import BULK, REQUEST_ENTRIES_MAX, Abandoned, lane_of
 from protocol.errors import ProtocolError, TooManyEntries
@@ -31,6 +31,7 @@ class KafkaService:
         """``apis``: those that are served, by key. ``rules``: clients log in."""
         self._context = context
         self._apis = apis
+        self._violations = EventLimit()
         self._rules = rules
 
     def connect(self, peer: Peer) -> KafkaSession:
@@ -67,7 +68,15 @@ class KafkaService:
                 self._call(request, outbox)
         except ProtocolError as error:
             # The processor closes the connection for this only where it handles the request itself.
-            log.info("protocol_violated", peer=request.connection.peer.host, api=request.api.key.name, error=str(error))
+            unlogged = self._violations.take(request.received_at)
+            if unlogged is not None:
+                log.info(
+                    "protocol_violated",
+                    peer=request.connection.peer.host,
+                    api=request.api.key.name,
+                    error=str(error),
+                    unlogged_before=unlogged,
+                )
             outbox.close(request)
         except Abandoned:
             outbox.close(request)

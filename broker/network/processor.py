@@ -19,7 +19,7 @@ from typing import Any
 
 import attrs
 
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.departure import Departure, Heir, Moved, Work
 from broker.network.expiry import Expiry
@@ -141,6 +141,7 @@ class Processor:
         self.departure = Departure(self, self._inbox)
         # Set when the processor is to go: the processors among which its connections are divided.
         self._heirs: Callable[[], Sequence[Heir]] | None = None
+        self._violations = EventLimit()
         self._dirty: list[ProcessorConnection] = []  # have something to send
         # Connections that may have a complete frame and are not muted any more.
         self._runnable: deque[ProcessorConnection] = deque()
@@ -751,9 +752,15 @@ class Processor:
                 self._run_later(connection)
         except ProtocolError as error:
             self.stats.protocol_errors += 1
-            log.info(
-                "protocol_violated", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
-            )
+            unlogged = self._violations.take(self._now)
+            if unlogged is not None:
+                log.info(
+                    "protocol_violated",
+                    peer=connection.peer.host,
+                    listener=connection.peer.listener,
+                    error=str(error),
+                    unlogged_before=unlogged,
+                )
             # The responses to earlier requests are still sent.
             self._start_closing(connection)
         except Exception as error:  # the seam: what one connection sends never ends the processor

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Outbox, Peer, Request
 from broker.security.authorizer import Authorizer
 from broker.shuffle.partition.budget import CURSOR_BYTES, READER_BYTES, NoRoom
@@ -123,6 +123,7 @@ class ShuffleService:
         self._spiller = spiller
         self._writer_settings = writer_settings
         self._high_water_bytes = high_water_bytes
+        self._violations = EventLimit()
 
     def connect(self, peer: Peer) -> ShuffleSession:
         return ShuffleSession()
@@ -156,9 +157,15 @@ class ShuffleService:
             outbox.close(request)
         except ProtocolError as error:
             # As Flink: all receivers of this connection get the error, then it is closed.
-            log.info(
-                "protocol_violated", peer=connection.peer.host, listener=connection.peer.listener, error=str(error)
-            )
+            unlogged = self._violations.take(request.received_at)
+            if unlogged is not None:
+                log.info(
+                    "protocol_violated",
+                    peer=connection.peer.host,
+                    listener=connection.peer.listener,
+                    error=str(error),
+                    unlogged_before=unlogged,
+                )
             self._drop_receivers(state)
             outbox.push(connection, [encode_error(IO_EXCEPTION, str(error), None)])
             outbox.close(request)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from broker import log
 from broker.network import expiry
 from broker.network import processor as processor_module
 from broker.network.connection import ProcessorConnection
@@ -600,6 +601,19 @@ def test_nonsense_after_good_requests_closes_but_the_good_ones_are_answered(benc
     b.until(lambda: client.eof)
     assert client.frames == [(b"e", b"1"), (b"p", b"2"), (b"e", b"3")]
     assert b.processor.stats.protocol_errors == 1
+
+
+def test_a_crowd_of_clients_that_send_nonsense_fills_no_log(
+    bench: MakeBench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_level", log.LEVELS["info"])
+    b = bench()
+    clients = [b.connect() for _ in range(30)]
+    for client in clients:
+        client.send(frame(b"!"))
+    b.until(lambda: all(client.eof for client in clients))
+    assert b.processor.stats.protocol_errors == 30
+    assert capsys.readouterr().err.count("protocol_violated") == 10
 
 
 @pytest.mark.parametrize("command", [b"x", b"X"])
