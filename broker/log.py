@@ -61,24 +61,25 @@ def configure(level: str = "info", format: str = "auto") -> None:
 
 
 class EventLimit:
-    """How often an event is written that a client can cause at will: ``_BURST`` times, and then once in ``_EVERY_S``.
+    """How often an event is written that a client can cause at will: ``burst`` times, and then once in ``every_s``.
 
     Threads that call it at the same time may write one more.
     """
 
-    __slots__ = ("_full_at", "_left_out")
+    __slots__ = ("_burst", "_every_s", "_full_at", "_left_out")
 
-    def __init__(self) -> None:
+    def __init__(self, burst: int = _BURST, every_s: float = _EVERY_S) -> None:
+        self._burst, self._every_s = burst, every_s
         self._full_at = 0.0  # when (monotonic, s) all of the burst is available again
         self._left_out = 0
 
     def take(self, now: float) -> int | None:
         """How many events were left out since the last one that was written; None: leave this one out, too."""
         full_at = max(self._full_at, now)
-        if full_at - now > (_BURST - 1) * _EVERY_S:
+        if full_at - now > (self._burst - 1) * self._every_s:
             self._left_out += 1
             return None
-        self._full_at = full_at + _EVERY_S
+        self._full_at = full_at + self._every_s
         left_out, self._left_out = self._left_out, 0
         return left_out
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.mute import HANDSHAKING, MuteEvent, next_holds
 from broker.runtime.clock import Clock
@@ -66,8 +66,7 @@ class Handshakes:
         self._running: dict[ProcessorConnection, Handshake] = {}
         self.turns: Final[deque[ProcessorConnection]] = deque()  # those that could go on now
         self._ready: set[ProcessorConnection] = set()  # the same
-        self._log_from = 0.0
-        self._unlogged = 0
+        self._failures = EventLimit(burst=1, every_s=_LOG_EVERY_S)
 
     def __len__(self) -> int:
         return len(self._running)
@@ -140,16 +139,12 @@ class Handshakes:
         self._established(connection)
 
     def _log(self, connection: ProcessorConnection, reason: str) -> None:
-        now = self._clock.monotonic()
-        if now < self._log_from:
-            self._unlogged += 1
-            return
-        self._log_from = now + _LOG_EVERY_S
-        more, self._unlogged = self._unlogged, 0
-        log.info(
-            "handshake_failed",
-            peer=connection.peer.host,
-            listener=connection.peer.listener,
-            reason=reason,
-            unlogged_before=more,
-        )
+        unlogged = self._failures.take(self._clock.monotonic())
+        if unlogged is not None:
+            log.info(
+                "handshake_failed",
+                peer=connection.peer.host,
+                listener=connection.peer.listener,
+                reason=reason,
+                unlogged_before=unlogged,
+            )
