@@ -8,31 +8,8 @@ from collections.abc import Iterable
 import attrs
 
 from broker.errors import ConfigError
-from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl import CLUSTER_NAME, SUPPORTED, Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.principal import parse_principal
-
-_O = Operation
-# What Kafka lets one allow or deny on a resource; ALL always.
-SUPPORTED: dict[ResourceType, frozenset[Operation]] = {
-    ResourceType.TOPIC: frozenset(
-        {_O.READ, _O.WRITE, _O.CREATE, _O.DESCRIBE, _O.DELETE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}
-    ),
-    ResourceType.GROUP: frozenset({_O.READ, _O.DESCRIBE, _O.DELETE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
-    ResourceType.CLUSTER: frozenset(
-        {
-            _O.CREATE,
-            _O.CLUSTER_ACTION,
-            _O.DESCRIBE_CONFIGS,
-            _O.ALTER_CONFIGS,
-            _O.IDEMPOTENT_WRITE,
-            _O.ALTER,
-            _O.DESCRIBE,
-        }
-    ),
-    ResourceType.TRANSACTIONAL_ID: frozenset({_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT}),
-    ResourceType.DELEGATION_TOKEN: frozenset({_O.DESCRIBE}),
-    ResourceType.USER: frozenset({_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS}),
-}
 
 
 @attrs.frozen
@@ -111,19 +88,19 @@ class Selection:
         for kind, name in self.resources:
             operations: list[Operation] = []
             if kind is ResourceType.TOPIC:
-                operations += [_O.WRITE, _O.DESCRIBE, _O.CREATE] * self.producer + [
-                    _O.READ,
-                    _O.DESCRIBE,
+                operations += [Operation.WRITE, Operation.DESCRIBE, Operation.CREATE] * self.producer + [
+                    Operation.READ,
+                    Operation.DESCRIBE,
                 ] * self.consumer
             elif kind is ResourceType.TRANSACTIONAL_ID and self.producer:
-                operations += [_O.WRITE, _O.DESCRIBE]
+                operations += [Operation.WRITE, Operation.DESCRIBE]
             elif kind is ResourceType.GROUP and self.consumer:
-                operations += [_O.READ]
+                operations += [Operation.READ]
             else:
                 raise ConfigError(f"Leave out the {kind.name}: --producer and --consumer do not use it.")
             needed += [(kind, name, operation) for operation in operations]
         if self.idempotent:
-            needed.append((ResourceType.CLUSTER, CLUSTER_NAME, _O.IDEMPOTENT_WRITE))
+            needed.append((ResourceType.CLUSTER, CLUSTER_NAME, Operation.IDEMPOTENT_WRITE))
         return needed
 
     def _entries(self) -> list[tuple[str, str, Permission]]:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.errors import RequestError
-from broker.kafka.checks import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 from broker.kafka.context import KafkaContext
 from broker.network.service import Connection
-from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.security.acl import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from protocol.kafka.errors import ErrorCode
 
 DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
@@ -23,11 +22,9 @@ DENIED: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
 }
 
-# The operations that make sense for each type of resource, as bits.
-_SUPPORTED: Final[Mapping[ResourceType, int]] = {
-    ResourceType.TOPIC: TOPIC_OPERATIONS,
-    ResourceType.GROUP: GROUP_OPERATIONS,
-    ResourceType.CLUSTER: CLUSTER_OPERATIONS,
+# The operations that make sense for each type of resource, as the bits of ``authorized_operations``.
+SUPPORTED_BITS: Final[Mapping[ResourceType, int]] = {
+    resource_type: sum(1 << operation for operation in operations) for resource_type, operations in SUPPORTED.items()
 }
 
 # What is denied where everything is allowed.
@@ -54,7 +51,7 @@ def authorized_operations(
     context: KafkaContext, connection: Connection, resource_type: ResourceType, name: str = CLUSTER_NAME
 ) -> int:
     """The operations that the client may carry out on a resource, as the bits of Kafka's fields of that name: 1 << Operation."""
-    supported = _SUPPORTED[resource_type]
+    supported = SUPPORTED_BITS[resource_type]
     if context.authorizer is None:
         return supported
     return sum(

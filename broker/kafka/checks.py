@@ -25,21 +25,6 @@ _MESSAGE_MAX = 1000
 # Kafka's ReplicationControlManager.MAX_PARTITIONS_PER_BATCH: one request may not fill the disk with directories.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 
-# The operations that Kafka reports for a resource without ACLs (AclEntry.supportedOperations): a bit for each, 1 << the code of
-# the AclOperation.
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
-
-
-def _bits(*codes: int) -> int:
-    return sum(1 << code for code in codes)
-
-
-CLUSTER_OPERATIONS = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
-TOPIC_OPERATIONS = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-GROUP_OPERATIONS = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
 # Kafka's "not asked for" in fields of authorized operations: Integer.MIN_VALUE.
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
 

@@ -3,7 +3,9 @@
 Tests: tests/test_server.py.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 import attrs
 
@@ -60,6 +62,29 @@ class Permission(IntEnum):
     DENY = 2
     ALLOW = 3
 
+
+_O = Operation
+# The operations that make sense for a resource of each type, besides ALL: Kafka's AclEntry.supportedOperations.
+SUPPORTED: Final[Mapping[ResourceType, frozenset[Operation]]] = {
+    ResourceType.TOPIC: frozenset(
+        {_O.READ, _O.WRITE, _O.CREATE, _O.DESCRIBE, _O.DELETE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}
+    ),
+    ResourceType.GROUP: frozenset({_O.READ, _O.DESCRIBE, _O.DELETE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS}),
+    ResourceType.CLUSTER: frozenset(
+        {
+            _O.CREATE,
+            _O.CLUSTER_ACTION,
+            _O.DESCRIBE_CONFIGS,
+            _O.ALTER_CONFIGS,
+            _O.IDEMPOTENT_WRITE,
+            _O.ALTER,
+            _O.DESCRIBE,
+        }
+    ),
+    ResourceType.TRANSACTIONAL_ID: frozenset({_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT}),
+    ResourceType.DELEGATION_TOKEN: frozenset({_O.DESCRIBE}),
+    ResourceType.USER: frozenset({_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS}),
+}
 
 # The name of the one resource of type CLUSTER, and the name that a literal pattern uses for all resources of a type.
 CLUSTER_NAME = "kafka-cluster"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.kafka.checks import TOPIC_OPERATIONS
+from broker.kafka.authorization import SUPPORTED_BITS
 from broker.kafka.handlers.fetch import _Parked
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from protocol.kafka.api_keys import ApiKey
@@ -370,4 +370,4 @@ def test_clients_are_told_what_they_may_do(kafka: Kafka, grants: Grants) -> None
         answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
         assert answer.cluster_authorized_operations == bits(CREATE, DESCRIBE)
     answer = kafka.ask(ApiKey.METADATA, 8, **named, **asked)
-    assert [one.topic_authorized_operations for one in answer.topics] == [TOPIC_OPERATIONS] * 2
+    assert [one.topic_authorized_operations for one in answer.topics] == [SUPPORTED_BITS[ResourceType.TOPIC]] * 2
