@@ -31,19 +31,7 @@ def server(tmp_path: Path) -> ssl.SSLContext:
 
 def shown(settings: TlsSettings, server: ssl.SSLContext) -> str:
     """The name in the certificate that the server sees, after a handshake in memory."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = tls_context(settings).wrap_bio(to_client, to_server, server_hostname="localhost")
-    other = server.wrap_bio(to_server, to_client, server_side=True)
-    waiting = [one, other]
-    for _ in range(10):
-        for side in list(waiting):
-            try:
-                side.do_handshake()
-                waiting.remove(side)
-            except ssl.SSLWantReadError:
-                pass
-    assert not waiting
-    seen = other.getpeercert()
+    seen = certificates.shake_hands(tls_context(settings), server, "localhost").getpeercert()
     assert seen is not None
     (((_, name),),) = seen["subject"]  # type: ignore[misc]
     return str(name)

@@ -15,6 +15,7 @@ from broker.security.certificates import (
     sign_client,
     sign_server,
 )
+from tests.certificates import shake_hands
 
 DAYS = 7
 
@@ -37,23 +38,6 @@ def context(tmp_path: Path, identity: Identity | None, authority: Identity, *, s
         path.write_bytes(identity.key_pem() + identity.certificate_pem)
         made.load_cert_chain(path)
     return made
-
-
-def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> ssl.SSLObject:
-    """The server's side of a finished handshake."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = client.wrap_bio(to_client, to_server, server_hostname=name)
-    other = server.wrap_bio(to_server, to_client, server_side=True)
-    waiting = [one, other]
-    for _ in range(10):
-        for side in list(waiting):
-            try:
-                side.do_handshake()
-                waiting.remove(side)
-            except ssl.SSLWantReadError:
-                pass
-    assert not waiting
-    return other
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1", "broker.example"])

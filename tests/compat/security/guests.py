@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import aiokafka
@@ -112,6 +113,18 @@ class ConfluentGuest:
 # -- kafka-python ----------------------------------------------------------------------------------------------------
 
 
+def _login_settings(servers: str, access: Access, token_provider: Callable[[str], object]) -> dict[str, Any]:
+    """As kafka-python and aiokafka call them."""
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": access.protocol}
+    if access.logs_in:
+        settings["sasl_mechanism"] = access.mechanism
+    if access.user:
+        settings |= {"sasl_plain_username": access.user, "sasl_plain_password": access.password}
+    if access.token:
+        settings["sasl_oauth_token_provider"] = token_provider(access.token)
+    return settings
+
+
 class KafkaPythonGuest:
     name = "kafka-python"
 
@@ -119,13 +132,7 @@ class KafkaPythonGuest:
         return None
 
     def _settings(self, servers: str, access: Access) -> dict[str, Any]:
-        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": access.protocol}
-        if access.logs_in:
-            settings["sasl_mechanism"] = access.mechanism
-        if access.user:
-            settings |= {"sasl_plain_username": access.user, "sasl_plain_password": access.password}
-        if access.token:
-            settings["sasl_oauth_token_provider"] = _KafkaPythonToken(access.token)
+        settings = _login_settings(servers, access, _KafkaPythonToken)
         if access.trust:
             settings["ssl_cafile"] = str(access.trust)
         if access.certificate:
@@ -182,13 +189,7 @@ class AiokafkaGuest:
         return None
 
     def _settings(self, servers: str, access: Access) -> dict[str, Any]:
-        settings: dict[str, Any] = {"bootstrap_servers": servers, "security_protocol": access.protocol}
-        if access.logs_in:
-            settings["sasl_mechanism"] = access.mechanism
-        if access.user:
-            settings |= {"sasl_plain_username": access.user, "sasl_plain_password": access.password}
-        if access.token:
-            settings["sasl_oauth_token_provider"] = _AioToken(access.token)
+        settings = _login_settings(servers, access, _AioToken)
         if access.encrypted:
             context: ssl.SSLContext = create_ssl_context(
                 cafile=access.trust and str(access.trust),
