@@ -12,15 +12,13 @@ import os
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
 
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.messages.headers import parse_request_header
 from protocol.kafka.schema import control
+from tests.client.gate import Gate
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = ["PLAIN", *HASHES, "OAUTHBEARER"]
@@ -33,10 +31,11 @@ class Refused(Exception):
     """The login failed."""
 
 
-class SaslGate:
+class SaslGate(Gate):
     tokens = ("good.token",)  # that OAUTHBEARER takes
 
     def __init__(self, users: dict[str, str], context: ssl.SSLContext | None = None, lifetime_ms: int = 0) -> None:
+        super().__init__()
         self.let_in = 0
         self.renewed = 0  # further logins on a connection
         self.expired = 0  # connections closed because their login had ended
@@ -44,63 +43,30 @@ class SaslGate:
         self.seen = bytearray()  # all that clients have sent before they were in
         self._users = users
         self._context = context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
         self._target: tuple[str, int] | None = None
-        self._threads: list[threading.Thread] = []
-        self._sockets: list[socket.socket] = []
 
     def forward_to(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._target = host, int(port)
-        self._run(self._accept)
+        self.start()
 
     def forget(self, user: str) -> None:
         self._users = {name: password for name, password in self._users.items() if name != user}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for one in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        for thread in list(self._threads):
-            thread.join(30)
-            assert not thread.is_alive()
-        for one in [self._listener, *self._sockets]:
-            one.close()
-
-    def _run(self, function: object, *arguments: object) -> None:
-        thread = threading.Thread(target=function, args=arguments, name="gate")  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(client)
-            self._run(self._serve, client)
-
-    def _serve(self, client: socket.socket) -> None:
+    def serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError, Refused):
             client.settimeout(30)
             if self._context is not None:
                 client = self._context.wrap_socket(client, server_side=True)
-                self._sockets.append(client)
+                self.sockets.append(client)
             assert self._target is not None
             broker = socket.create_connection(self._target, 30)
-            self._sockets.append(broker)
+            self.sockets.append(broker)
             self._log_in(client, broker, _frame(client))
             self.let_in += 1
             client.settimeout(None)
             broker.settimeout(None)
-            self._run(_copy, broker, client)
+            self.run(_copy, broker, client)
             if self.lifetime_ms:
                 self._forward(client, broker)
             else:
