@@ -20,6 +20,8 @@ FLOORS: dict[str, float] = {
     "protocol.kafka": 1,
     "protocol.shuffle": 1,
     "protocol.pulsar": 1,
+    # Records of Kafka's format as messages of Pulsar's, and the other way round.
+    "protocol.translation": 1.2,
     "broker": 1.5,
     "broker.errors": 1.5,
     "broker.runtime": 2,
@@ -31,10 +33,12 @@ FLOORS: dict[str, float] = {
     "broker.security": 2.7,
     "broker.network": 3,
     "broker.storage": 3,
+    # Records in flight: pure, under Pulsar's dispatchers and Kafka's share groups.
+    "broker.delivery": 3,
     "broker.kafka": 4,
     "broker.shuffle": 4,
     "broker.pulsar": 4,
-    "broker.admin": 4,
+    "broker.http": 4,
     "broker.reconfiguration": 4.5,
     "broker.server": 5,
     "broker.client": 5,
@@ -88,6 +92,7 @@ STORAGE_MUST_NOT_KNOW = (
     "protocol.kafka.api_keys",
     "protocol.kafka.messages",
     "protocol.shuffle",
+    "protocol.pulsar",
 )
 
 
