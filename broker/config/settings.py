@@ -10,6 +10,7 @@ from broker.config.acl_settings import AclSettings
 from broker.config.coordinator_settings import GroupSettings, TransactionSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
+from broker.config.pulsar_settings import PulsarSettings
 from broker.config.quota_settings import QuotaSettings
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
@@ -27,6 +28,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    PulsarSettings,
     TlsSettings,
     SaslSettings,
     QuotaSettings,
