@@ -83,6 +83,7 @@ class PulsarService:
         if state is None:
             return
         producers, consumers = state.close()
+        self._context.liveness.lost(state)
         for producer in producers:
             producer.disconnected()
         for consumer in consumers:

@@ -27,11 +27,11 @@ def publish(context: PulsarContext, producer: Producer, frame: memoryview, send:
         raise ChecksumMismatch("Checksum failed on the broker")
     topic = producer.topic
     batch = _batch(frame[send.start : send.end], context.clock.time_ms())
-    topic.begin_append()
+    topic.tail.begin_append()
     try:
         info = topic.log.append(memoryview(batch), now_ms=context.clock.time_ms())
     finally:
-        topic.end_append()
+        topic.tail.end_append()
     if topic.log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     end = info.last_offset + 1
