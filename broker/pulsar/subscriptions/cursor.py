@@ -25,13 +25,13 @@ from typing import Final
 
 from broker.delivery.acknowledged import PARTS_MAX, RANGES_MAX, Acknowledged
 from broker.errors import StorageError
+from protocol.pulsar.ack_set import bits_from_words, words_from_bits
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">BqIB")
 _U32: Final = Struct(">I")
 _PART: Final = Struct(">qII")
 _NARROW: Final = 1 << 32
-_WORD: Final = (1 << 64) - 1
 
 
 class Cursor:
@@ -88,7 +88,8 @@ class Cursor:
     @property
     def crowded(self) -> bool:
         """So much has been acknowledged out of order that no more may be read, until the consumers acknowledge what is
-        older.""" return self._acknowledged.crowded
+        older."""
+        return self._acknowledged.crowded
 
     @property
     def acknowledged(self) -> Acknowledged:
@@ -110,7 +111,7 @@ class Cursor:
         """
         if ack_set is None:
             return self._acknowledged.add(entry, entry + messages)
-        return self._acknowledged.add_part(entry, messages, bits_from_words(ack_set))
+        return self._acknowledged.add_part(entry, messages, bits_from_words(ack_set, messages))
 
     def acknowledge_until(self, offset: int) -> bool:
         """Acknowledge everything before the offset. Whether that moved the cursor."""
@@ -215,14 +216,3 @@ def _take(state: bytes, at: int, size: int) -> bytes:
 
 def _bytes_from_bits(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-
-
-def bits_from_words(words: Sequence[int]) -> int:
-    """The words of an ack set (signed or not) as one number."""
-    return int.from_bytes(pack(f"<{len(words)}Q", *(word & _WORD for word in words)), "little")
-
-
-def words_from_bits(bits: int) -> Sequence[int]:
-    """Signed, as protobuf's int64 has them, without trailing zeros, as Java's BitSet has them."""
-    count = (bits.bit_length() + 63) // 64
-    return unpack_from(f"<{count}q", bits.to_bytes(8 * count, "little"))

@@ -24,7 +24,9 @@ class DelayedMachine(RuleBasedStateMachine):
         self.now_ms = now_ms
         self.offset = 0
 
-    @rule(delay_ms=st.integers(-10, 5000) | st.integers(0, 60 * 60_000) | st.integers(0, 1 << 60), count=st.integers(1, 5))
+    @rule(
+        delay_ms=st.integers(-10, 5000) | st.integers(0, 60 * 60_000) | st.integers(0, 1 << 60), count=st.integers(1, 5)
+    )
     def add(self, delay_ms: int, count: int) -> None:
         for _ in range(count):
             self.offset += 1
