@@ -1,4 +1,5 @@
-"""SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any message."""
+"""SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
+message."""
 
 from functools import partial
 
@@ -64,7 +65,8 @@ def _join(body: CommandSubscribe) -> Join:
     kind = int(body.subType)
     if body.read_compacted and kind not in SINGLE_ACTIVE:
         raise NotAllowed(f"read_compacted is not allowed with {NAMES[kind]} subscriptions.")
-    policy, ranges = None, ()
+    policy: KeySharedPolicy | None = None
+    ranges: tuple[tuple[int, int], ...] = ()
     if kind == SubType.Key_Shared:
         meta = body.keySharedMeta
         sticky = meta.keySharedMode == KeySharedMode.STICKY
@@ -91,7 +93,7 @@ def _join(body: CommandSubscribe) -> Join:
 def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
     """At the entry that covers the offset."""
 
-    def located(found: Entry | None | Exception) -> None:
+    def located(found: Entry | Exception | None) -> None:
         if isinstance(found, Exception):
             raise found
         _attach(call, topic, join, min(offset, found.offset) if found is not None else offset)
@@ -100,8 +102,8 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
 
 
 def _start_after(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of which
-    the client leaves out itself."""
+    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of
+    which the client leaves out itself."""
     message_id = call.body.start_message_id
     offset = offset_of(topic, message_id)
     if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
@@ -110,7 +112,7 @@ def _start_after(call: Call, topic: Topic, join: Join) -> None:
         _start_at(call, topic, join, offset)
     else:
 
-        def located(found: Entry | None | Exception) -> None:
+        def located(found: Entry | Exception | None) -> None:
             if isinstance(found, Exception):
                 raise found
             inside = found is not None and found.offset <= offset

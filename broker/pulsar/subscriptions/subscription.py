@@ -1,10 +1,10 @@
 """A subscription: the adapter between its dispatcher, which decides, and the log, the connections and the catalogue.
 
 Every event (permits, acknowledgements, entries that were read, consumers that come and go) is given to the dispatcher under the
-subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the lock
-is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read later on
-a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches, and then
-goes on by way of the waker's thread.
+subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the
+lock is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read
+later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
+and then goes on by way of the waker's thread.
 
 At the end of the log the read waits in the log's tail (``tail.py``).
 
@@ -117,7 +117,9 @@ class Subscription:
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
-        self._read: Read | None = None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        self._read: Read | None = (
+            None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        )
         self._held = False  # `_read` waits for acknowledgements
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
@@ -269,7 +271,9 @@ class Subscription:
                 self._acknowledged(effects, now)
         return unknown
 
-    def acknowledge_known(self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    def acknowledge_known(
+        self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
+    ) -> None:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
             if connected not in self.connected:
@@ -658,4 +662,3 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.cursor.properties
-

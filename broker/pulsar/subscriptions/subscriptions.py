@@ -137,13 +137,11 @@ class Subscriptions:
         return subscription
 
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int) -> ConnectedConsumer:
-        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be worth
-        a second try."""
+        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
+        worth a second try."""
         with topic.lock:
             new = join.subscription not in topic.subscriptions
-            subscription = self.make(
-                topic, join.subscription, start, durable=join.durable, properties=join.properties
-            )
+            subscription = self.make(topic, join.subscription, start, durable=join.durable, properties=join.properties)
             try:
                 self._check_consumers(topic, subscription)
                 with subscription.lock:
