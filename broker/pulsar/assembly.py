@@ -11,6 +11,8 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.pulsar.topics.topic import EntryReader
@@ -29,6 +31,11 @@ class PulsarPart:
         config, runtime = surroundings.config, surroundings.runtime
         self._documents = TopicDocuments(surroundings.catalogue)
         topics = TopicRegistry(logs, self._documents, runtime.clock, _open_reader)
+        subscriptions = self._subscriptions = Subscriptions(
+            runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
+        )
+        topics.on_load.append(subscriptions.load)
+        logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -40,6 +47,8 @@ class PulsarPart:
             timer=surroundings.timer,
             entropy=runtime.entropy,
             topics=topics,
+            subscriptions=subscriptions,
+            liveness=Liveness(runtime.clock, surroundings.timer),
             cluster_id=surroundings.cluster_id,
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
@@ -48,9 +57,10 @@ class PulsarPart:
 
     def open(self) -> None:
         self._documents.load()
+        self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
-        return []
+        return self._subscriptions.threads()
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)
@@ -62,7 +72,7 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
-        """Nothing to do: there are no files."""
+        self._subscriptions.close()
 
 
 def _open_reader(log: Log) -> EntryReader:

@@ -7,6 +7,8 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
@@ -37,6 +39,8 @@ class PulsarContext:
     timer: Timer
     entropy: Entropy
     topics: TopicRegistry
+    subscriptions: Subscriptions
+    liveness: Liveness
     cluster_id: str
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name
