@@ -21,6 +21,22 @@ class PulsarSettings:
         "messages into chunks.",
         reason="Pulsar's maxMessageSize.",
     )
+    pulsar_cache_bytes: int = setting(
+        64 * 1024 * 1024,
+        kafka=None,
+        least=0,
+        doc="Memory for recent messages of all topics, from which consumers at the end of a topic are served. 0: none, every "
+        "message is read from the log.",
+        reason="Pulsar takes a fifth of its memory (managedLedgerCacheSizeMB). Here, what is not in it comes from the page cache.",
+    )
+    pulsar_reader_threads: int = setting(
+        4,
+        kafka=None,
+        least=1,
+        most=64,
+        doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
+        reason="So many slow reads may wait for the disk before those of other topics wait for them.",
+    )
     pulsar_namespaces: tuple[str, ...] = setting(
         ("public/default",),
         kafka=None,

@@ -17,7 +17,11 @@ from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
 from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topics.topic import Topic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+
+# Looking up a member of an enumeration costs as much as an authorizer's answer.
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 
 def may(
@@ -41,6 +45,11 @@ def require_topic(context: PulsarContext, connection: Connection, operation: Ope
         context, connection, operation, ResourceType.TOPIC, kafka_name(name.whole)
     ):
         raise AuthorizationError(f"Client is not authorized to {operation.name.lower()} {name}")
+
+
+def may_produce(context: PulsarContext, connection: Connection, topic: Topic) -> bool:
+    """Asked for every SEND: rights can be taken away."""
+    return may(context, connection, _WRITE, _TOPIC, topic.log.topic)
 
 
 def require_subscription(context: PulsarContext, connection: Connection, subscription: str) -> None:

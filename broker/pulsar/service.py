@@ -48,6 +48,9 @@ class PulsarService:
         state = connection.data
         if state is None:
             state = connection.data = PulsarConnection(connection, outbox)
+        state.heard_at = request.received_at
+        if state.awaited:
+            state.heard()
         call = Call(self._context, state, request, outbox)
         try:
             command = self._commands.get(request.type)
@@ -83,6 +86,8 @@ class PulsarService:
         if state is None:
             return
         producers, consumers = state.close()
+        self._context.liveness.forget(state)
+        state.heard(alive=False)
         for producer in producers:
             producer.disconnected()
         for consumer in consumers:

@@ -1,10 +1,10 @@
 """A subscription: the adapter between its dispatcher, which decides, and the log, the connections and the catalogue.
 
 Every event (permits, acknowledgements, entries that were read, consumers that come and go) is given to the dispatcher under the
-subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the lock
-is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read later on
-a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches, and then
-goes on by way of the waker's thread.
+subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the
+lock is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read
+later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
+and then goes on by way of the waker's thread.
 
 At the end of the log the read waits in the log's tail (``tail.py``).
 
@@ -110,14 +110,16 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
-        self.connected: list[ConnectedConsumer] = []
+        self.connected: dict[ConnectedConsumer, None] = {}
         self.delivered: Delivered | None = None  # while there are consumers
         self.closed = False  # unloaded or deleted: no consumer may come any more
         self.gone = False  # its state must not be written any more
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
-        self._read: Read | None = None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        self._read: Read | None = (
+            None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        )
         self._held = False  # `_read` waits for acknowledgements
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
@@ -131,6 +133,10 @@ class Subscription:
     @property
     def has_consumers(self) -> bool:
         return bool(self.connected)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self.connected)
 
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
@@ -149,7 +155,9 @@ class Subscription:
         effects = self.dispatcher.add(connected.consumer, now)
         if self.delivered is None:
             self.delivered = Delivered()
-        self.connected.append(connected)
+        if not self.connected:
+            self.topic.tail.consumers_came(self.topic.reader)
+        self.connected[connected] = None
         self._carry_out(effects, now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
@@ -165,12 +173,13 @@ class Subscription:
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         assert self.dispatcher is not None
         for connected in leaving:
-            self.connected.remove(connected)
+            del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
-        if not self.connected:
-            self._forget_reads()
-            self.delivered = None
+            if not self.connected:
+                self._forget_reads()
+                self.delivered = None
+                self.topic.tail.consumers_left(self.topic.reader)
 
     def _drop(self) -> None:
         """A subscription that is not durable ends with its last consumer."""
@@ -262,7 +271,9 @@ class Subscription:
                 self._acknowledged(effects, now)
         return unknown
 
-    def acknowledge_known(self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    def acknowledge_known(
+        self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
+    ) -> None:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
             if connected not in self.connected:
@@ -379,6 +390,11 @@ class Subscription:
                 self._around.store.save(self, done)
                 return
         done(None)
+
+    @property
+    def never_saved(self) -> bool:
+        """It is new, and the catalogue does not have it yet."""
+        return self.durable and self._saved_version < 0
 
     def state(self) -> tuple[int, bytes] | None:
         with self.lock:
@@ -646,4 +662,3 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.cursor.properties
-

@@ -17,6 +17,7 @@ import attrs
 from broker.pulsar.entry import Entry
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
+from broker.pulsar.subscriptions.tail import Tail
 from broker.pulsar.topic_names import TopicName
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
@@ -45,6 +46,11 @@ class EntryReader(Protocol):
     def appended(self, entries: Sequence[Entry]) -> None:
         """These have just been appended."""
 
+    def cursor_opened(self) -> None:
+        """A cursor has consumers from now on. Under the lock of the log's tail."""
+
+    def cursor_closed(self) -> None: ...
+
 
 class AttachedSubscription(Protocol):
     """A subscription as its topic sees it. ``subscriptions/`` has the class."""
@@ -57,6 +63,9 @@ class AttachedSubscription(Protocol):
 
     @property
     def has_consumers(self) -> bool: ...
+
+    @property
+    def consumer_count(self) -> int: ...
 
 
 @attrs.frozen
@@ -81,11 +90,10 @@ class Topic:
     lock: Lock = attrs.Factory(Lock)
     closed: bool = False  # unloaded or deleted: get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
-    # Called after an append, with no lock held: those who wait for entries. By token.
-    _waiting: dict[int, Callable[[], None]] = attrs.Factory(dict)
-    _next_token: int = 0
-    _appending: int = 0
-    _watch: int = -1  # the token of the log's watcher, while somebody waits
+    tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
+
+    def __attrs_post_init__(self) -> None:
+        self.tail = Tail(self.log)
 
     @property
     def ledger(self) -> int:
@@ -103,52 +111,6 @@ class Topic:
     def partition(self) -> int:
         """As in message ids: -1 for a topic that is not partitioned."""
         return self.name.partition
-
-    # -- waiting for entries -------------------------------------------------------------------------------------------
-
-    def wait(self, callback: Callable[[], None]) -> int:
-        """Call ``callback()`` after each append, by producers of Pulsar and of Kafka, and when the log ends. It runs on the
-        appending thread with no lock held, must be quick and must not raise; ``outbox.call`` is what it should do. Look for
-        entries once more after this returns. Returns a token for ``stop_waiting``."""
-        with self.lock:
-            self._next_token += 1
-            token = self._next_token
-            self._waiting[token] = callback
-            if self._watch < 0:
-                self._watch = self.log.watch(self._log_grew)
-        return token
-
-    def stop_waiting(self, token: int) -> None:
-        """Do not call it again; it may still be running on another thread. An unknown token does nothing."""
-        with self.lock:
-            self._waiting.pop(token, None)
-            if not self._waiting and self._watch >= 0:
-                self.log.unwatch(self._watch)
-                self._watch = -1
-
-    def begin_append(self) -> None:
-        """Until ``end_append`` who waits is not called: the entries are not in the cache yet."""
-        with self.lock:
-            self._appending += 1
-
-    def end_append(self) -> None:
-        with self.lock:
-            self._appending -= 1
-        self.wake()
-
-    def wake(self) -> None:
-        """Call those who wait for entries. The caller holds no lock."""
-        if not self._waiting:
-            return
-        with self.lock:
-            waiting = list(self._waiting.values())
-        for callback in waiting:
-            callback()
-
-    def _log_grew(self) -> None:
-        # A producer of Pulsar that appends on another thread meanwhile wakes them after it, and they see this append then.
-        if not self._appending:
-            self.wake()
 
     # -- clients ---------------------------------------------------------------------------------------------------------
 
