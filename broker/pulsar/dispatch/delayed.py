@@ -56,7 +56,9 @@ class DelayedTracker:
         self._most = most
         self._look_ahead = look_ahead
         self._buckets: dict[tuple[int, int], _Bucket] = {}  # (level, start >> bits of the level)
-        self._queue: list[tuple[int, int, int]] = []  # a heap of (when it is looked at, level, number), one for each bucket
+        self._queue: list[
+            tuple[int, int, int]
+        ] = []  # a heap of (when it is looked at, level, number), one for each bucket
         self._ready = array("q")  # offsets that are due and were not taken, descending
         self._count = 0
         self._highest = -1  # offset

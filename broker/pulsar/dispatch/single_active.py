@@ -132,9 +132,7 @@ class SingleActive:
         effects += self._next(now)
         return effects
 
-    def replay_done(
-        self, replay: Replay, entries: Sequence[Entry], now: Now, *, failed: bool = False
-    ) -> list[Effect]:
+    def replay_done(self, replay: Replay, entries: Sequence[Entry], now: Now, *, failed: bool = False) -> list[Effect]:
         return []  # it never asks for one
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
