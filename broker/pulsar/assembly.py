@@ -12,8 +12,8 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
-from broker.pulsar.liveness import Liveness
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import TopicRegistry
@@ -50,7 +50,7 @@ class PulsarPart:
             entropy=runtime.entropy,
             topics=topics,
             subscriptions=subscriptions,
-            liveness=Liveness(runtime.clock, surroundings.timer, 30.0),
+            liveness=Liveness(runtime.clock, surroundings.timer),
             cluster_id=surroundings.cluster_id,
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},

@@ -7,7 +7,7 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
-from broker.pulsar.liveness import Liveness
+from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock

@@ -130,11 +130,11 @@ def _attach(call: Call, topic: Topic, join: Join, start: int) -> None:
         if holder is call.state:
             raise
         # Its connection may be dead without having been closed.
-        after_check = answering(call, partial(_attach_after_check, call, topic, join, start, busy))
-        call.context.liveness.check(holder, after_check)
+        after_probe = answering(call, partial(_attach_after_probe, call, topic, join, start, busy))
+        call.context.liveness.probe(holder, after_probe)
 
 
-def _attach_after_check(call: Call, topic: Topic, join: Join, start: int, busy: Busy, alive: bool) -> None:
+def _attach_after_probe(call: Call, topic: Topic, join: Join, start: int, busy: Busy, alive: bool) -> None:
     if alive:
         raise busy
     subscription_of(busy.holder).leave(busy.holder)
