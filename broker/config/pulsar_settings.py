@@ -43,3 +43,19 @@ class PulsarSettings:
         doc="Namespaces, each as tenant/namespace, that are there from the start. Others are made by admin calls.",
         reason="The one that standalone Pulsar has.",
     )
+    pulsar_keep_alive_interval_ms: int = setting(
+        30_000,
+        kafka=None,
+        least=0,
+        doc="A client that has been silent for so long gets a PING, and is disconnected if it is silent for as long again. "
+        "0: connections are closed only for being idle (connections_max_idle_ms).",
+        reason="Pulsar's keepAliveIntervalSeconds.",
+    )
+    pulsar_max_producers_per_topic: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
+        reason="Pulsar's maxProducersPerTopic.",
+    )

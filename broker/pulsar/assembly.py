@@ -12,6 +12,7 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
+from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -29,13 +30,13 @@ class PulsarPart:
 
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime = surroundings.config, surroundings.runtime
-        self._documents = TopicDocuments(surroundings.catalogue)
         self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
         cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
-        topics = TopicRegistry(logs, self._documents, runtime.clock, lambda log: EntryReader(log, cache, self._readers))
         subscriptions = self._subscriptions = Subscriptions(
             runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
         )
+        self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
+        topics = TopicRegistry(logs, self._documents, runtime.clock, lambda log: EntryReader(log, cache, self._readers))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self.commands = handlers.load()
@@ -51,6 +52,7 @@ class PulsarPart:
             topics=topics,
             subscriptions=subscriptions,
             liveness=Liveness(runtime.clock, surroundings.timer),
+            keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
@@ -62,7 +64,7 @@ class PulsarPart:
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
-        return [*self._readers.threads(), *self._subscriptions.threads()]
+        return [*self._subscriptions.threads(), *self._readers.threads()]
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)

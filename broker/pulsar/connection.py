@@ -20,8 +20,8 @@ from protocol.errors import ProtocolError
 
 # Producers and consumers of one connection. The C++ client's suite has some hundred; each takes about 2 KB.
 _MOST_ATTACHED = 20_000
-# SENDs without a receipt. A client may have more than that under way (they are in its and in the system's buffers), but while the
-# disk hangs the broker takes no more of them.
+# SENDs without a receipt. A client may have more than that under way (they are in its and in the system's buffers), but while
+# the disk hangs the broker takes no more of them.
 _MOST_OWED = 4000
 # Producers that have been closed on this side. What their clients had sent before they knew is ignored.
 _MOST_REMEMBERED = 1000
@@ -37,7 +37,7 @@ class AttachedConsumer(Protocol):
         """The connection takes more again. On its processor."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PulsarConnection:
     """``Connection.data`` of every connection, from its first frame on."""
 
@@ -55,14 +55,14 @@ class PulsarConnection:
     # SENDs that have no answer yet, and the command that is answered when they are fewer.
     owed: int = 0
     parked: Callable[[], None] | None = None
-    awaited: list[Callable[[bool], None]] = attrs.Factory(list)  # who wants to know whether the client is there
     heard_at: float = 0.0  # when the last command came: Clock.monotonic() s
     lock: Lock = attrs.Factory(Lock)
     _closed_producers: OrderedDict[int, None] = attrs.Factory(OrderedDict)
 
     @property
     def is_cpp(self) -> bool:
-        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not know."""
+        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not
+        know."""
         return self.client_version.startswith("Pulsar-CPP")
 
     def push(self, *parts: Part) -> None:
@@ -127,13 +127,6 @@ class PulsarConnection:
         with self.lock:
             if self.consumers.get(consumer_id) is consumer:
                 del self.consumers[consumer_id]
-
-    def heard(self, alive: bool = True) -> None:
-        """The client has said something, or is gone: tell those who wait for that."""
-        with self.lock:
-            awaited, self.awaited = self.awaited, []
-        for done in awaited:
-            done(alive)
 
     def close(self) -> tuple[list[Producer], list[AttachedConsumer]]:
         """The connection is closed: nothing can be added any more. Returns what was there."""

@@ -7,6 +7,7 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
@@ -41,6 +42,7 @@ class PulsarContext:
     topics: TopicRegistry
     subscriptions: Subscriptions
     liveness: Liveness
+    keep_alive: KeepAlive
     cluster_id: str
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name
@@ -64,9 +66,13 @@ class PulsarContext:
         self._complaints[key] = now + _COMPLAIN_EVERY_S
         log.error(event, topic=topic, partition=partition, error=str(error))
 
+    def new_producer_name(self) -> str:
+        """A name that no producer has had."""
+        return f"{self.cluster_id}-{self.entropy.uuid().hex[:16]}"
+
     def advertised(self, listener: str, peer: Peer) -> tuple[str, int]:
-        """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address that
-        this client has connected to."""
+        """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address
+        that this client has connected to."""
         host, port = self.endpoints[listener]
         if host in _WILDCARDS:
             host = peer.local[0]

@@ -58,7 +58,11 @@ def require_subscription(context: PulsarContext, connection: Connection, subscri
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 
 
-def may_create(context: PulsarContext, connection: Connection, name: TopicName) -> bool:
+def require_creation(context: PulsarContext, connection: Connection, name: TopicName) -> None:
+    """Raises AuthorizationError where the topic does not exist and the client may not have it made."""
+    if context.authorizer is None or context.topics.place(name) is not None:
+        return
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
-        return True
-    return may(context, connection, Operation.CREATE, ResourceType.TOPIC, kafka_name(name.whole))
+        return
+    if not may(context, connection, Operation.CREATE, _TOPIC, kafka_name(name.whole)):
+        raise AuthorizationError(f"Client is not authorized to create {name}")

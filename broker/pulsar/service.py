@@ -49,8 +49,6 @@ class PulsarService:
         if state is None:
             state = connection.data = PulsarConnection(connection, outbox)
         state.heard_at = request.received_at
-        if state.awaited:
-            state.heard()
         call = Call(self._context, state, request, outbox)
         try:
             command = self._commands.get(request.type)
@@ -86,8 +84,8 @@ class PulsarService:
         if state is None:
             return
         producers, consumers = state.close()
-        self._context.liveness.forget(state)
-        state.heard(alive=False)
+        self._context.keep_alive.forget(state)
+        self._context.liveness.lost(state)
         for producer in producers:
             producer.disconnected()
         for consumer in consumers:

@@ -1,8 +1,8 @@
 """One producer: a client's, on one topic.
 
-Its SENDs are handled one after the other by its connection. What it is owed for them, receipts and errors, leaves in the order of
-the SENDs: each waits in ``owed`` until its entry is durable and everything before it has left. ``lock`` guards that queue, and
-bytes are pushed under it, so that two threads cannot overtake each other.
+Its SENDs are handled one after the other by its connection. What it is owed for them, receipts and errors, leaves in the order
+of the SENDs: each waits in ``owed`` until its entry is durable and everything before it has left. ``lock`` guards that queue,
+and bytes are pushed under it, so that two threads cannot overtake each other.
 
 Tests: tests/pulsar/producers/test_producer.py.
 """
@@ -37,7 +37,7 @@ class Owed(NamedTuple):
     error: bytes | None = None  # instead of a receipt
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Producer:
     id: int  # the client's number for it, on its connection
     name: str
@@ -46,6 +46,8 @@ class Producer:
     outbox: Outbox
     on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
     on_paid: Callable[[int], None]  # so many SENDs were answered
+    on_promoted: Callable[["Producer"], None]  # it has waited, and is the exclusive producer now
+    on_fenced: Callable[["Producer"], None]  # it has waited in vain
     access: Access = Access.SHARED
     epoch: int = 0
     topic_epoch: int | None = None
@@ -69,11 +71,22 @@ class Producer:
     def identity(self) -> Hashable:
         return self.connection, self.id
 
+    def leave(self) -> None:
+        """The client has closed it, or is gone. Any thread."""
+        self.closed = True
+        topic = self.topic
+        with topic.lock:
+            promoted = topic.producers.remove(self)
+        if promoted is not None:
+            promoted.promoted()
+
+    disconnected = leave
+
     # -- what its client is told: any thread ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Tell the client to connect the producer again, and take nothing more from this one. The topic does not have it any more,
-        or is about to forget it."""
+        """Tell the client to connect the producer again, and take nothing more from this one. The topic does not have it any
+        more, or is about to forget it."""
         if self.closed:
             return
         self.closed = True
@@ -81,6 +94,13 @@ class Producer:
         if self.ready:
             command = CommandCloseProducer(producer_id=self.id, request_id=UNASKED)
             self.outbox.push(self.connection, [write_command(BaseCommand.Type.CLOSE_PRODUCER, command)])
+
+    def promoted(self) -> None:
+        self.on_promoted(self)
+
+    def fenced(self) -> None:
+        self.closed = True
+        self.on_fenced(self)
 
     def owe(self, owed: list[Owed]) -> None:
         """There are to be receipts for these, in this order."""
@@ -94,7 +114,7 @@ class Producer:
         with self.lock:
             durable = self.topic.log.durable_offset
             while queue and queue[0].end <= durable:
-                end, sequence_id, highest, offset, error = queue.popleft()
+                _, sequence_id, highest, offset, error = queue.popleft()
                 receipts = self._duplicates if offset == DUPLICATE else self._receipts
                 parts.append(error or receipts.receipt(sequence_id, offset, highest))
             if parts:
@@ -103,7 +123,8 @@ class Producer:
             self.on_paid(len(parts))
 
     def fail(self, error: StorageError) -> None:
-        """What is not durable will never be: the client gets the error of the first SEND, and sends all again on a new connection."""
+        """What is not durable will never be: the client gets the error of the first SEND, and sends all again on a new
+        connection."""
         with self.lock:
             self.closed = True
             count = len(self.owed)

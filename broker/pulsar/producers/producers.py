@@ -1,7 +1,7 @@
 """Who may produce to one topic: the producers that are connected to it, and those that wait to be its only one.
 
-Pure decisions over a table; the topic's lock guards it. What is to be done about other producers is returned, and the caller does it
-after it has released the lock.
+Pure decisions over a table; the topic's lock guards it. What is to be done about other producers is returned, and the caller
+does it after it has released the lock.
 
 | the producer wants | nobody produces | Shared producers | an exclusive one |
 |---|---|---|---|
@@ -11,7 +11,8 @@ after it has released the lock.
 | ExclusiveWithFencing | is the only one | closes them, is the only one | closes it, is the only one |
 
 While somebody waits no Shared producer may join, and who fences the others also fences those who wait. Each exclusive producer
-raises the epoch of the topic. One that comes back with an older epoch than the topic's has been replaced meanwhile, and is fenced.
+raises the epoch of the topic. One that comes back with an older epoch than the topic's has been replaced meanwhile, and is
+fenced.
 
 A producer's name is on the topic once. The same producer of the same connection replaces itself if its own epoch is newer.
 
@@ -61,9 +62,16 @@ class TopicProducer(Protocol):
     def close(self) -> None:
         """Tell the client to connect the producer again, and take nothing more from this one."""
 
+    def promoted(self) -> None:
+        """It has waited, and is the exclusive producer now."""
+
+    def fenced(self) -> None:
+        """It has waited in vain."""
+
 
 class NameTaken(Exception):
-    """There is a producer of this name on another connection. Perhaps that connection is dead: then the newcomer may try again."""
+    """There is a producer of this name on another connection. Perhaps that connection is dead: then the newcomer may try
+    again."""
 
     def __init__(self, holder: TopicProducer) -> None:
         super().__init__()
@@ -75,8 +83,8 @@ class NameTaken(Exception):
 
 @attrs.frozen
 class Admitted:
-    """``waits``: it will be the exclusive producer when it is promoted. ``raised``: the topic's epoch has risen and must be durable
-    before anybody is told. ``replaced`` are closed, ``fenced`` are told that they wait in vain."""
+    """``waits``: it will be the exclusive producer when it is promoted. ``raised``: the topic's epoch has risen and must be
+    durable before anybody is told. ``replaced`` are closed, ``fenced`` are told that they wait in vain."""
 
     waits: bool = False
     raised: bool = False

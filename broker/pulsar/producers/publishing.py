@@ -1,11 +1,11 @@
 """From SENDs to the log: each message is checked and becomes an entry, and its receipt is put in its producer's queue.
 
 All SENDs that came with one receive are one call. Those to one topic become one append, one look at the consumers who wait, one
-wait for the flusher, and as a rule one push of receipts. It runs on the connection's processor, or on a handler while the disk is
-slow. The flusher's thread sends the receipts.
+wait for the flusher, and as a rule one push of receipts. It runs on the connection's processor, or on a handler while the disk
+is slow. The flusher's thread sends the receipts.
 
-Of the errors only ``ChecksumError`` and ``NotAllowedError`` are a message's own. After any other the client begins anew: nothing
-more of that producer is taken, so that what it sends again keeps its order.
+Of the errors only ``ChecksumError`` and ``NotAllowedError`` are a message's own. After any other the client begins anew:
+nothing more of that producer is taken, so that what it sends again keeps its order.
 
 Tests: tests/pulsar/producers/test_publishing.py.
 """

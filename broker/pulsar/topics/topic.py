@@ -9,47 +9,18 @@ that blocks happens under either.
 Tests: tests/pulsar/topics/test_topic.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
 
-from broker.pulsar.entry import Entry
+from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
 from broker.pulsar.subscriptions.tail import Tail
 from broker.pulsar.topic_names import TopicName
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
-
-
-class EntryReader(Protocol):
-    """Reads a log as entries (``broker/pulsar/entries/reader.py``)."""
-
-    @property
-    def end(self) -> int:
-        """The end of what consumers may read: the last stable offset."""
-
-    def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
-        """From the cache, at once. None: it is not there."""
-
-    def read_later(
-        self, offset: int, max_entries: int, max_bytes: int, done: Callable[[Sequence[Entry] | Exception], None]
-    ) -> None:
-        """On a thread that may block, which calls ``done``."""
-
-    def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:
-        """The entries that begin at these offsets, from the cache. None: not all are there."""
-
-    def replay_later(self, offsets: Sequence[int], done: Callable[[Sequence[Entry] | Exception], None]) -> None: ...
-
-    def appended(self, entries: Sequence[Entry]) -> None:
-        """These have just been appended."""
-
-    def cursor_opened(self) -> None:
-        """A cursor has consumers from now on. Under the lock of the log's tail."""
-
-    def cursor_closed(self) -> None: ...
 
 
 class AttachedSubscription(Protocol):
@@ -76,10 +47,11 @@ class TopicRecord:
     partitioned: bool = False
     properties: Mapping[str, str] = attrs.field(factory=dict)
     terminated: bool = False
-    epoch: int = -1  # of the exclusive producers; -1: there was none yet
+    # Of the exclusive producers, by partition (0 for a topic without); none where there was none yet.
+    epochs: Mapping[int, int] = attrs.field(factory=dict)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Topic:
     name: TopicName  # of this partition
     log: Log
@@ -117,7 +89,7 @@ class Topic:
     @property
     def in_use(self) -> bool:
         """Whether a client is connected to it."""
-        return bool(self.producers) or any(one.has_consumers for one in self.subscriptions.values())
+        return self.producers.in_use or any(one.has_consumers for one in self.subscriptions.values())
 
     def check_open(self) -> None:
         """Raises ServiceNotReady where this is no longer the topic of its name. ``lock`` is held."""
