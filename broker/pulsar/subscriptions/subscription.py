@@ -47,6 +47,8 @@ log = get_logger("pulsar")
 
 # Batches (of at most 100 entries) that one holder of the lock reads: some milliseconds.
 _READS_AT_ONCE = 4
+# How long a subscription that is not durable outlives a seek without consumers.
+_COMES_BACK_S = 60.0
 # Consumers at whose connections a read looks before it begins.
 _LOOKED_AT = 4
 
@@ -451,6 +453,10 @@ class Subscription:
                 self.cursor.acknowledge(*last)
             self._empty = (-1, -1)
             self.changed()
+        if not self.durable:
+            # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
+            clock, timer = self._around.clock, self._around.timer
+            timer.at(clock.monotonic() + _COMES_BACK_S, partial(self._around.waker.call, self._drop))
 
     # -- effects: the lock is held ------------------------------------------------------------------------------------------
 
@@ -548,10 +554,12 @@ class Subscription:
     def _entries_read(self, read: Read, offset: int, end: int, entries: Sequence[Entry], now: Now) -> Sequence[Effect]:
         """``end``: that of the log before it was read."""
         if not entries:
-            # Only what consumers never see, such as the ends of transactions.
-            self.cursor.skip(offset, end)
-            self._empty = (self.cursor.next_unacknowledged(offset), end)
-            self.changed()
+            # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
+            # knows that by now; if it has, the rest is looked at as well.
+            self._empty = (offset, end)
+            if self.topic.reader.end <= offset:
+                self.cursor.skip(offset, end)
+                self.changed()
             return [read]
         expected = offset
         for entry in entries:
