@@ -5,13 +5,13 @@ Pure; the caller holds whatever lock guards it. It knows no protocol: Pulsar's c
 - ``before``: every offset below it is acknowledged. It never goes back but by ``reset``.
 - *Ranges*, from the first offset to the one after the last, sorted, that neither overlap nor touch each other nor ``before``.
   What lies between them is a *hole*: it is still to be acknowledged.
-- *Parts*: of a batch that covers several offsets and is not yet acknowledged as a whole, the bits of those of its records that are
-  still to be acknowledged. Bit 0 is the first record. No part lies before ``before`` or in a range.
+- *Parts*: of a batch that covers several offsets and is not yet acknowledged as a whole, the bits of those of its records that
+  are still to be acknowledged. Bit 0 is the first record. No part lies before ``before`` or in a range.
 
 Both tables are bounded. An acknowledgement that would make one more hole, or one more part, than the bound is refused with
-``TooManyHoles``, and then nothing has changed: the record is still to be acknowledged and is delivered again some day. (An earlier
-implementation of this idea, Pulsar's, drops what is above the bound when it stores the state, and so loses acknowledgements
-without a word: issue 25540.) Acknowledgements that make no further hole succeed all the same.
+``TooManyHoles``, and then nothing has changed: the record is still to be acknowledged and is delivered again some day. (An
+earlier implementation of this idea, Pulsar's, drops what is above the bound when it stores the state, and so loses
+acknowledgements without a word: issue 25540.) Acknowledgements that make no further hole succeed all the same.
 
 An acknowledgement costs a binary search, and a move of 8 bytes for each range above it.
 """
@@ -118,8 +118,8 @@ class Acknowledged:
         return self._add(first, end, self.ranges_max)
 
     def add_absent(self, first: int, end: int) -> None:
-        """The same for offsets that no record has. It is never refused, because nobody can acknowledge them later: whoever reads
-        the log bounds how many of these there are, by ``crowded``."""
+        """The same for offsets that no record has. It is never refused, because nobody can acknowledge them later: whoever
+        reads the log bounds how many of these there are, by ``crowded``."""
         self._add(first, end, 1 << 62)
 
     @property
@@ -179,8 +179,8 @@ class Acknowledged:
         self.version += 1
 
     def restore(self, ranges: Iterable[tuple[int, int]], parts: Iterable[tuple[int, int, int]]) -> None:
-        """Once, on a new one: what ``ranges`` and ``parts`` (first offset, records, remaining bits) have said, whatever the bounds
-        are now. Raises ValueError if that cannot have been."""
+        """Once, on a new one: what ``ranges`` and ``parts`` (first offset, records, remaining bits) have said, whatever the
+        bounds are now. Raises ValueError if that cannot have been."""
         end = self.before
         for first, following in ranges:
             if not end < first < following:
@@ -242,8 +242,8 @@ class Acknowledged:
         for at in range(low, high):
             count += min(end, self._ends[at]) - max(first, self._starts[at])
         order = self._order
-        for first in order[bisect_left(order, first) : bisect_left(order, end)]:
-            part = self._parts[first]
+        for batch in order[bisect_left(order, first) : bisect_left(order, end)]:
+            part = self._parts[batch]
             count += part.records - part.remaining.bit_count()
         return count
 

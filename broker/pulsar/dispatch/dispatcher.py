@@ -1,11 +1,12 @@
 """What every dispatcher is asked, and what it may answer.
 
 A dispatcher decides for one subscription. It is pure: its methods take an event and ``now`` and return effects, which the
-subscription carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no thread;
-the subscription calls it under its own lock.
+subscription carries out in order (``broker/pulsar/subscriptions/subscription.py``). It knows no socket, no lock and no
+thread; the subscription calls it under its own lock.
 
-Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores the completion
-of one whose epoch is not the current one: the subscription was rewound, or its consumers have left, since it was asked for.
+Reads: at most one ``Read`` and one ``Replay`` are outstanding. Each carries an epoch, and the dispatcher ignores the
+completion of one whose epoch is not the current one: the subscription was rewound, or its consumers have left, since it was
+asked for.
 
 Tests: tests/pulsar/dispatch/test_dispatcher.py.
 """
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import attrs
 
+from broker.delivery.in_flight import Owner
 from broker.pulsar.entry import Entry
 
 
@@ -24,8 +26,13 @@ class Now(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Consumer:
-    """A consumer of the subscription. The dispatcher alone changes the second half; the first is given."""
+class Consumer(Owner):
+    """A consumer of the subscription. The dispatcher alone changes the second half, and the fields of the ``Owner``; the
+    first half is given.
+
+    ``unacked`` (Shared and Key_Shared only): messages that it has been sent and has not acknowledged. ``blocked``: it has too
+    many of those; permits that it gives meanwhile are counted all the same.
+    """
 
     id: Hashable
     name: str
@@ -33,13 +40,16 @@ class Consumer:
     priority: int = 0  # 0 is the first to be served
     ranges: tuple[tuple[int, int], ...] = ()  # Key_Shared with sticky ranges: first and last hash of each
 
-    # Messages that it may still be sent. The only count of them; what a dispatcher needs of all consumers is derived from these.
-    # Negative after a batch with more messages than there were permits.
+    # Messages that it may still be sent. The only count of them; what a dispatcher needs of all consumers is derived from
+    # these. Negative after a batch with more messages than there were permits.
     permits: int = 0
-    # Messages that it has been sent and has not acknowledged (Shared and Key_Shared only).
-    unacked: int = 0
-    blocked: bool = False  # it has too many of those; permits that it gives meanwhile are counted all the same
-    writable: bool = True  # its connection takes more
+    writable: bool = True  # its connection takes more; the subscription sets this
+    left: bool = False
+
+    @property
+    def available(self) -> bool:
+        """It may be sent something now."""
+        return self.permits > 0 and not self.blocked and self.writable
 
 
 class Delivery(NamedTuple):
@@ -58,7 +68,8 @@ class Deliver:
 
 @attrs.frozen
 class Read:
-    """Read entries from the offset on, at least one, and call ``read_done``. At the end of the log, wait for the next entry."""
+    """Read entries from the offset on, at least one, and call ``read_done``. At the end of the log, wait for the next
+    entry."""
 
     offset: int
     max_entries: int
@@ -111,8 +122,8 @@ class Dispatcher(Protocol):
     def consumers(self) -> Sequence[Consumer]: ...
 
     def add(self, consumer: Consumer, now: Now) -> list[Effect]:
-        """A new consumer, without permits. Raises a Refusal (``broker/pulsar/refusals.py``) if it cannot join; then nothing has
-        changed."""
+        """A new consumer, without permits. Raises a Refusal (``broker/pulsar/refusals.py``) if it cannot join; then nothing
+        has changed."""
 
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
         """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing."""
@@ -127,7 +138,8 @@ class Dispatcher(Protocol):
     ) -> list[Effect]: ...
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
-        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: nothing of it is left."""
+        """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: nothing of it is
+        left."""
 
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
         """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed)."""

@@ -3,18 +3,18 @@
 Pure; the subscription's lock guards it. Positions are offsets of the log. Pulsar's mark-delete position is the entry before
 ``acknowledged_before``, and its individually deleted messages are the ranges above (``broker/delivery/acknowledged.py``).
 
-The subscription alone changes what is acknowledged; the dispatcher alone moves ``read_offset``. What ``encode`` returns is kept in
-the catalogue and has everything but ``read_offset``: after a restart the cursor reads from ``acknowledged_before`` on, and
-entries that are acknowledged are passed over.
+The subscription alone changes what is acknowledged; the dispatcher alone moves ``read_offset``. What ``encode`` returns is
+kept in the catalogue and has everything but ``read_offset``: after a restart the cursor reads from ``acknowledged_before`` on,
+and entries that are acknowledged are passed over.
 
-Entries are acknowledged whole or by the indexes of their batch, so ``acknowledged_before`` is the first offset of an entry. Only a
-log that was cut inside of a batch, which Kafka's DeleteRecords can do, makes an exception. Whoever asks whether an entry is
-acknowledged therefore names its last offset: what is left of that entry is delivered then.
+Entries are acknowledged whole or by the indexes of their batch, so ``acknowledged_before`` is the first offset of an entry.
+Only a log that was cut inside of a batch, which Kafka's DeleteRecords can do, makes an exception. Whoever asks whether an
+entry is acknowledged therefore names its last offset: what is left of that entry is delivered then.
 
-The format: version (1 byte), offset before which everything is acknowledged (8), number of ranges (4) and size of the numbers that
-follow (1: 4 or 8), for all ranges the length of the hole before each, then the length of each; number of parts (4), for each its
-first offset (8), the number of its messages (4), the bytes of its bits (4) and the bits; number of properties (2), for each the
-bytes of its name (2), the name, the bytes of its value (4) and the value. Big-endian, the bits little-endian.
+The format: version (1 byte), offset before which everything is acknowledged (8), number of ranges (4) and size of the numbers
+that follow (1: 4 or 8), for all ranges the length of the hole before each, then the length of each; number of parts (4), for
+each its first offset (8), the number of its messages (4), the bytes of its bits (4) and the bits; number of properties (2),
+for each the bytes of its name (2), the name, the bytes of its value (4) and the value. Big-endian, the bits little-endian.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from typing import Final
 
 from broker.delivery.acknowledged import PARTS_MAX, RANGES_MAX, Acknowledged
 from broker.errors import StorageError
+from protocol.pulsar.ack_set import bits_from_words, words_from_bits
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">BqIB")
 _U32: Final = Struct(">I")
 _PART: Final = Struct(">qII")
 _NARROW: Final = 1 << 32
-_WORD: Final = (1 << 64) - 1
 
 
 class Cursor:
@@ -69,8 +69,8 @@ class Cursor:
         return self._acknowledged.covers(entry)
 
     def ack_set(self, entry: int) -> Sequence[int] | None:
-        """Of a batch of which some messages are acknowledged: the words that MESSAGE has, bit 1 for those that are not. None for
-        all others."""
+        """Of a batch of which some messages are acknowledged: the words that MESSAGE has, bit 1 for those that are not. None
+        for all others."""
         bits = self._acknowledged.part(entry)
         return None if bits is None else words_from_bits(bits)
 
@@ -87,7 +87,8 @@ class Cursor:
 
     @property
     def crowded(self) -> bool:
-        """So much has been acknowledged out of order that no more may be read, until the consumers acknowledge what is older."""
+        """So much has been acknowledged out of order that no more may be read, until the consumers acknowledge what is
+        older."""
         return self._acknowledged.crowded
 
     @property
@@ -110,7 +111,7 @@ class Cursor:
         """
         if ack_set is None:
             return self._acknowledged.add(entry, entry + messages)
-        return self._acknowledged.add_part(entry, messages, bits_from_words(ack_set))
+        return self._acknowledged.add_part(entry, messages, bits_from_words(ack_set, messages))
 
     def acknowledge_until(self, offset: int) -> bool:
         """Acknowledge everything before the offset. Whether that moved the cursor."""
@@ -215,14 +216,3 @@ def _take(state: bytes, at: int, size: int) -> bytes:
 
 def _bytes_from_bits(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-
-
-def bits_from_words(words: Sequence[int]) -> int:
-    """The words of an ack set (signed or not) as one number."""
-    return int.from_bytes(pack(f"<{len(words)}Q", *(word & _WORD for word in words)), "little")
-
-
-def words_from_bits(bits: int) -> Sequence[int]:
-    """Signed, as protobuf's int64 has them, without trailing zeros, as Java's BitSet has them."""
-    count = (bits.bit_length() + 63) // 64
-    return unpack_from(f"<{count}q", bits.to_bytes(8 * count, "little"))

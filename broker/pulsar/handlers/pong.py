@@ -1,0 +1,11 @@
+"""PONG: the client lives."""
+
+from broker.pulsar.command import Call, Command, Type
+
+
+def handle(call: Call) -> None:
+    call.context.liveness.heard(call.state)
+    call.done()
+
+
+COMMAND = Command(Type.PONG, handle)

@@ -1,0 +1,68 @@
+"""What a client of the Pulsar service may do, on the names that its topics have in Kafka.
+
+| it wants to | it needs |
+|---|---|
+| produce | WRITE on the TOPIC |
+| consume | READ on the TOPIC, and READ on the GROUP of the subscription's name |
+| look a topic up, or ask for its partitions | DESCRIBE on the TOPIC |
+| have a topic created | CREATE on the CLUSTER or on the TOPIC |
+| see a topic in the list of its namespace | DESCRIBE on the TOPIC |
+
+Any thread. Without an authorizer a question costs one comparison.
+
+Tests: tests/pulsar/test_rights.py.
+"""
+
+from broker.network.service import Connection
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.refusals import AuthorizationError
+from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topics.topic import Topic
+from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+
+# Looking up a member of an enumeration costs as much as an authorizer's answer.
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
+
+
+def may(
+    context: PulsarContext,
+    connection: Connection,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    audited: bool = True,
+) -> bool:
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows(
+        connection.principal, connection.peer.host, operation, resource_type, name, audited=audited
+    )
+
+
+def require_topic(context: PulsarContext, connection: Connection, operation: Operation, name: TopicName) -> None:
+    """Raises AuthorizationError."""
+    if context.authorizer is not None and not may(
+        context, connection, operation, ResourceType.TOPIC, kafka_name(name.whole)
+    ):
+        raise AuthorizationError(f"Client is not authorized to {operation.name.lower()} {name}")
+
+
+def may_produce(context: PulsarContext, connection: Connection, topic: Topic) -> bool:
+    """Asked for every SEND: rights can be taken away."""
+    return may(context, connection, _WRITE, _TOPIC, topic.log.topic)
+
+
+def require_subscription(context: PulsarContext, connection: Connection, subscription: str) -> None:
+    """Raises AuthorizationError."""
+    if not may(context, connection, Operation.READ, ResourceType.GROUP, subscription):
+        raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
+
+
+def require_creation(context: PulsarContext, connection: Connection, name: TopicName) -> None:
+    """Raises AuthorizationError where the topic does not exist and the client may not have it made."""
+    if context.authorizer is None or context.topics.place(name) is not None:
+        return
+    if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
+        return
+    if not may(context, connection, Operation.CREATE, _TOPIC, kafka_name(name.whole)):
+        raise AuthorizationError(f"Client is not authorized to create {name}")

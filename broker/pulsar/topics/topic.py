@@ -1,0 +1,97 @@
+"""A topic in use: one partition's log with the producers and subscriptions that are on it.
+
+``registry.py`` makes a ``Topic`` when the first client asks for it, and drops it when nobody has used it for a while. What must
+outlive it is elsewhere: the records in the log, the cursors in the catalogue, the rest in the topic's document.
+
+Any thread. ``lock`` guards the tables; whoever holds it may take a subscription's lock, never the other way round, and nothing
+that blocks happens under either.
+
+Tests: tests/pulsar/topics/test_topic.py.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.producers.producers import Producers
+from broker.pulsar.refusals import ServiceNotReady
+from broker.pulsar.subscriptions.tail import Tail
+from broker.pulsar.topic_names import TopicName
+from broker.runtime.threads import Lock
+from broker.storage.log.log import Log
+
+
+class AttachedSubscription(Protocol):
+    """A subscription as its topic sees it. ``subscriptions/`` has the class."""
+
+    def close(self) -> None:
+        """The topic is unloaded: its consumers are told to look it up again."""
+
+    def deleted(self) -> None:
+        """The topic is gone, and so is the subscription."""
+
+    @property
+    def has_consumers(self) -> bool: ...
+
+    @property
+    def consumer_count(self) -> int: ...
+
+
+@attrs.frozen
+class TopicRecord:
+    """What Pulsar knows of a topic beyond Kafka's row. All partitions share it. ``documents.py`` keeps it in the catalogue."""
+
+    ledger: int  # the generation of the topic: the ledger id of its messages, never used again
+    partitioned: bool = False
+    properties: Mapping[str, str] = attrs.field(factory=dict)
+    terminated: bool = False
+    # Of the exclusive producers, by partition (0 for a topic without); none where there was none yet.
+    epochs: Mapping[int, int] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False, repr=False)
+class Topic:
+    name: TopicName  # of this partition
+    log: Log
+    reader: EntryReader
+    record: TopicRecord  # replaced by the registry when it changes
+    producers: Producers
+    subscriptions: dict[str, AttachedSubscription] = attrs.Factory(dict)
+    lock: Lock = attrs.Factory(Lock)
+    closed: bool = False  # unloaded or deleted: get it from the registry again
+    idle_since: float = 0.0  # Clock.monotonic() s
+    tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
+
+    def __attrs_post_init__(self) -> None:
+        self.tail = Tail(self.log)
+
+    @property
+    def ledger(self) -> int:
+        return self.record.ledger
+
+    @property
+    def terminated(self) -> bool:
+        return self.record.terminated
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.record.properties
+
+    @property
+    def partition(self) -> int:
+        """As in message ids: -1 for a topic that is not partitioned."""
+        return self.name.partition
+
+    # -- clients ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client is connected to it."""
+        return self.producers.in_use or any(one.has_consumers for one in self.subscriptions.values())
+
+    def check_open(self) -> None:
+        """Raises ServiceNotReady where this is no longer the topic of its name. ``lock`` is held."""
+        if self.closed:
+            raise ServiceNotReady("The topic is being unloaded; look it up again.")
