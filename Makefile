@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test lint types ci docs wheel sim kill kill-sink fuzz bench docker-check clean
+.PHONY: help run demo test lint types ci docs proto wheel sim kill kill-sink fuzz bench docker-check clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1 - /p' $(MAKEFILE_LIST)
@@ -63,6 +63,13 @@ ci: ## everything that CI does
 
 docs: $(VENV)/.stamp-run ## regenerate the generated parts of docs/
 	@$(BIN)/python docs/generate.py
+
+proto: $(VENV)/.stamp-dev ## regenerate protocol/pulsar/pulsar_pb2.py from pulsar.proto; protoc comes from PyPI
+	@$(PYTHON) -m venv build/protoc
+	@build/protoc/bin/python -m pip --disable-pip-version-check --quiet install grpcio-tools
+	@build/protoc/bin/python -m grpc_tools.protoc -I protocol/pulsar --descriptor_set_out=build/pulsar.pb pulsar.proto
+	@$(BIN)/python -m tests.protocol.pulsar.generate_pb2 < build/pulsar.pb
+	@$(BIN)/ruff format --quiet protocol/pulsar/pulsar_pb2.py protocol/pulsar/pulsar_pb2.pyi
 
 wheel: $(VENV)/.stamp-dev ## dist/*.whl and the source distribution
 	@$(BIN)/python -m build

@@ -66,6 +66,7 @@ _SERVICES = {
     # Always: transactions that an earlier broker has decided are carried out, and committed offsets expire.
     "kafka": _Source("broker.kafka.assembly", sasl=True, always=True),
     "shuffle": _Source("broker.shuffle.assembly", open_files=256),
+    "pulsar": _Source("broker.pulsar.assembly", sasl=True),
     # Last: it serves the routes of the others.
     "http": _Source("broker.http.assembly"),
 }

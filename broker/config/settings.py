@@ -11,6 +11,7 @@ from broker.config.coordinator_settings import GroupSettings, TransactionSetting
 from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
+from broker.config.pulsar_settings import PulsarSettings
 from broker.config.quota_settings import QuotaSettings
 from broker.config.sasl_settings import SaslSettings
 from broker.config.server_settings import NetworkSettings, ServerSettings
@@ -29,6 +30,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     TopicSettings,
+    PulsarSettings,
     TlsSettings,
     SaslSettings,
     QuotaSettings,

@@ -1,7 +1,7 @@
 """The interface of the catalogue: everything durable that is not a record.
 
 It holds topics and their settings, the settings of the broker, consumer groups with their committed offsets, transactions,
-security (ACLs, SCRAM credentials, client quotas),
+security (ACLs, SCRAM credentials, client quotas), the cursors of subscriptions, the documents of services,
 and the next producer id. ``sqlite.py`` is the embedded implementation; the simulator has another (``tests/sim/catalogue.py``).
 
 Any thread may call any method. A method that changes something returns when the change is durable, that is, when it survives
@@ -108,6 +108,18 @@ class QuotaRow(NamedTuple):
     value: float
 
 
+class CursorRow(NamedTuple):
+    """What a subscription has acknowledged in one partition. The format of ``state`` is the caller's.
+
+    The topic is named by its id, so that a topic that is made again under the same name does not inherit cursors.
+    """
+
+    topic_id: uuid.UUID
+    partition: int
+    subscription: str
+    state: bytes
+
+
 class Catalogue(Protocol):
     # Topics ---------------------------------------------------------------------------------------------------------
 
@@ -199,6 +211,28 @@ class Catalogue(Protocol):
 
     def alter_quotas(self, changes: Iterable[tuple[str, str, float | None]]) -> None:
         """Set the value of (entity, key), or remove it if the value is None: all of these or none."""
+
+    # Subscriptions, and what services keep --------------------------------------------------------------------------
+
+    def load_cursors(self) -> Iterable[CursorRow]:
+        """All cursors, in no particular order."""
+
+    def save_cursors(self, rows: Iterable[CursorRow]) -> None:
+        """Insert or replace all of these or none."""
+
+    def delete_cursors(self, cursors: Iterable[tuple[uuid.UUID, int, str]]) -> None:
+        """Delete the cursors of these (topic id, partition, subscription): all of them or none. One that is not there does not
+        matter."""
+
+    def delete_topic_cursors(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Delete all cursors of these topics."""
+
+    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        """Key and body of each document of this kind, in no particular order. Each kind belongs to one service, and so does its
+        format."""
+
+    def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
+        """Set the body of (kind, key), or remove the document if the body is None: all of these or none."""
 
     # The rest -------------------------------------------------------------------------------------------------------
 

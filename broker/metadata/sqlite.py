@@ -15,6 +15,7 @@ from broker.metadata.catalogue import (
     AclRow,
     Change,
     CredentialRow,
+    CursorRow,
     OffsetRow,
     PendingOffset,
     QuotaRow,
@@ -215,6 +216,43 @@ class SqliteCatalogue:
                     connection.execute("DELETE FROM quotas WHERE entity = ? AND key = ?", (entity, key))
                 else:
                     connection.execute("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?)", (entity, key, value))
+
+        self._database.write(change)
+
+    # Subscriptions, and what services keep ----------------------------------------------------------------------------
+
+    def load_cursors(self) -> Iterable[CursorRow]:
+        rows = self._database.read("SELECT topic_id, partition, subscription, state FROM cursors")
+        return [CursorRow(uuid.UUID(bytes=topic_id), *rest) for topic_id, *rest in rows]
+
+    def save_cursors(self, rows: Iterable[CursorRow]) -> None:
+        self._execute_many(
+            "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)", [(row[0].bytes, *row[1:]) for row in rows]
+        )
+
+    def delete_cursors(self, cursors: Iterable[tuple[uuid.UUID, int, str]]) -> None:
+        self._execute_many(
+            "DELETE FROM cursors WHERE topic_id = ? AND partition = ? AND subscription = ?",
+            [(topic_id.bytes, partition, subscription) for topic_id, partition, subscription in cursors],
+        )
+
+    def delete_topic_cursors(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        self._execute_many("DELETE FROM cursors WHERE topic_id = ?", [(topic_id.bytes,) for topic_id in topic_ids])
+
+    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        return [
+            (key, body) for key, body in self._database.read("SELECT key, body FROM documents WHERE kind = ?", (kind,))
+        ]
+
+    def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
+        changes = list(changes)
+
+        def change(connection: Connection) -> None:
+            for kind, key, body in changes:
+                if body is None:
+                    connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (kind, key))
+                else:
+                    connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?)", (kind, key, body))
 
         self._database.write(change)
 

@@ -61,7 +61,16 @@ CREATE TABLE quotas (
 ) WITHOUT ROWID;
 """
 
-_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY)
+# 5: the cursors of subscriptions, and documents whose format is that of the service they belong to.
+_CURSORS = """
+CREATE TABLE cursors (
+    topic_id BLOB NOT NULL, partition INTEGER NOT NULL, subscription TEXT NOT NULL, state BLOB NOT NULL,
+    PRIMARY KEY (topic_id, partition, subscription)
+) WITHOUT ROWID;
+CREATE TABLE documents (kind TEXT NOT NULL, key TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+"""
+
+_LAYOUTS = (_TOPICS_AND_GROUPS, _TRANSACTIONS, _LAST_PRODUCER, _SECURITY, _CURSORS)
 
 # Increases with each change of the tables that an older broker would misread.
 LAYOUT_VERSION = len(_LAYOUTS)

@@ -27,8 +27,11 @@ _LONGEST_FILE_NAME = 255  # in most file systems
 # What this broker or Kafka makes in a partition's directory: files named by offset and suffix, perhaps with the suffix of a file
 # that is being made or removed, and some others.
 _OF_SEGMENTS = "|".join(re.escape(suffix) for suffix in SEGMENT_SUFFIXES)
+# An empty file: there may be entries among the batches of this log. A file, and not a row of the catalogue, so that it goes where
+# the directory goes; the listing with which recovery begins shows it.
+ENTRIES = "has-entries"
 _STATES = "|".join(re.escape(state) for state in (DELETED, CLEANED, SWAP))
-_SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT))
+_SMALL_FILES = "|".join(re.escape(name) for name in (PARTITION_METADATA, LEADER_EPOCHS, TXN_INDEX_CHECKPOINT, ENTRIES))
 _OWN = re.compile(rf"[0-9]{{20}}(?:{_OF_SEGMENTS})(?:{_STATES})?|(?:{_SMALL_FILES})(?:\.tmp)?")
 _KEPT = "-kept"
 
@@ -102,7 +105,7 @@ def has_records(disk: Disk, directory: str, contents: Contents) -> bool:
 
 def is_unfinished(disk: Disk, directory: str, contents: Contents) -> bool:
     """True if there is only what ``make`` makes, or a part of it. Kafka's partitions also have index files. Raises OSError."""
-    new = {PARTITION_METADATA, f"{PARTITION_METADATA}.tmp", file_name(0, LOG)}
+    new = {PARTITION_METADATA, f"{PARTITION_METADATA}.tmp", file_name(0, LOG), ENTRIES}
     return (
         bool(contents.own)
         and not contents.foreign
@@ -133,6 +136,12 @@ def write_metadata(disk: Disk, directory: str, topic_id: uuid.UUID, partitions: 
     path = f"{directory}/{PARTITION_METADATA}"
     _write(disk, f"{path}.tmp", partition_metadata_text(topic_id, partitions))
     disk.rename(f"{path}.tmp", path)
+
+
+def mark_entries(disk: Disk, directory: str) -> None:
+    """Make it durable that the log in this directory may have entries. Raises OSError."""
+    disk.open(f"{directory}/{ENTRIES}", create=True).close()
+    disk.sync_dir(directory)
 
 
 def make_way(disk: Disk, directory: str) -> None:

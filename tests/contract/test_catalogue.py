@@ -14,6 +14,7 @@ from broker.metadata.catalogue import (
     AclRow,
     Catalogue,
     CredentialRow,
+    CursorRow,
     PendingOffset,
     QuotaRow,
     StoredOffset,
@@ -162,6 +163,28 @@ def test_quotas_are_set_and_removed(catalogue: Reopening) -> None:
         QuotaRow("ip=::1", "rate", 3),
         QuotaRow("user=a", "request_percentage", 0.5),
     ]
+
+
+def test_cursors_are_kept_replaced_and_deleted(catalogue: Reopening) -> None:
+    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    rows = [CursorRow(one, 0, "a", b""), CursorRow(one, 1, "a", b"\x00\xff"), CursorRow(one, 0, "ü", b"x")]
+    catalogue.now.save_cursors([*rows, CursorRow(other, 0, "a", b"y")])
+    catalogue.now.save_cursors([CursorRow(one, 0, "a", b"later")])
+    catalogue.now.delete_cursors([(one, 1, "a"), (one, 7, "never")])
+    assert sorted(catalogue.again().load_cursors()) == [
+        CursorRow(one, 0, "a", b"later"),
+        CursorRow(one, 0, "ü", b"x"),
+        CursorRow(other, 0, "a", b"y"),
+    ]
+    catalogue.now.delete_topic_cursors([one])
+    assert list(catalogue.again().load_cursors()) == [CursorRow(other, 0, "a", b"y")]
+
+
+def test_documents_are_set_and_removed_by_kind(catalogue: Reopening) -> None:
+    catalogue.now.alter_documents([("k", "a", b"1"), ("k", "b", b"2"), ("l", "a", b"3")])
+    catalogue.now.alter_documents([("k", "a", None), ("k", "b", b""), ("k", "never", None)])
+    assert list(catalogue.again().load_documents("k")) == [("b", b"")]
+    assert list(catalogue.now.load_documents("l")) == [("a", b"3")]
 
 
 def transaction(name: str = "x", phase: str = "Ongoing", **fields: object) -> TransactionRow:

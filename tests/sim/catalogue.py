@@ -12,6 +12,7 @@ from broker.metadata.catalogue import (
     AclRow,
     Change,
     CredentialRow,
+    CursorRow,
     PendingOffset,
     QuotaRow,
     StoredOffset,
@@ -34,6 +35,8 @@ class Tables:
         self.acls: dict[AclRow, None] = {}
         self.credentials: dict[tuple[str, str], CredentialRow] = {}
         self.quotas: dict[tuple[str, str], QuotaRow] = {}
+        self.cursors: dict[tuple[uuid.UUID, int, str], CursorRow] = {}
+        self.documents: dict[tuple[str, str], bytes] = {}
         self.next_producer_id = 0
         self.meta: dict[str, str] = {}
 
@@ -233,6 +236,43 @@ class SimCatalogue:
                 self.tables.quotas.pop((entity, key), None)
             else:
                 self.tables.quotas[entity, key] = QuotaRow(entity, key, value)
+        self._end()
+
+    def load_cursors(self) -> Iterable[CursorRow]:
+        self._read()
+        return list(self.tables.cursors.values())
+
+    def save_cursors(self, rows: Iterable[CursorRow]) -> None:
+        rows = list(rows)
+        self._begin()
+        self.tables.cursors.update({row[:3]: row for row in rows})
+        self._end()
+
+    def delete_cursors(self, cursors: Iterable[tuple[uuid.UUID, int, str]]) -> None:
+        cursors = list(cursors)
+        self._begin()
+        for cursor in cursors:
+            self.tables.cursors.pop(cursor, None)
+        self._end()
+
+    def delete_topic_cursors(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        deleted = set(topic_ids)
+        self._begin()
+        self.tables.cursors = {key: row for key, row in self.tables.cursors.items() if key[0] not in deleted}
+        self._end()
+
+    def load_documents(self, kind: str) -> Iterable[tuple[str, bytes]]:
+        self._read()
+        return [(key, body) for (each, key), body in self.tables.documents.items() if each == kind]
+
+    def alter_documents(self, changes: Iterable[tuple[str, str, bytes | None]]) -> None:
+        changes = list(changes)
+        self._begin()
+        for kind, key, body in changes:
+            if body is None:
+                self.tables.documents.pop((kind, key), None)
+            else:
+                self.tables.documents[kind, key] = body
         self._end()
 
     def together(self, changes: Iterable[Change]) -> None:

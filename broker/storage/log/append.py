@@ -47,6 +47,7 @@ class AppendInfo(NamedTuple):
 class Appender:
     __slots__ = (
         "_after_max_ms",
+        "_allow_entries",
         "_before_max_ms",
         "_config",
         "_flush_messages",
@@ -70,14 +71,17 @@ class Appender:
         watchers: Watchers,
         flush_to: Callable[[int], None],
         large: Lock,
+        allow_entries: Callable[[], None],
     ) -> None:
-        """``large`` is held while a batch is decompressed that is large inside (``inspection.py``)."""
+        """``large`` is held while a batch is decompressed that is large inside (``inspection.py``). ``allow_entries`` is called
+        before the log gets its first entry."""
         self._state = state
         self._rolling = rolling
         self._transactions = transactions
         self._watchers = watchers
         self._flush_to = flush_to
         self._large = large
+        self._allow_entries = allow_entries
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
@@ -91,8 +95,10 @@ class Appender:
         self._index_interval = config.index_interval_bytes
         self._flush_messages = config.flush_messages
 
-    def append(self, records: memoryview, *, now_ms: int) -> AppendInfo:
+    def append(self, records: memoryview, *, now_ms: int, entries: bool = False) -> AppendInfo:
         """Store the record batches in ``records`` (writable: offsets are written into it). They are in the page cache then.
+
+        With ``entries``, this broker has built them itself (``protocol/kafka/records/entry.py``): they are stored unexamined.
 
         Raises a Refusal that says what is wrong with them, StorageError if they could not be written. In both
         cases nothing of them is in the log. A batch that an idempotent producer sends again is not stored again: the result has
@@ -106,22 +112,30 @@ class Appender:
         _, length, _, magic, crc, attributes, last_delta, base_ts, max_ts, producer_id, epoch, sequence, count = header
         batches: list[tuple[int, Header]] = [(0, header)]
         appended_ms = -1
-        if not (  # the usual case: one batch, which is stored as it is
-            self._opaque
-            and length + LOG_OVERHEAD == size <= self._max_batch
-            and magic == MAGIC
-            and not attributes & SPECIAL
-            and last_delta == count - 1
-            and count > 0
-            and attributes & 7 <= LARGEST_CODEC
-            # As many records as fit without compression. A batch that claims more is examined.
-            and count * SMALLEST_RECORD <= size - HEADER_SIZE
-            and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
-            and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
-            and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
-            and crc32c(records[21:]) == crc
+        if (
+            entries
+            or not (  # the usual case: one batch, which is stored as it is
+                self._opaque
+                and length + LOG_OVERHEAD == size <= self._max_batch
+                and magic == MAGIC
+                and not attributes & SPECIAL
+                and last_delta == count - 1
+                and count > 0
+                and attributes & 7 <= LARGEST_CODEC
+                # As many records as fit without compression. A batch that claims more is examined.
+                and count * SMALLEST_RECORD <= size - HEADER_SIZE
+                and -self._before_max_ms <= base_ts - now_ms <= self._after_max_ms
+                and -self._before_max_ms <= max_ts - now_ms <= self._after_max_ms
+                and ((sequence >= 0 and epoch >= 0) if producer_id >= 0 else not attributes & TRANSACTIONAL)
+                and crc32c(records[21:]) == crc
+            )
         ):
-            records, batches = append_rules.examine(records, self._config, now_ms, self._large)
+            if entries:
+                if not self._state.has_entries:
+                    self._allow_entries()
+                batches = append_rules.entries(records, self._config, now_ms)
+            else:
+                records, batches = append_rules.examine(records, self._config, now_ms, self._large)
             size = len(records)
             last_delta = sum(header[LAST_DELTA] + 1 for _, header in batches) - 1
             max_ts = max(header[MAX_TIMESTAMP] for _, header in batches)

@@ -21,6 +21,7 @@ from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
 from broker.runtime.open_files import OpenFiles
 from broker.runtime.threads import Lock
+from broker.storage import partition_dir
 from broker.storage.log.aborted_checkpoint import Sums
 from broker.storage.log.append import Appender
 from broker.storage.log.durability import Durability
@@ -125,7 +126,13 @@ class Log:
         self._rolling = Rolling(state, around.files, around.entropy, partial(around.flush_soon, self))
         self._transactions = Transactions(state, self._rolling, self._watchers)
         self._appender = Appender(
-            state, self._rolling, self._transactions, self._watchers, self._durability.flush_to, around.large
+            state,
+            self._rolling,
+            self._transactions,
+            self._watchers,
+            self._durability.flush_to,
+            around.large,
+            self.allow_entries,
         )
         self.append = self._appender.append
         self.read = self._reader.read
@@ -147,6 +154,7 @@ class Log:
             state.set_segments(tuple(loaded.segments))
             state.log_start_offset = loaded.log_start_offset
             state.producers = loaded.producers
+            state.has_entries = loaded.has_entries
             state.first_unstable = state.producers.first_unstable()
             self._durability.start(loaded, recovery_point)
             state.publish(loaded.log_end_offset, state.active)
@@ -334,6 +342,32 @@ class Log:
         return self._transactions.append_marker(
             producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=now_ms, if_open=if_open
         )
+
+    # -- entries -------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_entries(self) -> bool:
+        """There may be entries among the batches (``protocol/kafka/records/entry.py``), which Kafka's clients get as records."""
+        return self.state.has_entries
+
+    def allow_entries(self) -> None:
+        """Make it durable that the log may have entries. The first time, this waits for the disk. Raises StorageError, Refusal.
+
+        The first append of an entry does it, too; who appends on a thread that must not wait calls this before.
+        """
+        state = self.state
+        with state.files_lock:
+            if state.has_entries:
+                return
+            if state.offline is not None:
+                raise state.why_unavailable()
+            try:
+                partition_dir.mark_entries(state.disk, state.dir)
+            except OSError as error:
+                if state.deleted:
+                    raise state.why_unavailable() from error
+                raise state.failed("the mark that it has entries could not be written", error) from error
+            state.has_entries = True
 
     # -- durability ----------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class LoadedLog:
     snapshots: list[int]
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    has_entries: bool = False
     # What the checkpoint says of the indexes of aborted transactions.
     aborted_sums: Sums = attrs.Factory(dict)
 
@@ -100,6 +101,7 @@ class LogState:
         "files_lock",
         "first_dirty_offset",
         "first_unstable",
+        "has_entries",
         "high_watermark",
         "leader_epoch",
         "lock",
@@ -164,6 +166,7 @@ class LogState:
         self.first_unstable: int | None = None  # where the oldest open transaction begins
         # In the future (monotonic s) while writes are being throttled: appends then belong on a thread that may wait.
         self.slow_until = 0.0
+        self.has_entries = False  # there may be entries among the batches; durable before the first one is appended
         self.cut_unsynced = False  # a failed write was taken back from the active segment, and that is not durable yet
         self.dir_dirty = False  # a file was made that is not durable in its directory
 

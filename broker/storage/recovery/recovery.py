@@ -32,6 +32,7 @@ from broker.log import get_logger
 from broker.storage.log import aborted_checkpoint
 from broker.storage.log.producer_state import ProducerState
 from broker.storage.log.state import LoadedLog
+from broker.storage.partition_dir import ENTRIES, mark_entries
 from broker.storage.recovery.leftovers import tidy
 from broker.storage.recovery.on_disk import LogOnDisk, drop
 from broker.storage.recovery.replay import aborted_transactions
@@ -69,7 +70,7 @@ def load(source: LogOnDisk) -> LoadedLog:
         segment = Segment(source.files, directory, base, 0, source.now_ms)
         segment.size = segment.hot_from = segment.log.size()
         segments.append(segment)
-    loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names))
+    loaded = LoadedLog(segments, 0, 0, ProducerState(), _snapshots(names), has_entries=ENTRIES in names)
     _drop_left_over(source, loaded)
     while len(segments) > 1 and segments[1].base_offset <= source.start_offset:
         drop(source, loaded, 0, 1)  # it was deleted, only its files were left
@@ -78,6 +79,8 @@ def load(source: LogOnDisk) -> LoadedLog:
     _check_closed(source, segments, names)
     _check_aborted(source, loaded, names)
     verify(source, loaded)
+    if loaded.has_entries and ENTRIES not in names:
+        mark_entries(disk, directory)  # the files came without it
     loaded.log_start_offset = max(source.start_offset, loaded.segments[0].base_offset)
     if loaded.log_end_offset < loaded.log_start_offset:
         # The log has lost more than its deleted records: it continues at its start offset.

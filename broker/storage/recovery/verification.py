@@ -14,8 +14,16 @@ from broker.storage.recovery.replay import replay_batch
 from broker.storage.recovery.scan import find_batch, never_written, scan
 from broker.storage.segments.file_names import SNAPSHOT, file_name
 from broker.storage.segments.index_file import CorruptIndex
-from broker.storage.segments.segment import BASE_OFFSET, LAST_DELTA, LENGTH, MAX_TIMESTAMP, Header, Segment
-from protocol.kafka.records.batch import LOG_OVERHEAD
+from broker.storage.segments.segment import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    LAST_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    Header,
+    Segment,
+)
+from protocol.kafka.records.batch import ENTRY, LOG_OVERHEAD
 
 logger = get_logger("storage")
 
@@ -64,6 +72,8 @@ def _verify_segment(source: LogOnDisk, loaded: LoadedLog, number: int, position:
     def on_batch(at: int, header: Header) -> None:
         size, last_offset = header[LENGTH] + LOG_OVERHEAD, header[BASE_OFFSET] + header[LAST_DELTA]
         segment.index(at, size, last_offset, header[MAX_TIMESTAMP], source.index_interval_bytes)
+        if header[ATTRIBUTES] & ENTRY:
+            loaded.has_entries = True
         if header[BASE_OFFSET] >= known:
             aborted = replay_batch(producers, segment, at, header, source.now_ms)
             if aborted is not None:

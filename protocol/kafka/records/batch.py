@@ -28,6 +28,8 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+# Of ours: the batch has one record, whose value is what a Pulsar producer has sent (entry.py). Kafka uses no bit from here on.
+ENTRY = 0x80
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -93,6 +95,10 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & CONTROL != 0
+
+    @property
+    def is_entry(self) -> bool:
+        return self.attributes & ENTRY != 0
 
     @property
     def has_producer(self) -> bool:

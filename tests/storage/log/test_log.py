@@ -139,6 +139,7 @@ def test_records_that_compress_well_are_accepted(storage: Storage, codec: int, c
         (0x10, InvalidBatch),  # a transaction needs a producer
         (0x20, InvalidBatch),  # control batches are the broker's
         (0x40, InvalidBatch),  # so is the delete horizon
+        (0x80, InvalidBatch),  # and so are entries
     ],
 )
 def test_attributes_that_a_producer_must_not_set(storage: Storage, attributes: int, refusal: type[Refusal]) -> None:

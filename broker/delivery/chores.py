@@ -1,0 +1,37 @@
+"""Work that takes one step for each record, done a slice at a time, so that no event takes longer than a slice.
+
+Pure. Each chore is a generator that does one step before each ``yield``. They are done one after another, in the order in
+which they came.
+"""
+
+from collections import deque
+from collections.abc import Generator
+
+# A step takes one or two microseconds.
+SLICE = 5_000
+
+
+class Chores:
+    __slots__ = ("_chores",)
+
+    def __init__(self) -> None:
+        self._chores: deque[Generator[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._chores)
+
+    def add(self, chore: Generator[None]) -> None:
+        self._chores.append(chore)
+
+    def work(self, steps: int = SLICE) -> None:
+        """Do so many steps, as far as there are as many. It must not be called by a chore."""
+        while self._chores:
+            chore = self._chores[0]
+            for _ in chore:
+                steps -= 1
+                if steps <= 0:
+                    return
+            self._chores.popleft()
+
+    def clear(self) -> None:
+        self._chores.clear()

@@ -1,0 +1,119 @@
+"""How a command of the protocol plugs into the service.
+
+Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
+gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an ERROR
+with the request's id; a ProtocolError closes the connection.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from broker.errors import Refusal, StorageError
+from broker.network.service import Connection, Outbox, Part, Request
+from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.error_codes import code_of
+from protocol.pulsar.frames import FIELDS, write_command
+from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandError, CommandSuccess
+
+Type = BaseCommand.Type
+
+
+class PulsarRequest(Request):
+    """A frame. ``body`` is its command, or None for a SEND, whose bytes are read when it is handled."""
+
+    __slots__ = ("body", "type")
+
+    def __init__(self, type: int, body: Any) -> None:
+        self.type = type
+        self.body = body
+
+
+class Call:
+    """One command, and its one answer. The answer may come later, and from any thread."""
+
+    __slots__ = ("_answered", "_outbox", "_request", "body", "context", "state")
+
+    def __init__(self, context: PulsarContext, state: PulsarConnection, request: PulsarRequest, outbox: Outbox) -> None:
+        self.context = context
+        self.state = state
+        self.body = request.body  # CommandSubscribe, for example
+        self._request = request
+        self._outbox = outbox
+        self._answered = False
+
+    @property
+    def connection(self) -> Connection:
+        return self._request.connection
+
+    @property
+    def frame(self) -> memoryview:
+        """The bytes of the command, until it is answered or the handler returns."""
+        return self._request.frame
+
+    @property
+    def received_at(self) -> float:
+        """Clock.monotonic() s."""
+        return self._request.received_at
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Answer with these bytes, which are whole frames."""
+        self._once()
+        self._outbox.send(self._request, parts)
+
+    def reply(self, type: int, command: Any) -> None:
+        """Answer with this command."""
+        self.send([write_command(type, command)])
+
+    def success(self) -> None:
+        """Answer SUCCESS."""
+        self.reply(Type.SUCCESS, CommandSuccess(request_id=self.body.request_id))
+
+    def fail(self, error: Refusal | StorageError) -> None:
+        """Answer ERROR."""
+        self.reply(Type.ERROR, error_command(self.body.request_id, error))
+
+    def done(self) -> None:
+        """The command has no answer."""
+        self._once()
+        self._outbox.no_op(self._request)
+
+    def close(self) -> None:
+        """Close the connection after what has been queued for it."""
+        self._once()
+        self._outbox.close(self._request)
+
+    @property
+    def answered(self) -> bool:
+        return self._answered
+
+    def _once(self) -> None:
+        assert not self._answered, "a call was answered twice"
+        self._answered = True
+
+
+def error_command(request_id: int, error: Refusal | StorageError) -> CommandError:
+    return CommandError(request_id=request_id, error=code_of(error), message=str(error) or type(error).__name__)
+
+
+@attrs.frozen
+class Command:
+    """One command and its handler.
+
+    ``handle(call)`` runs on the connection's processor if ``inline`` is true or, where it is a function of the context and the
+    request, returns true for this one; it must not block then. Otherwise it runs on a handler thread, through ``lane`` (see
+    ``broker.network.work``) if there is one. ``on_error`` answers a Refusal or StorageError; by default with ERROR.
+    """
+
+    type: int
+    handle: Callable[[Call], None]
+    inline: bool | Callable[[PulsarContext, PulsarRequest], bool] = True
+    lane: str | None = None
+    on_error: Callable[[Call, Refusal | StorageError], None] | None = None
+    before_connect: bool = False  # may come before CONNECTED
+
+    @property
+    def name(self) -> str:
+        return FIELDS[self.type]

@@ -1,0 +1,107 @@
+"""What the service keeps of one connection: what the client has said of itself, and its producers and consumers.
+
+The commands of a connection are handled one after the other, on its processor or on a handler. Other threads fence producers,
+close consumers and end the connection; ``lock`` guards the two tables and ``closed``.
+
+Tests: tests/pulsar/test_connection.py.
+"""
+
+from collections import OrderedDict
+from typing import Protocol
+
+import attrs
+
+from broker.network.service import Connection, Outbox, Part
+from broker.pulsar.producers.producer import Producer
+from broker.pulsar.refusals import ServiceNotReady, TooManyRequests
+from broker.runtime.threads import Lock
+
+# Producers and consumers of one connection. The C++ client's suite has some hundred; each takes about 2 KB.
+_MOST_ATTACHED = 20_000
+# Producers that have been closed on this side. What their clients had sent before they knew is ignored.
+_MOST_REMEMBERED = 1000
+
+
+class AttachedConsumer(Protocol):
+    """A consumer as its connection sees it. ``subscriptions/`` has the class."""
+
+    def disconnected(self) -> None:
+        """The connection is closed. On its processor."""
+
+    def writable(self) -> None:
+        """The connection takes more again. On its processor."""
+
+
+@attrs.define(eq=False)
+class PulsarConnection:
+    """``Connection.data`` of every connection, from its first frame on."""
+
+    connection: Connection
+    outbox: Outbox
+    # From CONNECT. `protocol_version` is the one of both sides.
+    connected: bool = False
+    protocol_version: int = 0
+    client_version: str = ""
+    broker_entry_metadata: bool = False  # the client understands it
+    auth_refresh: bool = False  # the client answers AUTH_CHALLENGE
+    producers: dict[int, Producer] = attrs.Factory(dict)
+    consumers: dict[int, AttachedConsumer] = attrs.Factory(dict)
+    closed: bool = False
+    lock: Lock = attrs.Factory(Lock)
+    _closed_producers: OrderedDict[int, None] = attrs.Factory(OrderedDict)
+
+    @property
+    def is_cpp(self) -> bool:
+        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not know."""
+        return self.client_version.startswith("Pulsar-CPP")
+
+    def push(self, *parts: Part) -> None:
+        """Send bytes that answer no request. Any thread."""
+        self.outbox.push(self.connection, parts)
+
+    # -- producers and consumers -----------------------------------------------------------------------------------------
+
+    def add_producer(self, producer: Producer) -> None:
+        """Raises ServiceNotReady if the connection was closed meanwhile, TooManyRequests. Then the caller undoes the rest."""
+        with self.lock:
+            self._check_room()
+            self.producers[producer.id] = producer
+
+    def remove_producer(self, producer: Producer) -> None:
+        """Unknown: nothing."""
+        with self.lock:
+            if self.producers.get(producer.id) is producer:
+                del self.producers[producer.id]
+                self._closed_producers[producer.id] = None
+                if len(self._closed_producers) > _MOST_REMEMBERED:
+                    self._closed_producers.popitem(last=False)
+
+    def was_producer(self, producer_id: int) -> bool:
+        """Whether there was a producer of this number a short time ago."""
+        return producer_id in self._closed_producers
+
+    def add_consumer(self, consumer_id: int, consumer: AttachedConsumer) -> None:
+        """Raises ServiceNotReady if the connection was closed meanwhile, TooManyRequests. Then the caller undoes the rest."""
+        with self.lock:
+            self._check_room()
+            self.consumers[consumer_id] = consumer
+
+    def remove_consumer(self, consumer_id: int, consumer: AttachedConsumer) -> None:
+        """Unknown: nothing."""
+        with self.lock:
+            if self.consumers.get(consumer_id) is consumer:
+                del self.consumers[consumer_id]
+
+    def close(self) -> tuple[list[Producer], list[AttachedConsumer]]:
+        """The connection is closed: nothing can be added any more. Returns what was there."""
+        with self.lock:
+            self.closed = True
+            producers, consumers = list(self.producers.values()), list(self.consumers.values())
+            self.producers, self.consumers = {}, {}
+        return producers, consumers
+
+    def _check_room(self) -> None:
+        if self.closed:
+            raise ServiceNotReady("The connection is closed.")
+        if len(self.producers) + len(self.consumers) >= _MOST_ATTACHED:
+            raise TooManyRequests(f"A connection may have {_MOST_ATTACHED} producers and consumers.")

@@ -1,0 +1,52 @@
+"""What the handlers share: the topics, the settings, and what the broker tells clients about itself."""
+
+import attrs
+
+from broker.config import BrokerConfig, Listener
+from broker.live_config import LiveConfig
+from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue
+from broker.network.service import Peer
+from broker.pulsar.topics.registry import TopicRegistry
+from broker.runtime.clock import Clock
+from broker.runtime.entropy import Entropy
+from broker.runtime.timers import Timer
+from broker.security.authorizer import Authorizer
+from broker.storage.log_manager import LogManager
+from broker.storage.upkeep.flusher import Flusher
+
+log = get_logger("pulsar")
+
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+@attrs.define(eq=False)
+class PulsarContext:
+    """One for all handlers, made by the assembly. Any thread may use it: each of the objects in it guards itself."""
+
+    config: BrokerConfig
+    live: LiveConfig
+    logs: LogManager
+    flusher: Flusher
+    catalogue: Catalogue
+    clock: Clock
+    timer: Timer
+    entropy: Entropy
+    topics: TopicRegistry
+    cluster_id: str
+    authorizer: Authorizer | None = None  # None: every client may do everything
+    listeners: dict[str, Listener] = attrs.Factory(dict)  # by name
+    # What clients are told to connect to, by the listener's name.
+    endpoints: dict[str, tuple[str, int]] = attrs.Factory(dict)
+    # Clock.monotonic() s until which appends go to the handler pool, because one was slow.
+    appends_slow_until: float = 0.0
+    # The broker is about to stop: no request may begin to wait any more.
+    stopping: bool = False
+
+    def advertised(self, listener: str, peer: Peer) -> tuple[str, int]:
+        """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address that
+        this client has connected to."""
+        host, port = self.endpoints[listener]
+        if host in _WILDCARDS:
+            host = peer.local[0]
+        return host, port

@@ -1,0 +1,1 @@
+"""Which consumer of a subscription gets which entry: pure, one file a dispatcher."""

@@ -1,0 +1,272 @@
+"""The dispatcher of a subscription of whose consumers one is served at a time: Exclusive and Failover. Pure.
+
+Which consumer is *active* is the ``Choice``'s decision (``exclusive.py``, ``failover.py``). It gets all entries, in the order of the
+log, as its permits allow. When another one becomes active, the cursor is rewound, so that it gets what the last one has not
+acknowledged. Failover waits before that: of several consumers that join one after another, only the last choice is served, and
+the one before has time to acknowledge what it has.
+
+What is outstanding is one of these:
+
+| state | means | left when |
+|---|---|---|
+| IDLE | Nothing is to be read: no active consumer, or it has no permits, is not writable, or the cursor is crowded. | FLOW |
+| ACTIVATING | A consumer is to become active at a time. Permits are counted, nothing is read. | TICK |
+| READING | A read is outstanding. | READ_DONE |
+| PAUSED | A rate limit, or a read that failed: read again at a time. | TICK |
+
+Every event ends in ``_next``, which finds the state anew. So nothing that happens while a read is outstanding can leave a
+subscription waiting for nothing. A read whose epoch has passed changes no state when it completes: Pulsar's issue 26174 is a
+stale completion that clears the mark of the current read.
+
+Redelivery cannot pick messages without breaking the order, so it is a rewind, as in Pulsar. A read that has not returned yet and
+that begins no later than where the rewound cursor reads is kept: whoever asks for redelivery without end causes one read.
+
+An entry is never left out for lack of permits, but the last one that is sent may have more messages than there were permits.
+Then they are negative until the consumer has made up for it.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Protocol
+
+from broker.pulsar.dispatch.dispatcher import (
+    Activate,
+    CancelRead,
+    Consumer,
+    Deliver,
+    Delivery,
+    Discard,
+    Effect,
+    Now,
+    Read,
+    Replay,
+    WakeAt,
+)
+from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.cursor import Cursor
+
+# How much the last read counts in the average of messages to an entry, as in Pulsar.
+_LATEST_WEIGHS = 0.1
+
+
+class Choice(Protocol):
+    delay_s: float  # from the choice of a consumer until it is served
+    announced: bool  # whether consumers are told which of them is active
+
+    def admit(self, consumers: Sequence[Consumer]) -> None:
+        """Raises a Refusal if no further consumer may join these."""
+
+    def active(self, consumers: list[Consumer]) -> Consumer:
+        """Which of these, at least one, is served. It may sort them."""
+
+
+class State(Enum):
+    IDLE = auto()
+    ACTIVATING = auto()
+    READING = auto()
+    PAUSED = auto()
+
+
+class SingleActive:
+    def __init__(self, cursor: Cursor, choice: Choice, settings: DispatchSettings, limit: RateLimit) -> None:
+        self.active: Consumer | None = None
+        self._cursor = cursor
+        self._choice = choice
+        self._settings = settings
+        self._limit = limit
+        self._consumers: list[Consumer] = []
+        self._state = State.IDLE
+        self._wake_at = 0.0  # while ACTIVATING or PAUSED
+        self._read: Read | None = None  # while READING
+        self._epoch = 0
+        self._messages_per_entry = 1.0
+        self._failures = 0  # in a row
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self._consumers
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer, now: Now) -> list[Effect]:
+        self._choice.admit(self._consumers)
+        self._consumers.append(consumer)
+        effects = self._choose(now)
+        if not effects and self._choice.announced:
+            # Another one stays active, or the one that becomes active is announced to all of them then.
+            if self._state is not State.ACTIVATING:
+                return [Activate(consumer, active=False)]
+        return effects
+
+    def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
+        if consumer not in self._consumers:
+            return []
+        self._consumers.remove(consumer)
+        if self._consumers:
+            return self._choose(now)
+        self.active = None
+        return self._stop_reading()
+
+    def flow(self, consumer: Consumer, permits: int, now: Now) -> list[Effect]:
+        consumer.permits += permits
+        return self._next(now) if consumer is self.active else []
+
+    def read_done(self, read: Read, entries: Sequence[Entry], now: Now, *, failed: bool = False) -> list[Effect]:
+        if read.epoch != self._epoch or self._state is not State.READING:
+            return []
+        self._read = None
+        self._state = State.IDLE
+        if failed:
+            settings = self._settings
+            retry_s = min(settings.read_retry_s * 2 ** min(self._failures, 10), settings.read_retry_max_s)
+            self._failures += 1
+            return self._pause(now.monotonic + retry_s)
+        self._failures = 0
+        effects = self._send(entries, now)
+        effects += self._next(now)
+        return effects
+
+    def replay_done(
+        self, replay: Replay, entries: Sequence[Entry], now: Now, *, failed: bool = False
+    ) -> list[Effect]:
+        return []  # it never asks for one
+
+    def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
+        # Reading may go on if the cursor was crowded.
+        return self._next(now) if self._state is State.IDLE else []
+
+    def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
+        if self._cursor.read_offset < offset:
+            self._cursor.read_offset = offset
+        return self._next(now)
+
+    def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
+        if consumer is not self.active or self._state is State.ACTIVATING:
+            return []
+        self._cursor.rewind()
+        if self._state is State.READING:
+            assert self._read is not None
+            if self._read.offset <= self._where():
+                return []
+            return self._stop_reading() + self._next(now)
+        return self._next(now)
+
+    def writable(self, consumer: Consumer, now: Now) -> list[Effect]:
+        return self._next(now) if consumer is self.active else []
+
+    def tick(self, now: Now) -> list[Effect]:
+        if self._state not in (State.ACTIVATING, State.PAUSED):
+            return []
+        if now.monotonic < self._wake_at:
+            return [WakeAt(self._wake_at)]
+        activating = self._state is State.ACTIVATING
+        self._state = State.IDLE
+        return self._activate(now) if activating else self._next(now)
+
+    # -- which consumer -----------------------------------------------------------------------------------------------
+
+    def _choose(self, now: Now) -> list[Effect]:
+        chosen = self._choice.active(self._consumers)
+        if chosen is self.active:
+            return []
+        self.active = chosen
+        if not self._choice.delay_s:
+            return self._stop_reading() + self._activate(now)
+        if self._state is State.ACTIVATING:
+            return []  # the time that was set for the one before holds for this one: joining cannot put it off for ever
+        effects = self._stop_reading()
+        self._state = State.ACTIVATING
+        self._wake_at = now.monotonic + self._choice.delay_s
+        return effects + [WakeAt(self._wake_at)]
+
+    def _activate(self, now: Now) -> list[Effect]:
+        self._cursor.rewind()
+        effects: list[Effect] = []
+        if self._choice.announced:
+            effects += [Activate(consumer, active=consumer is self.active) for consumer in self._consumers]
+        return effects + self._next(now)
+
+    # -- reading and sending ------------------------------------------------------------------------------------------
+
+    def _where(self) -> int:
+        """Where to read. What lies between is acknowledged."""
+        return self._cursor.next_unacknowledged(self._cursor.read_offset)
+
+    def _next(self, now: Now) -> list[Effect]:
+        """Read, if there is somebody to read for and nothing to wait for."""
+        consumer = self.active
+        if self._state is not State.IDLE or consumer is None:
+            return []
+        if consumer.permits <= 0 or not consumer.writable or self._cursor.crowded:
+            return []
+        messages, size = consumer.permits, self._settings.read_bytes_max
+        if self._limit.limited:
+            of_messages, of_bytes = self._limit.available(now.monotonic)
+            messages, size = min(messages, of_messages), min(size, of_bytes)
+            if messages == 0 or size == 0:
+                return self._pause(self._limit.next_at(now.monotonic))
+        entries = min(self._settings.read_entries_max, int(messages / self._messages_per_entry) + 1)
+        if self._failures:
+            entries = 1  # less may be wrong with one than with many
+        self._cursor.read_offset = self._where()
+        self._state = State.READING
+        self._read = Read(self._cursor.read_offset, entries, size, self._epoch)
+        return [self._read]
+
+    def _stop_reading(self) -> list[Effect]:
+        """Forget what is outstanding: the completion of a read that has begun is stale from now on."""
+        reading = self._state is State.READING
+        self._epoch += 1
+        self._read = None
+        self._state = State.IDLE
+        self._failures = 0
+        return [CancelRead()] if reading else []
+
+    def _pause(self, until: float) -> list[Effect]:
+        self._state = State.PAUSED
+        self._wake_at = until
+        return [WakeAt(until)]
+
+    def _send(self, entries: Sequence[Entry], now: Now) -> list[Effect]:
+        """Send as many as there are permits for. The rest is read again."""
+        consumer, cursor = self.active, self._cursor
+        assert consumer is not None
+        effects: list[Effect] = []
+        deliveries: list[Delivery] = []
+        discarded: list[Entry] = []
+        permits = consumer.permits
+        messages, size = (self._limit.available(now.monotonic)) if self._limit.limited else (permits, 0)
+        budget = min(permits, messages)
+        sent = sent_bytes = covered = 0
+        for entry in entries:
+            end = entry.offset + entry.messages
+            if end <= cursor.read_offset:
+                continue  # what has been skipped since the read began, or acknowledged
+            if not cursor.is_acknowledged(entry.last):
+                if entry.marker:
+                    discarded.append(entry)
+                else:
+                    if sent >= budget:
+                        break
+                    count = cursor.remaining(entry.offset, entry.messages)
+                    deliveries.append(Delivery(entry, 0, cursor.ack_set(entry.offset)))
+                    sent += count
+                    sent_bytes += entry.size
+                    covered += entry.messages
+            cursor.read_offset = end
+        if deliveries:
+            consumer.permits = permits - sent
+            average = covered / len(deliveries)
+            self._messages_per_entry += (average - self._messages_per_entry) * _LATEST_WEIGHS
+            if self._limit.limited:
+                self._limit.consumed(sent, sent_bytes, now.monotonic)
+            effects.append(Deliver(consumer, deliveries))
+        if discarded:
+            effects.append(Discard(discarded))
+        return effects

@@ -1,0 +1,67 @@
+"""Whose turn it is: the consumers that may be sent something, by priority, and round robin among those of one priority.
+
+Pure. A consumer is *queued* while it waits for its turn in here. Consumers that have become unavailable meanwhile stay queued
+until they are come across. Every call takes a time that does not depend on the number of consumers, but for the logarithm of
+the number of priorities, and for the unavailable ones that it meets, each of which was queued by an event.
+
+With permits C1 2, C2 1, C3 1 of priority 0 and C4 2, C5 1 of priority 1, and turns of one message, the order is the one that
+Pulsar's documentation gives: C1 C2 C3 C1 C4 C5 C4.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+
+from broker.pulsar.dispatch.dispatcher import Consumer
+
+
+class Turns:
+    __slots__ = ("_levels", "_priorities")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, OrderedDict[Consumer, None]] = {}  # by priority; none of them is empty
+        self._priorities: list[int] = []  # the keys, sorted
+
+    def offer(self, consumer: Consumer) -> None:
+        """Something has changed that may have made it available. It keeps its place if it has one, and else gets the last."""
+        if consumer.permits > 0 and not consumer.blocked and consumer.writable:
+            level = self._levels.get(consumer.priority)
+            if level is None:
+                self._levels[consumer.priority] = level = OrderedDict()
+                insort(self._priorities, consumer.priority)
+            level[consumer] = None
+
+    def first(self) -> Consumer | None:
+        """Whose turn it is. None: nobody can be sent anything."""
+        while self._priorities:
+            consumer = next(iter(self._levels[self._priorities[0]]))
+            if consumer.permits > 0 and not consumer.blocked and consumer.writable:
+                return consumer
+            self.remove(consumer)
+        return None
+
+    def end_turn(self, consumer: Consumer) -> None:
+        """It goes behind the others of its priority, if it is still available."""
+        level = self._levels[consumer.priority]
+        if consumer.permits > 0 and not consumer.blocked and consumer.writable:
+            level.move_to_end(consumer)
+        else:
+            self.remove(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self._levels.get(consumer.priority)
+        if level is not None and consumer in level:
+            del level[consumer]
+            if not level:
+                del self._levels[consumer.priority]
+                del self._priorities[bisect_left(self._priorities, consumer.priority)]
+
+    def room(self, entries: int, messages_per_entry: float) -> int:
+        """About how many entries could be sent now, at most ``entries``. Each consumer is good for one at least, so this
+        looks at no more than ``entries`` of them."""
+        room = 0
+        for priority in self._priorities:
+            for consumer in self._levels[priority]:
+                room += max(1, int(consumer.permits / messages_per_entry))
+                if room >= entries:
+                    return entries
+        return room

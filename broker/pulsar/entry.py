@@ -1,0 +1,40 @@
+"""An entry: what one SEND has stored, with one message or a batch of them, as it goes to consumers.
+
+Entries are made once, where they are appended or read, and shared by all subscriptions; nobody changes them. Any thread.
+
+Tests: tests/pulsar/dispatch/test_dispatcher.py.
+"""
+
+from typing import NamedTuple
+
+import attrs
+
+from broker.runtime.disk import Buffer, FileRegion
+
+
+class Chunk(NamedTuple):
+    """The place of an entry in a message that its producer has cut into several."""
+
+    uuid: bytes
+    number: int  # from 0
+    total: int
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """It covers the log's offsets from ``offset`` to ``offset + messages - 1``; ``offset`` is its entry id."""
+
+    offset: int
+    messages: int
+    size: int  # bytes of ``data``
+    data: Buffer | FileRegion  # what a MESSAGE carries after its command: from the magic number 0x0e01 to the payload
+    publish_ms: int
+    sticky_hash: int = 0  # Murmur3 of the key that orders, & 0x7fffffff; only Key_Shared asks
+    deliver_at_ms: int = 0  # 0: at once
+    chunk: Chunk | None = None
+    marker: bool = False  # of the server, not for consumers
+
+    @property
+    def last(self) -> int:
+        """The last offset."""
+        return self.offset + self.messages - 1

@@ -1,0 +1,11 @@
+"""PING: answered at once."""
+
+from broker.pulsar.command import Call, Command, Type
+from protocol.pulsar.receipts import PONG
+
+
+def handle(call: Call) -> None:
+    call.send([PONG])
+
+
+COMMAND = Command(Type.PING, handle)

@@ -1,0 +1,85 @@
+"""What the Pulsar service refuses, and why. Each kind is a class, so that the pure modules know no codes of the protocol.
+
+``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a ``StorageError``
+instead. The names are those of Pulsar's errors.
+
+Tests: tests/pulsar/test_error_codes.py.
+"""
+
+from broker.errors import Refusal
+
+
+class AuthenticationError(Refusal):
+    """The client has not proved who it is."""
+
+
+class AuthorizationError(Refusal):
+    """The client may not do this."""
+
+
+class TopicNotFound(Refusal):
+    """There is no such topic, and it is not created on demand; or its tenant or namespace does not exist."""
+
+
+class InvalidTopicName(Refusal):
+    """No topic can have this name."""
+
+
+class TopicTerminated(Refusal):
+    """Nothing more is written to this topic."""
+
+
+class SubscriptionNotFound(Refusal):
+    """There is no such subscription."""
+
+
+class ConsumerNotFound(Refusal):
+    """There is no such consumer on this connection."""
+
+
+class ConsumerBusy(Refusal):
+    """The subscription is in use in a way that leaves no place for this consumer."""
+
+
+class ConsumerAssignError(Refusal):
+    """The hash ranges of this consumer and of another one overlap."""
+
+
+class ProducerBusy(Refusal):
+    """The name of the producer is in use, the topic has as many producers as it may have, or one of them is exclusive."""
+
+
+class ProducerFenced(Refusal):
+    """A newer exclusive producer has taken the place of this one."""
+
+
+class ProducerBlocked(Refusal):
+    """The backlog of the topic is over its quota; the client keeps what it has and tries again."""
+
+
+class ProducerBlockedForGood(Refusal):
+    """The backlog of the topic is over its quota; the client reports that to the application."""
+
+
+class IncompatibleSchema(Refusal):
+    """The schema does not go with those that the topic has had before."""
+
+
+class NotAllowed(Refusal):
+    """The request contradicts the state of the topic or of the subscription, or asks for what this broker does not have."""
+
+
+class TooManyRequests(Refusal):
+    """The connection or the broker has as many of these as it may have."""
+
+
+class ServiceNotReady(Refusal):
+    """Not now: the client should try again."""
+
+
+class ChecksumMismatch(Refusal):
+    """The bytes of a message do not match their checksum."""
+
+
+class MetadataInvalid(Refusal):
+    """The command lacks something, or has a value that it cannot have."""

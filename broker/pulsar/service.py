@@ -1,0 +1,89 @@
+"""Pulsar's protocol as a ``Service`` of the reactor: each command to its handler.
+
+The commands of a connection are handled one after the other (``in_flight_max`` 1), on its processor or on a handler thread.
+Messages, receipts and what the broker says unasked are pushed.
+
+Tests: tests/pulsar/test_service.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.errors import Refusal, StorageError
+from broker.log import EventLimit, get_logger
+from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.pulsar.command import Call, Command, PulsarRequest
+from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.session import PulsarSession
+from protocol.errors import ProtocolError
+
+log = get_logger("pulsar")
+
+
+class PulsarService:
+    """The ``Service`` of all listeners of Pulsar."""
+
+    def __init__(self, context: PulsarContext, commands: Mapping[int, Command]) -> None:
+        self._context = context
+        self._commands = commands
+        self._violations = EventLimit()
+
+    def connect(self, peer: Peer) -> PulsarSession:
+        return PulsarSession(self._context.config.pulsar_max_message_bytes)
+
+    def inline(self, request: Request) -> Any:
+        assert isinstance(request, PulsarRequest)
+        command = self._commands.get(request.type)
+        if command is None:
+            return None  # to be refused
+        inline = command.inline
+        if inline is True or (inline is not False and inline(self._context, request)):
+            return None
+        return Handover(command.lane)
+
+    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        assert isinstance(request, PulsarRequest)
+        connection = request.connection
+        state = connection.data
+        if state is None:
+            state = connection.data = PulsarConnection(connection, outbox)
+        call = Call(self._context, state, request, outbox)
+        try:
+            command = self._commands.get(request.type)
+            if command is None or not (state.connected or command.before_connect):
+                raise ProtocolError(f"a command of type {request.type} that is not for a broker, or not now")
+            try:
+                command.handle(call)
+            except (Refusal, StorageError) as error:
+                if call.answered:
+                    raise
+                if command.on_error is not None:
+                    command.on_error(call, error)
+                else:
+                    call.fail(error)
+        except ProtocolError as error:
+            # The processor closes the connection for this only where it handles the request itself.
+            unlogged = self._violations.take(request.received_at)
+            if unlogged is not None:
+                log.info("protocol_violated", peer=connection.peer.host, error=str(error), unlogged_before=unlogged)
+            outbox.close(request)
+
+    def writable(self, connection: Connection) -> None:
+        state = connection.data
+        if state is not None:
+            for consumer in list(state.consumers.values()):
+                consumer.writable()
+
+    def stopping(self, connection: Connection) -> None:
+        """Nothing to do: no command waits for an event."""
+
+    def disconnected(self, connection: Connection) -> None:
+        state = connection.data
+        if state is None:
+            return
+        producers, consumers = state.close()
+        for producer in producers:
+            producer.disconnected()
+        for consumer in consumers:
+            consumer.disconnected()

@@ -1,0 +1,1 @@
+"""What a subscription has consumed, and what it does for its consumers."""

@@ -1,0 +1,179 @@
+"""The names of Pulsar's topics, and the names that their logs have among Kafka's topics.
+
+    persistent://TENANT/NAMESPACE/LOCAL[-partition-N]        also TENANT/NAMESPACE/LOCAL, and LOCAL alone for public/default
+
+A topic of ``public/default`` whose local name is a legal name for Kafka has that name there, too. Every other topic is called
+
+    pulsar.TENANT.NAMESPACE.LOCAL
+
+in Kafka, where each part keeps its letters, digits and ``-``, and every byte of another character (in UTF-8) becomes ``__`` and
+two hexadecimal digits: ``persistent://shop/eu/paid_orders`` is Kafka's ``pulsar.shop.eu.paid__5forders``.
+
+The other way round, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So each
+topic has one name on either side, and no two topics share one. (A topic of ``public/default`` that has a name of that form, as
+seen by Pulsar, is written in the long form.) Kafka takes ``.`` and ``_`` for the same when it compares the names of topics; two
+names in the long form differ even then.
+
+Pure.
+"""
+
+import re
+from functools import lru_cache
+
+import attrs
+
+from broker.errors import Refusal
+from broker.pulsar.refusals import InvalidTopicName
+from broker.storage import refusals as storage
+from broker.storage.topic import check_name
+
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+PUBLIC_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+
+_PREFIX = "pulsar."
+_PART = r"(?:[A-Za-z0-9-]|__[0-9a-f]{2})+"
+_LONG_FORM = re.compile(rf"pulsar\.({_PART})\.({_PART})\.({_PART})")
+_ESCAPED = re.compile(rb"__([0-9a-f]{2})")
+_TO_ESCAPE = re.compile(rb"[^A-Za-z0-9-]")
+# Pulsar's NamedEntity: what names of tenants and namespaces consist of.
+_ENTITY = re.compile(r"[-=:.\w]{1,200}", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})", re.DOTALL)
+# With its escapes a local name has to fit a directory's name, which is checked when the topic is made.
+_LONGEST_LOCAL = 1000
+
+
+@attrs.frozen
+class TopicName:
+    """A topic, or one partition of it (``partition`` >= 0). ``local`` is without the number of the partition."""
+
+    tenant: str
+    namespace_name: str
+    local: str
+    partition: int = -1
+    domain: str = PERSISTENT
+
+    @property
+    def namespace(self) -> str:
+        return f"{self.tenant}/{self.namespace_name}"
+
+    @property
+    def whole(self) -> "TopicName":
+        """The topic of this partition."""
+        return self if self.partition < 0 else attrs.evolve(self, partition=-1)
+
+    @property
+    def as_local(self) -> "TopicName":
+        """The name of a topic that ends like that of a partition and is none."""
+        return (
+            self
+            if self.partition < 0
+            else attrs.evolve(self, local=f"{self.local}-partition-{self.partition}", partition=-1)
+        )
+
+    @property
+    def persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    def of_partition(self, number: int) -> "TopicName":
+        return attrs.evolve(self, partition=number)
+
+    def __str__(self) -> str:
+        suffix = f"-partition-{self.partition}" if self.partition >= 0 else ""
+        return f"{self.domain}://{self.tenant}/{self.namespace_name}/{self.local}{suffix}"
+
+
+def check_namespace(text: str) -> str:
+    """``tenant/namespace`` as it came. Raises InvalidTopicName where no namespace can be called that."""
+    tenant, slash, name = text.partition("/")
+    if not slash or not _ENTITY.fullmatch(tenant) or not _ENTITY.fullmatch(name):
+        raise InvalidTopicName(f"Invalid namespace: {text[:300]!r}; write it as tenant/namespace.")
+    return text
+
+
+@lru_cache(maxsize=10_000)
+def parse_topic(text: str) -> TopicName:
+    """A topic as clients name it. Raises InvalidTopicName."""
+    domain, separator, rest = text.partition("://")
+    if not separator:
+        domain, rest = PERSISTENT, text
+        if "/" not in text:
+            rest = f"{PUBLIC_TENANT}/{DEFAULT_NAMESPACE}/{text}"
+    if domain not in (PERSISTENT, NON_PERSISTENT):
+        raise InvalidTopicName(f"Invalid topic domain: {domain[:100]!r}.")
+    parts = rest.split("/", 2)
+    if len(parts) != 3 or not parts[2] or len(parts[2]) > _LONGEST_LOCAL:
+        raise InvalidTopicName(f"Invalid topic name: {text[:300]!r}; write it as persistent://tenant/namespace/topic.")
+    tenant, namespace, local = parts
+    check_namespace(f"{tenant}/{namespace}")
+    match = _PARTITION.fullmatch(local)
+    if match is None:
+        return TopicName(tenant, namespace, local, -1, domain)
+    return TopicName(tenant, namespace, match[1], int(match[2]), domain)
+
+
+def kafka_name(name: TopicName) -> str:
+    """What the topic (of this partition) is called in Kafka. It may be no legal name there, which is refused when it is made."""
+    local = name.local
+    if name.tenant == PUBLIC_TENANT and name.namespace_name == DEFAULT_NAMESPACE and name.persistent:
+        try:
+            check_name(local)
+        except Refusal:
+            pass
+        else:
+            if _parts(local) is None:
+                return local
+    return f"{_PREFIX}{_escape(name.tenant)}.{_escape(name.namespace_name)}.{_escape(local)}"
+
+
+def pulsar_name(topic: str) -> TopicName:
+    """The topic of Pulsar that has this name in Kafka."""
+    parts = _parts(topic) if topic.startswith(_PREFIX) else None
+    if parts is not None:
+        return TopicName(*parts)
+    return TopicName(PUBLIC_TENANT, DEFAULT_NAMESPACE, topic)
+
+
+def check_legal(topic: str) -> None:
+    """Raises InvalidTopicName where no topic can have this name in Kafka."""
+    try:
+        check_name(topic)
+    except storage.InvalidTopicName:
+        raise InvalidTopicName(
+            f"The name is too long: a topic's name in Kafka, here {topic[:300]!r}, has at most 249 characters."
+        ) from None
+
+
+def _escape(part: str) -> str:
+    return _TO_ESCAPE.sub(lambda match: b"__%02x" % match[0][0], part.encode("utf-8", "surrogatepass")).decode("ascii")
+
+
+def _unescape(part: str) -> str:
+    """Raises UnicodeDecodeError."""
+    return _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), part.encode()).decode("utf-8")
+
+
+def _parts(topic: str) -> tuple[str, str, str] | None:
+    """Tenant, namespace and local name of a name in the long form; None if it is not one that ``kafka_name`` gives."""
+    match = _LONG_FORM.fullmatch(topic)
+    if match is None:
+        return None
+    try:
+        tenant, namespace, local = (_unescape(part) for part in match.groups())
+    except UnicodeDecodeError:
+        return None
+    # Escapes for characters that need none; names that no client can use; and names that have the short form.
+    if any(_escape(text) != part for text, part in zip((tenant, namespace, local), match.groups(), strict=True)):
+        return None
+    if not _ENTITY.fullmatch(tenant) or not _ENTITY.fullmatch(namespace):
+        return None
+    if (tenant, namespace) == (PUBLIC_TENANT, DEFAULT_NAMESPACE):
+        try:
+            check_name(local)
+        except Refusal:
+            pass
+        else:
+            if _parts(local) is None:
+                return None
+    return tenant, namespace, local

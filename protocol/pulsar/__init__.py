@@ -1,0 +1,1 @@
+"""Pulsar's binary protocol: frames, commands and the metadata of messages."""

@@ -1,0 +1,105 @@
+"""Frames of Pulsar's protocol, and the command that each of them begins with.
+
+A frame is [total size][command size][command], in SEND and MESSAGE followed by metadata and payload (``sends.py``,
+``deliveries.py``). Sizes are 32 bits, big-endian; the total counts everything after itself. Positions count from the beginning of
+the frame. Commands pass through protobuf; the ones that go out once for each message are written by hand (``receipts.py``,
+``deliveries.py``).
+
+Protobuf may allocate thirty times the size of a hostile command while it parses it. So commands are bounded, and a command of
+more than some ten kilobytes deserves a thread that may block.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from protocol.errors import ProtocolError
+from protocol.frames import split_frames
+from protocol.pulsar.parsing import check_text, parse
+from protocol.pulsar.pulsar_pb2 import BaseCommand, Message
+from protocol.wire import BytesLike
+
+# The largest metadata and payload of one message, which CONNECTED tells the client.
+DEFAULT_MAX_MESSAGE_SIZE = 5 << 20
+# What a frame may have besides.
+FRAME_PADDING = 10 << 10
+# The largest command: an ACK of 10,000 ids with their index sets, or a schema, needs less than this.
+MAX_COMMAND_SIZE = 1 << 20
+
+COMMAND_AT = 8
+_SIZE = struct.Struct(">I")
+_SIZES = struct.Struct(">II")
+_TYPE_TAG = 0x08
+_SMALLEST_FRAME = 6  # the command's size, and a command that is only its type
+
+# Type -> name of its field in BaseCommand: the field's number is the type.
+FIELDS: dict[int, str] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields if field.message_type}
+
+
+def frame_size(data: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> int:
+    """The size of the frame that begins ``data``, with its first four bytes; 0 while these are incomplete.
+
+    Raises ProtocolError for a size that no frame has or that exceeds what ``max_message_size`` allows.
+    """
+    if len(data) < 4:
+        return 0
+    size: int = _SIZE.unpack_from(data)[0]
+    if size < _SMALLEST_FRAME or size > max_message_size + FRAME_PADDING:
+        raise ProtocolError(f"a frame of {size} bytes: at most {max_message_size + FRAME_PADDING} are allowed")
+    return size + 4
+
+
+def whole_frames(buffer: BytesLike, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> tuple[list[memoryview], int]:
+    """All whole frames in ``buffer``, in order, and how many of its bytes they take. For clients; the reactor has its own."""
+    return split_frames(buffer, max_message_size + FRAME_PADDING)
+
+
+def command_end(frame: BytesLike) -> int:
+    """Where the command of a whole frame ends. Raises ProtocolError for a size that exceeds the frame or the bound."""
+    try:
+        total, size = _SIZES.unpack_from(frame)
+    except struct.error:
+        raise ProtocolError(f"a frame of {len(frame)} bytes") from None
+    if total + 4 != len(frame):
+        raise ProtocolError(f"a frame of {len(frame)} bytes that claims to be {total + 4}")
+    if size > total - 4:
+        raise ProtocolError(f"a command of {size} bytes in a frame of {len(frame)}")
+    if size > MAX_COMMAND_SIZE:
+        raise ProtocolError(f"a command of {size} bytes: at most {MAX_COMMAND_SIZE} are allowed")
+    return COMMAND_AT + int(size)
+
+
+def command_type(frame: BytesLike) -> int:
+    """The type of the frame's command; it may be one that nobody knows. Raises ProtocolError if there is none.
+
+    Every client writes the type first, so this looks at two bytes. Protobuf allows any order, and reads the others.
+    """
+    end = command_end(frame)
+    if end >= COMMAND_AT + 2 and frame[COMMAND_AT] == _TYPE_TAG and frame[COMMAND_AT + 1] < 0x80:
+        return frame[COMMAND_AT + 1]
+    return parse(BaseCommand, frame[COMMAND_AT:end]).type
+
+
+def read_command(frame: BytesLike) -> tuple[int, Any]:
+    """The type and the command of a frame that holds nothing else: ``(4, CommandSubscribe)``. All text in it is ``str``.
+
+    Raises ProtocolError for all that is not a whole command of a type in pulsar.proto.
+    """
+    end = command_end(frame)
+    if end != len(frame):
+        raise ProtocolError(f"a command with {len(frame) - end} bytes after it")
+    command = parse(BaseCommand, frame[COMMAND_AT:end])
+    name = FIELDS.get(command.type)
+    if name is None or not command.HasField(name):
+        raise ProtocolError(f"a frame of type {command.type} without its command")
+    body = getattr(command, name)
+    check_text(body)
+    return command.type, body
+
+
+def write_command(command_type: int, command: Message) -> bytes:
+    """The frame of a command. ``command`` must be complete."""
+    fields: Any = {"type": command_type, FIELDS[command_type]: command}
+    data = BaseCommand(**fields).SerializeToString()
+    return _SIZES.pack(len(data) + 4, len(data)) + data

@@ -1,0 +1,33 @@
+"""Shared, event by event, and against a model."""
+
+from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Now, Read, Replay
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.cursor import Cursor
+
+NOW = Now(1.0, 1_000)
+
+
+def entry(offset: int, messages: int = 1) -> Entry:
+    return Entry(offset=offset, messages=messages, size=10, data=b"x" * 10, publish_ms=0)
+
+
+def test_a_read_goes_to_the_consumer_that_gave_permits() -> None:
+    shared = Shared(Cursor(), DispatchSettings())
+    consumer = Consumer(1, "a")
+    assert [] == shared.add(consumer, NOW)
+    (read,) = shared.flow(consumer, 2, NOW)
+    assert read == Read(0, 2, 5 * 1024 * 1024, 1)
+    deliver, *rest = shared.read_done(read, [entry(0), entry(1)], NOW)
+    assert isinstance(deliver, Deliver)
+    assert [0, 1] == [delivery.entry.offset for delivery in deliver.deliveries]
+    assert [] == rest
+    assert (0, 2) == (consumer.permits, consumer.unacked)
+    assert [] == shared.acknowledged(consumer, 0, 1, True, NOW)
+    assert [] == shared.redeliver(consumer, [1], NOW)
+    (replay,) = shared.flow(consumer, 1, NOW)
+    assert isinstance(replay, Replay)
+    (deliver,) = shared.replay_done(replay, [entry(1)], NOW)
+    assert isinstance(deliver, Deliver)
+    assert [(1, 1)] == [(delivery.entry.offset, delivery.redelivery_count) for delivery in deliver.deliveries]

@@ -1,0 +1,67 @@
+"""Whose turn it is."""
+
+from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.turns import Turns
+
+
+def consumer(name: str, permits: int, priority: int = 0) -> Consumer:
+    return Consumer(name, name, priority=priority, permits=permits)
+
+
+def served(turns: Turns) -> list[str]:
+    """Who is served, one message a turn, until nobody has permits."""
+    names = []
+    while (turn := turns.first()) is not None:
+        names.append(turn.name)
+        turn.permits -= 1
+        turns.end_turn(turn)
+    return names
+
+
+def test_the_order_is_the_documented_one() -> None:
+    turns = Turns()
+    for each in (consumer("C1", 2), consumer("C2", 1), consumer("C3", 1), consumer("C4", 2, 1), consumer("C5", 1, 1)):
+        turns.offer(each)
+    assert "C1 C2 C3 C1 C4 C5 C4".split() == served(turns)
+
+
+def test_who_is_blocked_or_cannot_be_written_to_or_has_left_has_no_turn() -> None:
+    turns = Turns()
+    blocked, unwritable, left, served_last = (consumer(name, 1) for name in "abcd")
+    for each in (blocked, unwritable, left, served_last):
+        turns.offer(each)
+    blocked.blocked = True
+    unwritable.writable = False
+    turns.remove(left)
+    assert ["d"] == served(turns)
+    assert turns.first() is None
+
+
+def test_an_offer_keeps_the_place_of_who_is_queued() -> None:
+    turns = Turns()
+    first, second = consumer("a", 1), consumer("b", 1)
+    for each in (first, second, first):
+        turns.offer(each)
+    assert ["a", "b"] == served(turns)
+
+
+def test_the_room_is_at_least_one_entry_for_each_consumer() -> None:
+    turns = Turns()
+    assert 0 == turns.room(100, 1.0)
+    turns.offer(consumer("a", 3))
+    turns.offer(consumer("b", 1, 1))
+    assert 4 == turns.room(100, 1.0)
+    assert 2 == turns.room(100, 1000.0)
+    assert 3 == turns.room(3, 1.0)
+    turns.offer(consumer("c", 1 << 32))
+    assert 100 == turns.room(100, 1.0)
+
+
+def test_ten_thousand_priorities_leave_nothing_behind() -> None:
+    turns = Turns()
+    for number in range(10_000):
+        each = consumer(str(number), 1, number)
+        turns.offer(each)
+        turns.remove(each)
+    assert turns.first() is None
+    assert not turns._levels and not turns._priorities
