@@ -1,27 +1,29 @@
 """Which delayed messages are due: the tracker of a subscription whose consumers share it (Shared, Key_Shared). Pure.
 
-The dispatcher hands over each entry that has a time of delivery, and asks which are due whenever ``next_at`` has come. Times are
-wall-clock ms. *Strict*: no entry is due before its time, and it is at most one width of a bucket late. Otherwise an entry is due
-up to one tick before its time, as in Pulsar, which saves wake-ups.
+The dispatcher hands over each entry that has a time of delivery, and asks which are due whenever ``next_at`` has come. Times
+are wall-clock ms. *Strict*: no entry is due before its time, and it is at most one width of a bucket late. Otherwise an entry
+is due up to one tick before its time, as in Pulsar, which saves wake-ups.
 
-Entries lie in buckets by time. The finest are as wide as the largest power of two in a tick (512 ms for the tick of 1 s); those of
-each further level are 64 times as wide. An entry lies in the finest level that covers 64 buckets up to its time. When the time of
-a coarse bucket comes, its entries move to finer ones, at most SLICE of them in a call. So there are few buckets even for times years
-ahead, and an entry takes 16 bytes.
+Entries lie in buckets by time. The finest are as wide as the largest power of two in a tick (512 ms for the tick of 1 s);
+those of each further level are 64 times as wide. An entry lies in the finest level that covers 64 buckets up to its time. When
+the time of a coarse bucket comes, its entries move to finer ones, at most SLICE of them in a call. So there are few buckets
+even for times years ahead, and an entry takes 16 bytes.
 
-The memory is bounded: at ``most`` entries the tracker is ``full``, and the dispatcher reads no further until some are due. What
-comes after them in the log is late then, never lost. ``paused`` says the same earlier for a topic on which every message is delayed by
-the same time: those that follow are due later than all that are tracked (Pulsar's fixed-delay detection), so reading them early
-has no use.
+The memory is bounded: at ``most`` entries the tracker is ``full``, and the dispatcher reads no further until some are due.
+What comes after them in the log is late then, never lost. ``paused`` says the same earlier for a topic on which every message
+is delayed by the same time: those that follow are due later than all that are tracked (Pulsar's fixed-delay detection), so
+reading them early has no use.
 
-``next_at`` is exactly the time from which ``due`` returns or moves something: a timer set for it never finds nothing to do, and
-whoever has called ``due`` until it returns nothing may wait for it. (Where these two differ, a subscription stands still: Pulsar's
-issues 21554, 26012 and 26236.)
+``next_at`` is exactly the time from which ``due`` returns or moves something: a timer set for it never finds nothing to do,
+and whoever has called ``due`` until it returns nothing may wait for it. (Where these two differ, a subscription stands still:
+Pulsar's issues 21554, 26012 and 26236.)
 """
 
 from array import array
 from heapq import heappop, heappush
 from typing import Final
+
+from broker.pulsar.dispatch.dispatcher import Now
 
 # Entries that are tracked at most: 16 MB.
 ENTRIES_MAX: Final = 1_000_000
@@ -56,7 +58,9 @@ class DelayedTracker:
         self._most = most
         self._look_ahead = look_ahead
         self._buckets: dict[tuple[int, int], _Bucket] = {}  # (level, start >> bits of the level)
-        self._queue: list[tuple[int, int, int]] = []  # a heap of (when it is looked at, level, number), one for each bucket
+        self._queue: list[
+            tuple[int, int, int]
+        ] = []  # a heap of (when it is looked at, level, number), one for each bucket
         self._ready = array("q")  # offsets that are due and were not taken, descending
         self._count = 0
         self._highest = -1  # offset
@@ -92,8 +96,18 @@ class DelayedTracker:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def add(self, deliver_at_ms: int, offset: int) -> None:
-        """Track the entry. Each at most once; ``clear`` is called before the log is read again."""
+    def add(self, deliver_at_ms: int, offset: int, now: Now) -> bool:
+        """Track the entry, each at most once; ``clear`` is called before the log is read again. False: it is due, and is not
+        tracked."""
+        if self.is_due(deliver_at_ms, now.wall_ms):
+            self._fixed = False
+            return False
+        self._now_ms = now.wall_ms
+        if not self._count:
+            self._forget_delays()
+        elif offset != self._highest + 1:
+            # Producers do not batch delayed messages: there was a message that is not delayed between this and the last one.
+            self._fixed = False
         self._count += 1
         self._highest = max(self._highest, offset)
         # As Pulsar: a message that is due more than a tick before another shows that the delays differ.
@@ -101,19 +115,16 @@ class DelayedTracker:
             self._fixed = False
         self._latest_ms = max(self._latest_ms, deliver_at_ms)
         self._put(deliver_at_ms, offset, _LEVELS - 1)
+        return True
 
-    def passed(self) -> None:
-        """The dispatcher has read an entry that is not delayed, or no longer: there may be more of them to come."""
-        self._fixed = False
-
-    def due(self, now_ms: int, most: int) -> list[int]:
+    def due(self, now: Now, most: int) -> list[int]:
         """Offsets of up to ``most`` entries that are due, those of the earliest bucket first, ascending within it. They are no
         longer tracked.
 
         It may return none while ``next_at`` has passed: then it has moved a part of a large bucket and is to be called again.
         """
-        self._now_ms = now_ms
-        cutoff = now_ms + self._early_ms
+        self._now_ms = now.wall_ms
+        cutoff = now.wall_ms + self._early_ms
         taken: list[int] = []
         moves = SLICE
         while len(taken) < most:
@@ -132,8 +143,8 @@ class DelayedTracker:
         return taken
 
     def marked_deleted(self, offset: int) -> None:
-        """Everything before the offset is acknowledged. Entries that were tracked all the same come out of ``due`` one day, unless
-        this is all of them."""
+        """Everything before the offset is acknowledged. Entries that were tracked all the same come out of ``due`` one day,
+        unless this is all of them."""
         if offset > self._highest:
             self.clear()
 

@@ -11,7 +11,7 @@ Any thread. The lock guards the tables; it is taken below a subscription's, and 
 """
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple, Protocol
 
 from broker.errors import StorageError
@@ -61,21 +61,28 @@ class CursorStore:
         self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
         self._ticking = False
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
+        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
         self._failures = EventLimit()
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def open(self, exists: Callable[[uuid.UUID], bool]) -> None:
-        """Load all cursors. Those of topics that are gone are deleted: the broker died between the two deletions."""
+    def open(self, topic_ids: Container[uuid.UUID]) -> None:
+        """Load all cursors. Those of other topics than these are deleted: the broker died between the two deletions."""
         gone = set()
         for row in self._catalogue.load_cursors():
-            if exists(row.topic_id):
+            if row.topic_id in topic_ids:
+                self._topics.add(row.topic_id)
                 unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
                 self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused
             else:
                 gone.add(row.topic_id)
         if gone:
             self._catalogue.delete_topic_cursors(gone)
+
+    def topics(self) -> set[uuid.UUID]:
+        """The topics that may have cursors."""
+        with self._lock:
+            return set(self._topics)
 
     def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
         """The subscriptions of a topic that is not in use."""
@@ -85,6 +92,7 @@ class CursorStore:
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
         with self._lock:
+            self._topics.add(topic_id)
             found = self._unused.pop((topic_id, partition), {})
             for unused in found.values():
                 unused.taken = True
@@ -110,6 +118,7 @@ class CursorStore:
         """Their cursors go as well. The next start does it if this fails."""
         topic_ids = set(topic_ids)
         with self._lock:
+            self._topics -= topic_ids
             for key in [key for key in self._unused if key[0] in topic_ids]:
                 for unused in self._unused.pop(key).values():
                     unused.taken = True

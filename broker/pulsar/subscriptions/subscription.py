@@ -110,7 +110,7 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
-        self.connected: list[ConnectedConsumer] = []
+        self.connected: dict[ConnectedConsumer, None] = {}
         self.delivered: Delivered | None = None  # while there are consumers
         self.closed = False  # unloaded or deleted: no consumer may come any more
         self.gone = False  # its state must not be written any more
@@ -132,6 +132,10 @@ class Subscription:
     def has_consumers(self) -> bool:
         return bool(self.connected)
 
+    @property
+    def consumer_count(self) -> int:
+        return len(self.connected)
+
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
         assert not self.connected
@@ -149,7 +153,9 @@ class Subscription:
         effects = self.dispatcher.add(connected.consumer, now)
         if self.delivered is None:
             self.delivered = Delivered()
-        self.connected.append(connected)
+        if not self.connected:
+            self.topic.tail.consumers_came(self.topic.reader)
+        self.connected[connected] = None
         self._carry_out(effects, now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
@@ -165,12 +171,13 @@ class Subscription:
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         assert self.dispatcher is not None
         for connected in leaving:
-            self.connected.remove(connected)
+            del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
-        if not self.connected:
-            self._forget_reads()
-            self.delivered = None
+            if not self.connected:
+                self._forget_reads()
+                self.delivered = None
+                self.topic.tail.consumers_left(self.topic.reader)
 
     def _drop(self) -> None:
         """A subscription that is not durable ends with its last consumer."""
@@ -379,6 +386,11 @@ class Subscription:
                 self._around.store.save(self, done)
                 return
         done(None)
+
+    @property
+    def never_saved(self) -> bool:
+        """It is new, and the catalogue does not have it yet."""
+        return self.durable and self._saved_version < 0
 
     def state(self) -> tuple[int, bytes] | None:
         with self.lock:

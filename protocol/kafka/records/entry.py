@@ -1,0 +1,143 @@
+"""The entry: a message of another protocol, or a batch of them, as one record batch (format v2) with one record.
+
+The value of the record is the bytes that the producer sent, unchanged, so that they can leave the file as they are. The batch
+differs from others in two ways. Bit 0x80 of its attributes, which Kafka leaves unused, marks it. And its last offset delta is the
+number of messages less one: the entry takes an offset for each of its messages, and the one record has the first of them.
+
+Retention, recovery, indexes and look-ups by time need only the header and treat an entry like any other batch. Kafka's
+DumpLogSegments prints ``count: 1``, the offsets from ``baseOffset`` to ``lastOffset``, no producer, no codec and
+``isvalid: true``, and for the record its key, the size of its value and ``offset: baseOffset``. It prints the same for a batch
+from which compaction has removed all records but the first.
+
+A producer of Kafka's may set the bit, too, since Kafka ignores it. What reads entries must take one that ``entry_value`` refuses
+as the ordinary batch that it is.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.checksum import crc32c
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_START,
+    ENTRY,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+)
+from protocol.kafka.records.records import varint
+from protocol.wire import BytesLike
+
+_NEVER = COMPRESSION_MASK | CONTROL | TRANSACTIONAL  # what an entry is not
+_CRC_AT = 17
+_CRC = struct.Struct(">I")
+_NO_DELTAS = b"\x00\x00\x00"  # the record's attributes, its timestamp and its offset
+_NULL = 1  # the length -1, in zig-zag
+_NO_HEADERS = b"\x00"
+
+
+def build_entry(value: BytesLike, messages: int, timestamp: int, key: bytes | None = None) -> bytearray:
+    """The batch with its checksum, for ``batch.stamp`` to write the base offset into. ``value`` is copied once.
+
+    ``timestamp`` (ms) is when the message was published: by it the log expires, and readers find a place in the log.
+    ``value_position`` says where in the batch the value is.
+    """
+    value_size = _length(len(value))
+    if key is None:
+        before = b"\x00\x00\x00\x01" + value_size
+    else:
+        before = b"".join((_NO_DELTAS, _length(len(key)), key, value_size))
+    record_size = len(before) + len(value) + 1
+    length = _length(record_size)
+    batch = bytearray().join(
+        (
+            HEADER.pack(
+                0,
+                HEADER_SIZE - LOG_OVERHEAD + len(length) + record_size,
+                -1,  # leader epoch
+                MAGIC,
+                0,
+                ENTRY,
+                messages - 1,
+                timestamp,
+                timestamp,
+                NO_PRODUCER_ID,
+                -1,  # producer epoch
+                -1,  # first sequence
+                1,  # records
+            ),
+            length,
+            before,
+            value,
+            _NO_HEADERS,
+        )
+    )
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
+def value_position(batch: bytearray, value_size: int) -> int:
+    """Where the value begins in what ``build_entry`` returned for it."""
+    return len(batch) - value_size - 1
+
+
+def is_entry(header: BatchHeader) -> bool:
+    return header.attributes & ENTRY != 0
+
+
+def entry_value(view: BytesLike, pos: int, header: BatchHeader) -> tuple[int, int]:
+    """Position and size of the value of the entry at ``pos``. It has ``header.last_offset_delta + 1`` messages.
+
+    Of the batch only the beginning up to the value need be in ``view``; ``header`` is what ``read_header`` makes of it. Raises
+    ProtocolError for a batch that is not an entry, even if it carries the mark.
+    """
+    attributes = header.attributes
+    if not attributes & ENTRY or attributes & _NEVER or header.record_count != 1 or header.last_offset_delta < 0:
+        raise ProtocolError("a record batch that is not an entry")
+    end = pos + LOG_OVERHEAD + header.batch_length
+    at = pos + HEADER_SIZE
+    try:
+        # Most records have no key, and a length of two or three bytes.
+        while view[at] > 0x7F:
+            at += 1
+        at += 1
+        if view[at : at + 3] != _NO_DELTAS:
+            raise ProtocolError("an entry whose record is not its first offset")
+        at += 3
+        if view[at] == _NULL:
+            at += 1
+        else:
+            size, at = varint(view, at)
+            if size < 0:
+                raise ProtocolError(f"an entry with a key of {size} bytes")
+            at += size
+        size, at = varint(view, at)
+    except IndexError:
+        raise ProtocolError("an entry that ends before its value") from None
+    # After the value comes the number of headers, 0.
+    if size < 0 or at + size + 1 != end:
+        raise ProtocolError(f"an entry with a value of {size} bytes where {end - at - 1} are left")
+    return at, size
+
+
+def _length(size: int) -> bytes:
+    """A length as records have it: a zig-zag varint."""
+    size <<= 1
+    if size < 0x80:
+        return bytes((size,))
+    if size < 0x4000:
+        return bytes((size & 0x7F | 0x80, size >> 7))
+    if size < 0x200000:
+        return bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
+    if size < 0x10000000:
+        return bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21))
+    return bytes(
+        (size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14 & 0x7F | 0x80, size >> 21 & 0x7F | 0x80, size >> 28)
+    )
