@@ -59,3 +59,18 @@ class PulsarSettings:
         doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
         reason="Pulsar's maxProducersPerTopic.",
     )
+    pulsar_auto_create_topics: bool = setting(
+        True,
+        kafka=None,
+        doc="Topics are made when producers and consumers ask for them.",
+        reason="Pulsar's allowAutoTopicCreation.",
+    )
+    pulsar_auto_topic_partitions: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        most=1000,
+        doc="How many partitions such a topic has. 0: it is not partitioned.",
+        reason="Pulsar's allowAutoTopicCreationType, which is non-partitioned, with defaultNumPartitions.",
+    )

@@ -17,7 +17,7 @@ from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.registry import TopicRegistry
+from broker.pulsar.topics.registry import Creation, TopicRegistry
 from broker.storage.log_manager import LogManager
 
 
@@ -36,7 +36,15 @@ class PulsarPart:
             runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
         )
         self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
-        topics = TopicRegistry(logs, self._documents, runtime.clock, lambda log: EntryReader(log, cache, self._readers))
+        topics = self._topics = TopicRegistry(
+            logs,
+            self._documents,
+            runtime.clock,
+            surroundings.timer,
+            lambda log: EntryReader(log, cache, self._readers),
+            Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
+        )
+        logs.on_topic_gone.append(topics.on_topic_deleted)
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self.commands = handlers.load()
@@ -60,7 +68,7 @@ class PulsarPart:
         )
 
     def open(self) -> None:
-        self._documents.load()
+        self._documents.load({info.topic_id for info in self.context.logs.topics()}.__contains__)
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
