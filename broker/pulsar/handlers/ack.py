@@ -1,7 +1,7 @@
 """ACK: messages are consumed. With a request id, ACK_RESPONSE follows when that is durable.
 
-The connection goes on meanwhile, except where an acknowledgement names entries of which it is not known how many messages they have:
-then its next command waits until they have been read, so that nobody can ask for many of those at a time.
+The connection goes on meanwhile, except where an acknowledgement names entries of which it is not known how many messages they
+have: then its next command waits until they have been read, so that nobody can ask for many of those at a time.
 """
 
 from broker.errors import Refusal, StorageError
@@ -25,7 +25,7 @@ def handle(call: Call) -> None:
         """It is durable, or not."""
         response = CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
         if error is not None:
-            response.error, response.message = code_of(error), str(error)  # type: ignore[assignment]
+            response.error, response.message = code_of(error), str(error)
         state.push(write_command(Type.ACK_RESPONSE, response))
 
     connected = find_consumer(call, ack.consumer_id)

@@ -1,5 +1,5 @@
-"""GET_LAST_MESSAGE_ID: of the topic, and how far the subscription has acknowledged. Clients compare the two to learn whether there
-is more."""
+"""GET_LAST_MESSAGE_ID: of the topic, and how far the subscription has acknowledged. Clients compare the two to learn whether
+there is more."""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of
@@ -15,7 +15,7 @@ def handle(call: Call) -> None:
     subscription = subscription_of(consumer_of(call))
     topic = subscription.topic
 
-    def answer(last: Entry | None | Exception) -> None:
+    def answer(last: Entry | Exception | None) -> None:
         if isinstance(last, Exception):
             raise last
         before = subscription.cursor.acknowledged_before

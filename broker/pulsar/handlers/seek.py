@@ -29,7 +29,7 @@ def handle(call: Call) -> None:
     else:
         raise MetadataInvalid("A SEEK names a message or a time.")
 
-    def located(found: Entry | None | Exception) -> None:
+    def located(found: Entry | Exception | None) -> None:
         if isinstance(found, Exception):
             raise found
         _reset(call, subscription, offset, found, ack_set)

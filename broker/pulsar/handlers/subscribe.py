@@ -1,4 +1,5 @@
-"""SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any message."""
+"""SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
+message."""
 
 from functools import partial
 
@@ -10,7 +11,7 @@ from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ServiceNotReady
 from broker.pulsar.rights import require_subscription, require_topic
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
-from broker.pulsar.subscriptions.subscriptions import Busy, Join
+from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation
@@ -37,9 +38,16 @@ def handle(call: Call) -> None:
         call.success()
         return
     topic = context.topics.get_or_create(name, create=body.force_topic_creation)
-    if join.subscription in topic.subscriptions:
-        _attach(call, topic, join, 0)
-    elif body.start_message_rollback_duration_sec:
+    try:
+        _attach(call, topic, join, None)
+    except Missing:
+        _begin(call, topic, join)
+
+
+def _begin(call: Call, topic: Topic, join: Join) -> None:
+    """Join a new subscription."""
+    context, body = call.context, call.body
+    if body.start_message_rollback_duration_sec:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
@@ -64,7 +72,8 @@ def _join(body: CommandSubscribe) -> Join:
     kind = int(body.subType)
     if body.read_compacted and kind not in SINGLE_ACTIVE:
         raise NotAllowed(f"read_compacted is not allowed with {NAMES[kind]} subscriptions.")
-    policy, ranges = None, ()
+    policy: KeySharedPolicy | None = None
+    ranges: tuple[tuple[int, int], ...] = ()
     if kind == SubType.Key_Shared:
         meta = body.keySharedMeta
         sticky = meta.keySharedMode == KeySharedMode.STICKY
@@ -91,7 +100,7 @@ def _join(body: CommandSubscribe) -> Join:
 def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
     """At the entry that covers the offset."""
 
-    def located(found: Entry | None | Exception) -> None:
+    def located(found: Entry | Exception | None) -> None:
         if isinstance(found, Exception):
             raise found
         _attach(call, topic, join, min(offset, found.offset) if found is not None else offset)
@@ -100,8 +109,8 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
 
 
 def _start_after(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of which
-    the client leaves out itself."""
+    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of
+    which the client leaves out itself."""
     message_id = call.body.start_message_id
     offset = offset_of(topic, message_id)
     if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
@@ -110,7 +119,7 @@ def _start_after(call: Call, topic: Topic, join: Join) -> None:
         _start_at(call, topic, join, offset)
     else:
 
-        def located(found: Entry | None | Exception) -> None:
+        def located(found: Entry | Exception | None) -> None:
             if isinstance(found, Exception):
                 raise found
             inside = found is not None and found.offset <= offset
@@ -119,8 +128,8 @@ def _start_after(call: Call, topic: Topic, join: Join) -> None:
         locate(topic, offset, answering(call, located))
 
 
-def _attach(call: Call, topic: Topic, join: Join, start: int) -> None:
-    """The consumer joins; ``start`` counts if it is the first of a new subscription. On any thread, without blocking."""
+def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:
+    """The consumer joins; ``start`` is where a new subscription starts. On any thread, without blocking. Raises Missing."""
     try:
         _attach_once(call, topic, join, start)
     except Busy as busy:
@@ -132,14 +141,17 @@ def _attach(call: Call, topic: Topic, join: Join, start: int) -> None:
         call.context.liveness.probe(holder, after_probe)
 
 
-def _attach_after_probe(call: Call, topic: Topic, join: Join, start: int, busy: Busy, alive: bool) -> None:
+def _attach_after_probe(call: Call, topic: Topic, join: Join, start: int | None, busy: Busy, alive: bool) -> None:
     if alive:
         raise busy
     subscription_of(busy.holder).leave(busy.holder)
-    _attach_once(call, topic, join, start)
+    try:
+        _attach_once(call, topic, join, start)
+    except Missing:
+        raise ServiceNotReady("The subscription has just ended; try again.") from None
 
 
-def _attach_once(call: Call, topic: Topic, join: Join, start: int) -> None:
+def _attach_once(call: Call, topic: Topic, join: Join, start: int | None) -> None:
     if call.context.stopping:
         raise ServiceNotReady("The broker is stopping.")
     connected = call.context.subscriptions.join(topic, call.state, join, start)

@@ -1,8 +1,8 @@
 """One ACK command on its way into the cursor.
 
-Nearly always ``start`` does all of it. An entry that the subscription does not know (``delivered.py``) is read first, for the number of
-its messages: from the cache, or on a reader's thread, where the work goes on then. The lock of the subscription is taken for a
-bounded number of ids at a time.
+Nearly always ``start`` does all of it. An entry that the subscription does not know (``delivered.py``) is read first, for the
+number of its messages: from the cache, or on a reader's thread, where the work goes on then. The lock of the subscription is
+taken for a bounded number of ids at a time.
 
 Tests: tests/pulsar/subscriptions/test_acknowledging.py.
 """
@@ -17,7 +17,6 @@ from broker.pulsar.subscriptions.dispatchers import SINGLE_ACTIVE
 from broker.pulsar.subscriptions.locating import locate
 from broker.pulsar.subscriptions.subscription import AckedEntry, Subscription
 from protocol.pulsar.acks import Ack
-
 
 # Ids for which the subscription's lock is taken once: about 2 ms.
 _AT_ONCE = 1000
@@ -117,7 +116,7 @@ class Acknowledging:
         self._until(entry, end, ack_set or None)
         return True
 
-    def _located(self, entry: int, ack_set: Sequence[int] | None, result: Entry | None | Exception) -> None:
+    def _located(self, entry: int, ack_set: Sequence[int] | None, result: Entry | Exception | None) -> None:
         """On a reader's thread, or at once."""
         if isinstance(result, Refusal | StorageError):
             self._finished(result)
@@ -137,5 +136,3 @@ class Acknowledging:
             self._subscription.acknowledge_until(self._connected, end)
         else:
             self._subscription.acknowledge_until(self._connected, entry, (entry, end - entry, ack_set))
-
-

@@ -1,9 +1,9 @@
 """Keeps the cursors of durable subscriptions in the catalogue.
 
-Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable. The
-writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that arrive
-during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays changed:
-it is tried again every second, and with the next ``save``.
+Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable.
+The writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that
+arrive during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays
+changed: it is tried again every second, and with the next ``save``.
 
 The states of topics that nobody uses lie here as bytes, as they were loaded or as the topic has left them.
 

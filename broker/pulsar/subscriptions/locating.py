@@ -1,7 +1,7 @@
 """Finds entries by the ids and times that clients name: where a subscription starts, where a seek leads to, what comes last.
 
-Nothing here blocks: what is not in the cache is read on a reader's thread, which then calls ``done``. Finding an offset by time does
-block (``offset_at``); it runs on a handler.
+Nothing here blocks: what is not in the cache is read on a reader's thread, which then calls ``done``. Finding an offset by time
+does block (``offset_at``); it runs on a handler.
 
 A message id is (ledger, entry): the ledger is the topic's generation, the entry an offset. Any offset that an entry covers means
 that entry, because clients compute with ids.
@@ -23,7 +23,7 @@ _LATEST = 2**63 - 1
 _WINDOW = 64
 _WINDOWS = 64
 
-Located = Callable[[Entry | None | Exception], None]
+Located = Callable[[Entry | Exception | None], None]
 
 
 def offset_of(topic: Topic, message_id: MessageIdData) -> int:

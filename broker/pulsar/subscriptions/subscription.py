@@ -1,10 +1,10 @@
 """A subscription: the adapter between its dispatcher, which decides, and the log, the connections and the catalogue.
 
 Every event (permits, acknowledgements, entries that were read, consumers that come and go) is given to the dispatcher under the
-subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the lock
-is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read later on
-a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches, and then
-goes on by way of the waker's thread.
+subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the
+lock is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read
+later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
+and then goes on by way of the waker's thread.
 
 At the end of the log the read waits in the log's tail (``tail.py``).
 
@@ -47,6 +47,8 @@ log = get_logger("pulsar")
 
 # Batches (of at most 100 entries) that one holder of the lock reads: some milliseconds.
 _READS_AT_ONCE = 4
+# How long a subscription that is not durable outlives a seek without consumers.
+_COMES_BACK_S = 60.0
 # Consumers at whose connections a read looks before it begins.
 _LOOKED_AT = 4
 
@@ -117,7 +119,9 @@ class Subscription:
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
-        self._read: Read | None = None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        self._read: Read | None = (
+            None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        )
         self._held = False  # `_read` waits for acknowledgements
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
@@ -269,7 +273,9 @@ class Subscription:
                 self._acknowledged(effects, now)
         return unknown
 
-    def acknowledge_known(self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    def acknowledge_known(
+        self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
+    ) -> None:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
             if connected not in self.connected:
@@ -447,6 +453,10 @@ class Subscription:
                 self.cursor.acknowledge(*last)
             self._empty = (-1, -1)
             self.changed()
+        if not self.durable:
+            # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
+            clock, timer = self._around.clock, self._around.timer
+            timer.at(clock.monotonic() + _COMES_BACK_S, partial(self._around.waker.call, self._drop))
 
     # -- effects: the lock is held ------------------------------------------------------------------------------------------
 
@@ -544,10 +554,12 @@ class Subscription:
     def _entries_read(self, read: Read, offset: int, end: int, entries: Sequence[Entry], now: Now) -> Sequence[Effect]:
         """``end``: that of the log before it was read."""
         if not entries:
-            # Only what consumers never see, such as the ends of transactions.
-            self.cursor.skip(offset, end)
-            self._empty = (self.cursor.next_unacknowledged(offset), end)
-            self.changed()
+            # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
+            # knows that by now; if it has, the rest is looked at as well.
+            self._empty = (offset, end)
+            if self.topic.reader.end <= offset:
+                self.cursor.skip(offset, end)
+                self.changed()
             return [read]
         expected = offset
         for entry in entries:
@@ -658,4 +670,3 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.cursor.properties
-

@@ -64,6 +64,10 @@ class Busy(ConsumerBusy):
         self.holder = holder
 
 
+class Missing(Exception):
+    """There is no such subscription (any more), and it was not said where a new one starts."""
+
+
 class Subscriptions:
     def __init__(
         self,
@@ -136,13 +140,24 @@ class Subscriptions:
             topic.subscriptions[name] = subscription
         return subscription
 
-    def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int) -> ConnectedConsumer:
-        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be worth
-        a second try."""
+    def create(
+        self, topic: Topic, name: str, start: int, done: Done, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """A durable subscription without consumers, unless there is one; then ``done``, when it is durable. Raises a Refusal."""
+        with topic.lock:
+            subscription = self.make(topic, name, start, properties=properties)
+        subscription.save(done)
+
+    def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
+        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
+        worth a second try."""
         with topic.lock:
             new = join.subscription not in topic.subscriptions
+            if new and start is None:
+                topic.check_open()
+                raise Missing
             subscription = self.make(
-                topic, join.subscription, start, durable=join.durable, properties=join.properties
+                topic, join.subscription, start or 0, durable=join.durable, properties=join.properties
             )
             try:
                 self._check_consumers(topic, subscription)

@@ -5,8 +5,8 @@ appended meanwhile. The next append takes all of them out and has each of them g
 which costs the least time; more than that on the waker's thread, so that no processor is held up.
 
 Producers of Pulsar append between ``begin_append`` and ``end_append``: between the two, the log has entries that are not in the
-cache yet. Appends by others (Kafka's producers, the ends of transactions) are noticed by watching the log, but only while somebody
-waits or has waited since the last append.
+cache yet. Appends by others (Kafka's producers, the ends of transactions) are noticed by watching the log, but only while
+somebody waits or has waited since the last append.
 
 Any thread. The lock is taken below a subscription's and is not held while subscriptions are called.
 """
