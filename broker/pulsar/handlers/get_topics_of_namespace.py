@@ -1,9 +1,8 @@
 """GET_TOPICS_OF_NAMESPACE: the names of its topics, partitions one by one.
 
-Clients that look for the topics of a regular expression ask this again and again. They do the filtering themselves (``filtered`` is
-false), because matching an expression of somebody else's can take for ever. One that names the hash of what it has got before
-is told whether that has changed.
-"""
+Clients that look for the topics of a regular expression ask this again and again. They do the filtering themselves
+(``filtered`` is false), because matching an expression of somebody else's can take for ever. One that names the hash of what it
+has got before is told whether that has changed."""
 
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type

@@ -1,8 +1,7 @@
 """LOOKUP: to which broker a client connects for a topic. There is one: this.
 
-The answer has the address of the listener on which the client has come, or of the one that it names, and beside it the address of
-the first listener that does the same with TLS, or without.
-"""
+The answer has the address of the listener on which the client has come, or of the one that it names, and beside it the address
+of the first listener that does the same with TLS, or without."""
 
 from broker.config import Listener
 from broker.errors import Refusal, StorageError
@@ -39,8 +38,8 @@ def handle(call: Call) -> None:
 
 
 def service_urls(context: PulsarContext, peer: Peer, named: str = "") -> tuple[str | None, str | None]:
-    """The URLs without and with TLS that this client is told; None for one that no listener has. ``named``: the name of the listener
-    that it asks for. Raises ServiceNotReady."""
+    """The URLs without and with TLS that this client is told; None for one that no listener has. ``named``: the name of the
+    listener that it asks for. Raises ServiceNotReady."""
     listener = context.listeners.get(named or peer.listener)
     if listener is None and named:
         raise ServiceNotReady(f"the broker do not have {named[:200]} listener")

@@ -1,4 +1,5 @@
-"""WATCH_TOPIC_LIST, by which a client is told of new topics. Refused: CONNECTED says that it is not here, and clients then poll."""
+"""WATCH_TOPIC_LIST, by which a client is told of new topics. Refused: CONNECTED says that it is not here, and clients then
+poll."""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.refusals import NotAllowed
