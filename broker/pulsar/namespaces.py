@@ -19,9 +19,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from broker.errors import Refusal, StorageError
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.pulsar.refusals import NotAllowed, TooManyRequests, TopicNotFound
 from broker.runtime.threads import Lock
+
+log = get_logger("pulsar")
 
 TENANT_KIND: Final = "pulsar-tenant"
 NAMESPACE_KIND: Final = "pulsar-namespace"
@@ -161,13 +164,15 @@ class Namespaces:
             else:
                 self._topics.pop(topic_id, None)
 
-    def forget_topics(self, existing: Iterable[UUID]) -> None:
-        """Topics have been deleted; these are left. The next start removes what cannot be removed now."""
+    def forget_topic(self, topic_id: UUID) -> None:
+        """The topic has been deleted."""
         with self._lock:
-            gone = [topic_id for topic_id in self._topics.keys() - set(existing)]
-            for topic_id in gone:
+            if self._topics.pop(topic_id, None) is None:
+                return
+            try:
                 self._write(POLICIES_KIND, str(topic_id), None)
-                del self._topics[topic_id]
+            except StorageError as error:  # the next start removes it
+                log.error("topic_policies_not_removed", error=str(error))
 
     def _write(self, kind: str, key: str, value: Json | None) -> None:
         body = None if value is None else json.dumps(value, separators=(",", ":")).encode()

@@ -10,13 +10,16 @@
 | lists tenants, namespaces, clusters and brokers | DESCRIBE on the CLUSTER |
 | changes tenants, namespaces, their policies and permissions | ALTER on the CLUSTER |
 
-Lists of topics and subscriptions leave out what the client may not describe. The names of topics are those that they have in Kafka.
+Lists of topics leave out what the client may not describe. The names of topics are those that they have in Kafka.
+
+Where a ``pulsar+sasl`` listener asks clients who they are, so do the admin calls: with a certificate, a token (``Authorization:
+Bearer``) or a password (``Authorization: Basic``), as the first such listener accepts them.
 
 Tests: tests/pulsar/admin/test_topics.py, tests/pulsar/admin/test_rights.py.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from broker.config.kafka_setting import InvalidSetting
 from broker.errors import Refusal
@@ -29,8 +32,6 @@ from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Event
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from broker.storage import refusals as storage
-
-T = TypeVar("T")
 
 _STATUSES: Final[Mapping[type[Refusal], int]] = {
     refusals.AuthenticationError: 401,
@@ -83,13 +84,13 @@ def status_of(error: Refusal) -> int:
     return 500
 
 
-def waited_for(call: Call, start: Callable[[Callable[[T], None]], object]) -> T:
+def waited_for(call: Call, start: Callable[[Callable[[Any], None]], object]) -> Any:
     """What ``start`` gives to its callback, which may be called at once or later on another thread. Raises it if it is an
     exception."""
-    results: list[T] = []
+    results: list[Any] = []
     event = Event()
 
-    def done(result: T) -> None:
+    def done(result: Any) -> None:
         results.append(result)
         event.set()
 
@@ -172,9 +173,7 @@ def may(
 
 def require_topic(context: PulsarContext, call: Call, operation: Operation, name: TopicName) -> None:
     """Raises AuthorizationError."""
-    if context.authorizer is not None and not may(
-        context, call, operation, ResourceType.TOPIC, kafka_name(name.whole)
-    ):
+    if context.authorizer is not None and not may(context, call, operation, ResourceType.TOPIC, kafka_name(name.whole)):
         raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} {name}")
 
 

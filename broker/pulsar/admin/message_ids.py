@@ -1,15 +1,13 @@
 """Ids of messages in JSON, and the entries that they mean."""
 
-from typing import Any, Final
+from typing import Any
 
 from broker.network.routes import Call, HttpError
-from broker.pulsar.admin.calls import waited_for
+from broker.pulsar.admin.calls import number, waited_for
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.locating import locate, locate_last
 from broker.pulsar.topics.topic import Topic
-from protocol.pulsar.message_id import EARLIEST, MessageId
-
-_NAMES: Final = {"earliest": EARLIEST}
+from protocol.pulsar.message_id import MessageId
 
 
 def message_id_json(topic: Topic, entry: int, batch_index: int = -1) -> dict[str, int]:
@@ -20,16 +18,7 @@ def parse_message_id(value: Any) -> MessageId:
     """An object such as ``{"ledgerId": 1, "entryId": 2}``. Raises HttpError."""
     if not isinstance(value, dict):
         raise HttpError(400, "A message id is an object with ledgerId and entryId.")
-    numbers = []
-    for key in ("ledgerId", "entryId"):
-        word = value.get(key)
-        if isinstance(word, bool) or not isinstance(word, int) or not -1 <= word < 2**63:
-            raise HttpError(400, f"The message id needs a whole number as {key}.")
-        numbers.append(word)
-    index = value.get("batchIndex", -1)
-    if isinstance(index, bool) or not isinstance(index, int):
-        raise HttpError(400, "The batchIndex of a message id has to be a whole number.")
-    return MessageId(*numbers, batch_index=index)
+    return MessageId(number(value.get("ledgerId"), "ledgerId", -1), number(value.get("entryId"), "entryId", -1))
 
 
 def offset_of(topic: Topic, message_id: MessageId) -> int:
@@ -44,8 +33,10 @@ def offset_of(topic: Topic, message_id: MessageId) -> int:
 
 def entry_at(call: Call, topic: Topic, offset: int) -> Entry | None:
     """The entry that covers the offset, or the first one after it; None at the end."""
-    return waited_for(call, lambda done: locate(topic, offset, done))
+    found: Entry | None = waited_for(call, lambda done: locate(topic, offset, done))
+    return found
 
 
 def last_entry(call: Call, topic: Topic) -> Entry | None:
-    return waited_for(call, lambda done: locate_last(topic, done))
+    found: Entry | None = waited_for(call, lambda done: locate_last(topic, done))
+    return found

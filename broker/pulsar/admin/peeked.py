@@ -47,7 +47,9 @@ def peeked(topic: Topic, entry: Entry) -> Answer:
 
 def _name(text: str) -> str:
     """What a header may be called: clients choose the names of properties."""
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in text)[:200]
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in text)[
+        :200
+    ]
 
 
 def _value(text: str) -> str:

@@ -14,6 +14,7 @@ DELETE takes a policy back, GET shows what was set.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -22,6 +23,7 @@ from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, js
 from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import TopicNotFound
+from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
@@ -65,9 +67,7 @@ def _flag(value: Any) -> bool:
 def _retention(value: Any) -> dict[str, int]:
     if not isinstance(value, dict):
         raise HttpError(400, "The body has to be a JSON object.")
-    minutes, size = (
-        number(value.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB")
-    )
+    minutes, size = (number(value.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
     if (minutes == 0) != (size == 0):
         raise HttpError(412, "Set neither or both of retentionTimeInMinutes and retentionSizeInMB to 0.")
     return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size}
@@ -121,9 +121,9 @@ class Policies:
             for policy in policies:
                 routes += _routes(f"{base}/{policy.path}", policy, place)
             routes += [
-                route("GET", f"{base}/backlogQuotaMap", lambda call, place=place: _quotas(call, place)),
-                route("POST", f"{base}/backlogQuota", lambda call, place=place: _set_quota(call, place)),
-                route("DELETE", f"{base}/backlogQuota", lambda call, place=place: _take_quota_back(call, place)),
+                route("GET", f"{base}/backlogQuotaMap", partial(_quotas, place)),
+                route("POST", f"{base}/backlogQuota", partial(_set_quota, place)),
+                route("DELETE", f"{base}/backlogQuota", partial(_take_quota_back, place)),
             ]
         return routes
 
@@ -173,7 +173,7 @@ class _OfTopics:
 
     def _topic_id(self, call: Call) -> Any:
         name = topic_name(call)
-        info = self._context.topics.info(name)
+        info = self._context.logs.topic(kafka_name(name.whole))
         if info is None:
             raise TopicNotFound(f"Topic {name} not found")
         return info.topic_id
@@ -205,17 +205,17 @@ def _quota_type(call: Call) -> str:
     return text
 
 
-def _quotas(call: Call, place: _OfNamespaces | _OfTopics) -> Answer:
+def _quotas(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
     return json_answer(place.get(call, _QUOTAS) or {})
 
 
-def _set_quota(call: Call, place: _OfNamespaces | _OfTopics) -> Answer:
+def _set_quota(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
     kind, quota = _quota_type(call), _quota(call.json())
     place.set(call, _QUOTAS, {**(place.get(call, _QUOTAS) or {}), kind: quota})
     return NO_CONTENT
 
 
-def _take_quota_back(call: Call, place: _OfNamespaces | _OfTopics) -> Answer:
+def _take_quota_back(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
     kind = _quota_type(call)
     left = {each: quota for each, quota in (place.get(call, _QUOTAS) or {}).items() if each != kind}
     place.set(call, _QUOTAS, left or None)

@@ -9,8 +9,7 @@ from broker.network.routes import Answer, Call, Route, json_answer
 from broker.pulsar.admin.calls import each_part, loaded, require_existing, require_topic, route, topic_name
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producers import Access
-from broker.pulsar.subscriptions.consumer import ConnectedConsumer
-from broker.pulsar.subscriptions.dispatchers import NAMES
+from broker.pulsar.subscriptions.operations import ConsumerFigures, figures
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
 from broker.pulsar.topics.topic import Topic
@@ -96,10 +95,10 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
     return {
         **_rates(),
         "msgInCounter": log.log_end_offset,
-        "bytesInCounter": log.size_bytes,
+        "bytesInCounter": log.size_bytes(),
         "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
         "bytesOutCounter": sum(each["bytesOutCounter"] for each in of_subscriptions.values()),
-        "storageSize": log.size_bytes,
+        "storageSize": log.size_bytes(),
         "backlogSize": _backlog_bytes(topic, _oldest(topic)),
         "offloadedStorageSize": 0,
         "publishers": [_publisher_stats(one) for one in call.work.each(producers[:producing])],
@@ -142,49 +141,46 @@ def _publisher_stats(producer: Any) -> dict[str, Any]:
 
 
 def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
-    backlog = subscription.backlog
-    with subscription.lock:
-        consumers = [_consumer_stats(each) for each in subscription.connected]
-        ranges = subscription.cursor.acknowledged.range_count
+    of = figures(subscription)
+    consumers = [_consumer_stats(each) for each in of.consumers]
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
-        "msgOutCounter": sum(each["msgOutCounter"] for each in consumers),
-        "bytesOutCounter": sum(each["bytesOutCounter"] for each in consumers),
+        "msgOutCounter": sum(each.messages_out for each in of.consumers),
+        "bytesOutCounter": sum(each.bytes_out for each in of.consumers),
         "msgRateRedeliver": 0.0,
-        "msgBacklog": backlog,
-        "msgBacklogNoDelayed": backlog,
-        "backlogSize": _backlog_bytes(subscription.topic, subscription.cursor.acknowledged_before),
+        "msgBacklog": of.backlog,
+        "msgBacklogNoDelayed": of.backlog,
+        "backlogSize": _backlog_bytes(subscription.topic, of.acknowledged_before),
         "msgDelayed": 0,
-        "unackedMessages": sum(each["unackedMessages"] for each in consumers),
+        "unackedMessages": of.unacked,
         "blockedSubscriptionOnUnackedMsgs": False,
-        "type": NAMES.get(subscription.kind, "None"),
-        "totalMsgExpired": subscription.expired,
+        "type": of.type,
+        "activeConsumerName": of.active_consumer or None,
+        "totalMsgExpired": of.expired,
         "consumers": consumers,
-        "isDurable": subscription.durable,
+        "isDurable": of.durable,
         "isReplicated": False,
-        "subscriptionProperties": dict(subscription.properties),
-        "nonContiguousDeletedMessagesRanges": ranges,
+        "subscriptionProperties": dict(of.properties),
+        "nonContiguousDeletedMessagesRanges": of.ranges,
     }
 
 
-def _consumer_stats(connected: ConnectedConsumer) -> dict[str, Any]:
-    consumer, peer = connected.consumer, connected.connection.connection.peer
+def _consumer_stats(of: ConsumerFigures) -> dict[str, Any]:
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
-        "msgOutCounter": connected.messages_out,
-        "bytesOutCounter": connected.bytes_out,
+        "msgOutCounter": of.messages_out,
+        "bytesOutCounter": of.bytes_out,
         "msgRateRedeliver": 0.0,
-        "consumerName": consumer.name,
-        "availablePermits": consumer.permits,
-        "unackedMessages": consumer.unacked,
-        "blockedConsumerOnUnackedMsgs": consumer.blocked,
-        "priorityLevel": consumer.priority,
-        "address": f"/{peer.host}:{peer.port}",
-        "connectedSince": str(connected.since_ms),
-        "clientVersion": connected.connection.client_version,
-        "metadata": dict(connected.metadata),
+        "consumerName": of.name,
+        "availablePermits": of.permits,
+        "unackedMessages": of.unacked,
+        "blockedConsumerOnUnackedMsgs": of.blocked,
+        "address": f"/{of.address}",
+        "connectedSince": str(of.since_ms),
+        "clientVersion": of.client_version,
+        "metadata": dict(of.metadata),
     }
 
 
@@ -196,16 +192,18 @@ def internal_stats(call: Call, topic: Topic) -> dict[str, Any]:
     return {
         "entriesAddedCounter": log.log_end_offset,
         "numberOfEntries": messages,
-        "totalSize": log.size_bytes,
+        "totalSize": log.size_bytes(),
         "currentLedgerEntries": messages,
-        "currentLedgerSize": log.size_bytes,
+        "currentLedgerSize": log.size_bytes(),
         "waitingCursorsCount": len(topic.tail),
         "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": f"{topic.ledger}:{log.log_end_offset - 1}",
         "state": "Terminated" if topic.terminated else "LedgerOpened",
-        "ledgers": [{"ledgerId": topic.ledger, "entries": messages, "size": log.size_bytes, "offloaded": False}],
+        "ledgers": [{"ledgerId": topic.ledger, "entries": messages, "size": log.size_bytes(), "offloaded": False}],
         "cursors": {
-            one.name: _cursor_stats(topic, one) for one in call.work.each(subscriptions) if isinstance(one, Subscription)
+            one.name: _cursor_stats(topic, one)
+            for one in call.work.each(subscriptions)
+            if isinstance(one, Subscription)
         },
         "schemaLedgers": [],
         "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
@@ -219,9 +217,7 @@ def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         before, read, total = cursor.acknowledged_before, cursor.read_offset, cursor.acknowledged.range_count
     ledger = topic.ledger
     # As Pulsar writes ranges: the first position is outside.
-    ranges = ",".join(
-        f"({ledger}:{start - 1}..{ledger}:{end - 1}]" for start, end in zip(starts, ends, strict=True)
-    )
+    ranges = ",".join(f"({ledger}:{start - 1}..{ledger}:{end - 1}]" for start, end in zip(starts, ends, strict=True))
     return {
         "markDeletePosition": f"{ledger}:{before - 1}",
         "readPosition": f"{ledger}:{read}",
@@ -259,7 +255,7 @@ def _backlog_bytes(topic: Topic, offset: int) -> int:
     log = topic.log
     messages = log.log_end_offset - log.log_start_offset
     behind = min(max(0, log.log_end_offset - offset), messages)
-    return log.size_bytes * behind // messages if messages else 0
+    return log.size_bytes() * behind // messages if messages else 0
 
 
 def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Admin calls about subscriptions: list, create, delete, skip, expire, reset, peek.
 
-Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. Positions are offsets; what is
-skipped or expired ends with a whole entry. A call is answered when the cursor is durable.
+Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. A call is answered when the
+cursor is durable.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from broker.pulsar.admin.calls import (
     each_part,
     json_object,
     loaded,
-    may_describe,
     number,
     require_subscription,
     require_topic,
@@ -24,17 +23,19 @@ from broker.pulsar.admin.calls import (
 from broker.pulsar.admin.message_ids import entry_at, offset_of, parse_message_id
 from broker.pulsar.admin.peeked import peeked
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerBusy, MetadataInvalid, SubscriptionNotFound
-from broker.pulsar.subscriptions.locating import offset_at
+from broker.pulsar.subscriptions import operations
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
-from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation
 from protocol.pulsar.message_id import LATEST
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 ONE = TOPIC + "/subscription/{subscription}"
 
+# The furthest message that can be peeked at: all before it are read.
+POSITION_MAX = 100_000
 # Bytes of a subscription's name, and of its properties as JSON.
 _NAME_MAX = 1024
 _PROPERTIES_MAX = 16 * 1024
@@ -46,7 +47,7 @@ class Subscriptions:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", TOPIC + "/subscriptions", self.list),
+            route("GET", TOPIC + "/subscriptions", self.names),
             route("PUT", ONE, self.create),
             route("DELETE", ONE, self.delete),
             route("POST", ONE + "/skip/{count}", self.skip),
@@ -61,7 +62,7 @@ class Subscriptions:
             route("PUT", ONE + "/properties", self.set_properties),
         ]
 
-    def list(self, call: Call) -> Answer:
+    def names(self, call: Call) -> Answer:
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
         names: dict[str, None] = {}
@@ -69,7 +70,7 @@ class Subscriptions:
             names.update(dict.fromkeys(self._names(part)))
         return json_answer([*names])
 
-    def _names(self, name: TopicName) -> "list[str]":
+    def _names(self, name: TopicName) -> list[str]:
         """Also of a topic that nobody uses, which is not loaded for this."""
         topic = self._context.topics.get(name)
         if topic is not None and not topic.closed:
@@ -87,7 +88,7 @@ class Subscriptions:
         body = json_object(call)
         message_id = parse_message_id(body) if "ledgerId" in body else LATEST
         context = self._context
-        context.namespaces.require(name.namespace)
+        context.topics.check_namespace(name)
         if context.topics.partitions(name) is None:
             context.topics.get_or_create(name)  # as when a client subscribes
         made: list[Subscription] = []
@@ -120,23 +121,22 @@ class Subscriptions:
     def skip(self, call: Call) -> Answer:
         count = number(_path_number(call, "count"), "The number of messages", 1)
         for each in self._found(call):
-            offset = nth_unacknowledged(each, count)
-            if offset < each.topic.reader.end:
-                entry = entry_at(call, each.topic, offset)
-                offset = offset if entry is None else max(offset, entry.offset + entry.messages)
-            _move(call, each, offset)
+            _done(call, partial(operations.skip, each, count))
+            _save(call, each)
         return NO_CONTENT
 
     def skip_all(self, call: Call) -> Answer:
         for each in self._found(call):
-            _move(call, each, each.topic.reader.end)
+            operations.clear(each)
+            _save(call, each)
         return NO_CONTENT
 
     def expire(self, call: Call) -> Answer:
         """What is older than so many seconds."""
         until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
         for each in self._found(call):
-            _move(call, each, offset_at(each.topic, until_ms))
+            operations.expire(each, until_ms)
+            _save(call, each)
         return NO_CONTENT
 
     def expire_until(self, call: Call) -> Answer:
@@ -151,11 +151,11 @@ class Subscriptions:
         until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
         for part in call.work.each(each_part(self._context, name)):
             topic = loaded(self._context, part)
-            offset = offset_at(topic, until_ms)
             for subscription in call.work.each([*topic.subscriptions.values()]):
                 assert isinstance(subscription, Subscription)
                 require_subscription(self._context, call, name, subscription.name)
-                _move(call, subscription, offset)
+                operations.expire(subscription, until_ms)
+                _save(call, subscription)
         return NO_CONTENT
 
     # -- going anywhere -----------------------------------------------------------------------------------------------
@@ -163,8 +163,7 @@ class Subscriptions:
     def reset_to_time(self, call: Call) -> Answer:
         time_ms = number(_path_number(call, "timestamp"), "The time")
         for each in self._found(call):
-            each.reset(offset_at(each.topic, time_ms))
-            _save(call, each)
+            _done(call, partial(operations.reset_to_time, each, time_ms))
         return NO_CONTENT
 
     def reset_to_id(self, call: Call) -> Answer:
@@ -174,19 +173,20 @@ class Subscriptions:
         (subscription,) = self._found(call, single=True)
         topic = subscription.topic
         offset = offset_of(topic, message_id)
-        entry = entry_at(call, topic, offset)
-        if entry is not None and entry.offset <= offset:
-            offset = entry.offset + (entry.messages if body.get("isExcluded") is True else 0)
-        subscription.reset(offset)
-        _save(call, subscription)
+        if body.get("isExcluded") is True:
+            entry = entry_at(call, topic, offset)
+            if entry is not None and entry.offset <= offset:
+                offset = entry.offset + entry.messages
+        _done(call, partial(operations.reset_to_offset, subscription, offset))
         return NO_CONTENT
 
     def peek(self, call: Call) -> Answer:
         """The n-th message that is not acknowledged, from 1."""
         position = number(_path_number(call, "position"), "The position", 1)
         (subscription,) = self._found(call, single=True)
-        offset = nth_unacknowledged(subscription, position - 1)
-        entry = entry_at(call, subscription.topic, offset)
+        if position > POSITION_MAX:
+            raise HttpError(400, f"The position is at most {POSITION_MAX}.")
+        entry: Entry | None = waited_for(call, partial(operations.peek, subscription, position))
         if entry is None:
             raise HttpError(404, "Message not found")
         return peeked(subscription.topic, entry)
@@ -216,7 +216,7 @@ class Subscriptions:
         require_subscription(self._context, call, name, subscription)
         return name, subscription
 
-    def _found(self, call: Call, *, single: bool = False) -> "list[Subscription]":
+    def _found(self, call: Call, *, single: bool = False) -> list[Subscription]:
         """The subscription, of each partition. ``single``: the topic may not be partitioned. Raises SubscriptionNotFound."""
         name, subscription = self._named(call)
         parts = [name] if single else each_part(self._context, name)
@@ -231,22 +231,6 @@ class Subscriptions:
         if not found:
             raise SubscriptionNotFound(f"Subscription {subscription[:300]} not found")
         return found
-
-    def may_describe(self, call: Call, name: TopicName) -> bool:
-        return may_describe(self._context, call, name)
-
-
-def nth_unacknowledged(subscription: Subscription, count: int) -> int:
-    """The offset before which so many messages are not acknowledged; at most the end of what consumers may read."""
-    with subscription.lock:
-        acknowledged, end = subscription.cursor.acknowledged, subscription.topic.reader.end
-        offset, left = acknowledged.before, count
-        for first, after in acknowledged.ranges:
-            if offset + left < first:
-                break
-            left -= first - offset
-            offset = after
-        return min(offset + left, max(end, acknowledged.before))
 
 
 def _path_number(call: Call, name: str) -> int:
@@ -263,8 +247,12 @@ def _move(call: Call, subscription: Subscription, offset: int) -> None:
 
 
 def _save(call: Call, subscription: Subscription) -> None:
-    """Raises StorageError."""
-    start: Callable[[Callable[[Any], None]], object] = subscription.save
+    """What it has is durable then. Raises StorageError."""
+    _done(call, subscription.save)
+
+
+def _done(call: Call, start: Callable[[Callable[[Any], None]], object]) -> None:
+    """Wait for the end of an operation. Raises what it has ended with."""
     error = waited_for(call, start)
     if error is not None:
         raise error

@@ -8,7 +8,6 @@ from broker.pulsar.admin.topics import Topics
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import TopicNotFound
 from broker.pulsar.topic_names import check_namespace
-from broker.pulsar.topics.unloading import unload
 from broker.security.acl import Operation
 
 TENANT = "/admin/v2/tenants/{tenant}"
@@ -114,7 +113,7 @@ class Tenants:
         for topic in self._context.topics.loaded():
             if topic.name.namespace == namespace:
                 call.work.checkpoint()
-                unload(topic)
+                self._context.topics.unload(topic)
         return NO_CONTENT
 
 

@@ -22,12 +22,12 @@ from broker.pulsar.admin.message_ids import last_entry, message_id_json
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed
 from broker.pulsar.topic_names import TopicName, kafka_name
-from broker.pulsar.topics.unloading import discard, unload
 from broker.security.acl import Operation
 from broker.storage.refusals import TopicExists
 
 # Names of one answer: about 20 MB.
 NAMES_MAX = 250_000
+PROPERTIES_MAX = 16 * 1024
 
 BASE = "/admin/v2/persistent/{tenant}/{namespace}"
 TOPIC = BASE + "/{topic}"
@@ -39,7 +39,7 @@ class Topics:
 
     def routes(self) -> list[Route]:
         return [
-            route("GET", BASE, self.list),
+            route("GET", BASE, self.names),
             route("GET", BASE + "/partitioned", self.list_partitioned),
             route("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", self.list_non_persistent),
             route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", self.list_by_mode),
@@ -58,7 +58,7 @@ class Topics:
 
     # -- lists ----------------------------------------------------------------------------------------------------------
 
-    def list(self, call: Call) -> Answer:
+    def names(self, call: Call) -> Answer:
         return _names(call, self._visible(call))
 
     def list_partitioned(self, call: Call) -> Answer:
@@ -87,8 +87,7 @@ class Topics:
         name = self._name_to_create(call)
         if self._context.topics.partitions(name) is not None or self._context.topics.partitions(name.whole) is not None:
             raise TopicExists("This topic already exists")
-        json_object(call)  # properties: nothing is done with them
-        self._context.topics.get_or_create(name)
+        self._context.topics.create(name, _properties(json_object(call)))
         return NO_CONTENT
 
     def create_partitioned(self, call: Call) -> Answer:
@@ -96,19 +95,20 @@ class Topics:
         if name.partition >= 0:
             raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
         value = call.json()
+        properties = value.get("properties") if isinstance(value, dict) else None
         if isinstance(value, dict):
             value = value.get("partitions")
         if number(value, "The number of partitions") == 0:
             raise HttpError(406, "The number of partitions should be more than 0")
         if self._context.topics.partitions(name) is not None:
             raise TopicExists("This topic already exists")
-        self._context.topics.create_partitioned(name, value)
+        self._context.topics.create_partitioned(name, value, _properties(properties))
         return NO_CONTENT
 
     def _name_to_create(self, call: Call) -> TopicName:
         name = topic_name(call)
         require_creation(self._context, call, name)
-        self._context.namespaces.require(name.namespace)
+        self._context.topics.check_namespace(name)
         return name
 
     def add_partitions(self, call: Call) -> Answer:
@@ -122,15 +122,18 @@ class Topics:
         return NO_CONTENT
 
     def partitions(self, call: Call) -> Answer:
-        """A topic that could be created on demand has 0, as the client's own lookup has it."""
+        """With checkAllowAutoCreation, which clients set, a topic that does not exist has 0, or is made with its partitions."""
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        self._context.namespaces.require(name.namespace)
+        self._context.topics.check_namespace(name)
         partitions = self._context.topics.partitions(name)
         if partitions is None:
             if not call.flag("checkAllowAutoCreation"):
                 require_existing(self._context, name)
             partitions = 0
+            if self._context.topics.creates_partitioned(name):
+                require_creation(self._context, call, name)
+                partitions = self._context.topics.create_on_demand(name)
         return json_answer({"partitions": partitions, "deleted": False})
 
     def delete(self, call: Call) -> Answer:
@@ -155,11 +158,8 @@ class Topics:
         """Delete a topic with all its partitions. Raises TopicNotFound, ConsumerBusy while it is used, unless by ``force``."""
         topics = self._context.topics
         parts = each_part(self._context, name)
-        in_use = [topic for topic in map(topics.get, parts) if topic is not None and not topic.closed]
-        if not force and any(topic.in_use for topic in in_use):
+        if not force and any(topic.in_use for topic in map(topics.get, parts) if topic is not None):
             raise ConsumerBusy("Topic has active producers/subscriptions")
-        for topic in in_use:
-            discard(topic)
         place = topics.place(parts[0])
         if place is not None:
             self._context.logs.delete_topic(place.info.name)
@@ -172,7 +172,7 @@ class Topics:
         for part in call.work.each(each_part(self._context, name)):
             topic = self._context.topics.get(part)
             if topic is not None:
-                unload(topic)
+                self._context.topics.unload(topic)
         return NO_CONTENT
 
     def terminate(self, call: Call) -> Answer:
@@ -212,14 +212,26 @@ class Topics:
     def properties(self, call: Call) -> Answer:
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        topic = loaded(self._context, each_part(self._context, name)[0])
-        return json_answer(dict(topic.properties))
+        require_existing(self._context, name)
+        record = self._context.topics.record(name)
+        return json_answer({} if record is None else dict(record.properties))
 
 
 def _names(call: Call, names: Iterable[TopicName]) -> Answer:
-    texts = []
+    texts: list[str] = []
     for name in names:
         if len(texts) == NAMES_MAX:
             raise HttpError(413, f"The namespace has more than {NAMES_MAX} topics, too many for one answer.")
         texts.append(str(name))
     return json_answer(texts)
+
+
+def _properties(value: object) -> dict[str, str]:
+    """Raises HttpError."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise HttpError(400, "The properties of a topic have to be a JSON object of texts.")
+    if sum(len(key) + len(text) for key, text in value.items()) > PROPERTIES_MAX:
+        raise HttpError(400, f"The properties of a topic have at most {PROPERTIES_MAX} characters.")
+    return value
