@@ -21,9 +21,41 @@ class PulsarSettings:
         "messages into chunks.",
         reason="Pulsar's maxMessageSize.",
     )
+    pulsar_cache_bytes: int = setting(
+        64 * 1024 * 1024,
+        kafka=None,
+        least=0,
+        doc="Memory for recent messages of all topics, from which consumers at the end of a topic are served. 0: none, every "
+        "message is read from the log.",
+        reason="Pulsar takes a fifth of its memory (managedLedgerCacheSizeMB). Here, what is not in it comes from the page cache.",
+    )
+    pulsar_reader_threads: int = setting(
+        4,
+        kafka=None,
+        least=1,
+        most=64,
+        doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
+        reason="So many slow reads may wait for the disk before those of other topics wait for them.",
+    )
     pulsar_namespaces: tuple[str, ...] = setting(
         ("public/default",),
         kafka=None,
         doc="Namespaces, each as tenant/namespace, that are there from the start. Others are made by admin calls.",
         reason="The one that standalone Pulsar has.",
+    )
+    pulsar_keep_alive_interval_ms: int = setting(
+        30_000,
+        kafka=None,
+        least=0,
+        doc="A client that has been silent for so long gets a PING, and is disconnected if it is silent for as long again. "
+        "0: connections are closed only for being idle (connections_max_idle_ms).",
+        reason="Pulsar's keepAliveIntervalSeconds.",
+    )
+    pulsar_max_producers_per_topic: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
+        reason="Pulsar's maxProducersPerTopic.",
     )

@@ -24,7 +24,7 @@ those of KIP-932:
 | ACQUIRED | reject | ARCHIVED | treats it as acknowledged |
 
 - and ACKNOWLEDGED and ARCHIVED are the same to this table: the record is not in it. An owner leaves by ``release`` of what it
-  holds, ich does not count as a failure. A lock on an acquired record that is not renewed in time ends by ``fail``
+  holds, which does not count as a failure. A lock on an acquired record that is not renewed in time ends by ``fail``
   (``expired``).
 
 Limits: an owner whose weight reaches ``owner_max`` is *blocked* until it is down to half of that, or until one of its records

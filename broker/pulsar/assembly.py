@@ -4,17 +4,20 @@ Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 from broker.config import Listener
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.entries.cache import EntryCache
+from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.entries.readers import Readers
+from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import TopicRegistry
-from broker.pulsar.topics.topic import EntryReader
-from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 
 
@@ -27,8 +30,15 @@ class PulsarPart:
 
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime = surroundings.config, surroundings.runtime
-        self._documents = TopicDocuments(surroundings.catalogue)
-        topics = TopicRegistry(logs, self._documents, runtime.clock, _open_reader)
+        self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
+        cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
+        subscriptions = self._subscriptions = Subscriptions(
+            runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
+        )
+        self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
+        topics = TopicRegistry(logs, self._documents, runtime.clock, lambda log: EntryReader(log, cache, self._readers))
+        topics.on_load.append(subscriptions.load)
+        logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -40,6 +50,9 @@ class PulsarPart:
             timer=surroundings.timer,
             entropy=runtime.entropy,
             topics=topics,
+            subscriptions=subscriptions,
+            liveness=Liveness(runtime.clock, surroundings.timer),
+            keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
@@ -48,9 +61,10 @@ class PulsarPart:
 
     def open(self) -> None:
         self._documents.load()
+        self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
-        return []
+        return [*self._subscriptions.threads(), *self._readers.threads()]
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)
@@ -62,11 +76,7 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
-        """Nothing to do: there are no files."""
-
-
-def _open_reader(log: Log) -> EntryReader:
-    return cast(EntryReader, None)  # nothing reads entries yet
+        self._subscriptions.close()
 
 
 def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:

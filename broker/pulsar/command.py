@@ -1,9 +1,8 @@
 """How a command of the protocol plugs into the service.
 
 Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
-gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an ERROR
-with the request's id; a ProtocolError closes the connection.
-"""
+gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an
+ERROR with the request's id; a ProtocolError closes the connection."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -48,6 +48,7 @@ class PulsarService:
         state = connection.data
         if state is None:
             state = connection.data = PulsarConnection(connection, outbox)
+        state.heard_at = request.received_at
         call = Call(self._context, state, request, outbox)
         try:
             command = self._commands.get(request.type)
@@ -83,6 +84,8 @@ class PulsarService:
         if state is None:
             return
         producers, consumers = state.close()
+        self._context.keep_alive.forget(state)
+        self._context.liveness.lost(state)
         for producer in producers:
             producer.disconnected()
         for consumer in consumers:

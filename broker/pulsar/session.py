@@ -1,6 +1,6 @@
 """One connection's frames. Pure; used by the connection's processor only.
 
-Commands are parsed here. A SEND is only recognised: its bytes are read when it is handled, because the reactor may move them.
+Commands are parsed here. A SEND, an ACK or a FLOW is only recognised: its bytes are read when it is handled.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -9,7 +9,8 @@ from broker.network.service import Request
 from broker.pulsar.command import PulsarRequest, Type
 from protocol.pulsar import frames
 
-_SEND = int(Type.SEND)
+# Sent for each message or so: read when they are handled, without protobuf's objects in between where that is possible.
+_READ_LATER = frozenset({int(Type.SEND), int(Type.ACK), int(Type.FLOW)})
 
 
 class PulsarSession:
@@ -22,6 +23,7 @@ class PulsarSession:
         return frames.frame_size(data, self._max_message_bytes)
 
     def receive(self, frame: memoryview) -> Request:
-        if frames.command_type(frame) == _SEND:
-            return PulsarRequest(_SEND, None)
+        kind = frames.command_type(frame)
+        if kind in _READ_LATER:
+            return PulsarRequest(kind, None)
         return PulsarRequest(*frames.read_command(frame))

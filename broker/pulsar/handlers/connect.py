@@ -19,6 +19,7 @@ def handle(call: Call) -> None:
     state.broker_entry_metadata = flags.supports_broker_entry_metadata
     state.auth_refresh = flags.supports_auth_refresh
     state.connected = True
+    call.context.keep_alive.watch(state)
     call.reply(
         Type.CONNECTED,
         CommandConnected(

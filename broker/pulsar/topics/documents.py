@@ -3,17 +3,19 @@
 A document is made when Pulsar first uses a topic. Its ledger id comes from a counter in the catalogue that is raised by a block
 before any number of the block is used, so no ledger id is ever used again, whatever happens to the topic.
 
-Any thread. What writes may block. ``_lock`` is held while it does, so that documents are written in the order of their changes.
+Any thread. ``ensure`` may block, with ``_making`` held; ``_lock`` guards changes and is held for moments.
 
 Tests: tests/pulsar/topics/test_documents.py.
 """
 
 import json
+from collections.abc import Callable
 from uuid import UUID
 
 import attrs
 
 from broker.metadata.catalogue import Catalogue
+from broker.metadata.writer import CatalogueWriter, Done
 from broker.pulsar.topics.topic import TopicRecord
 from broker.runtime.threads import Lock
 
@@ -23,10 +25,13 @@ _BLOCK = 64
 
 
 class TopicDocuments:
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, writer: CatalogueWriter) -> None:
+        """``writer`` makes all changes of documents that are there, in the order in which they were asked for."""
+        self._writer = writer
         self._catalogue = catalogue
         self._records: dict[UUID, TopicRecord] = {}
         self._lock = Lock()
+        self._making = Lock()
         self._next_ledger = 0
         self._block_ends = 0
 
@@ -46,11 +51,26 @@ class TopicDocuments:
         record = self._records.get(topic_id)
         if record is not None:
             return record
-        with self._lock:
+        with self._making:
             record = self._records.get(topic_id)
             if record is None:
                 record = TopicRecord(self._take_ledger(), partitioned)
                 self._write(topic_id, record)
+        return record
+
+    def change(self, topic_id: UUID, change: Callable[[TopicRecord], TopicRecord], done: Done) -> TopicRecord:
+        """Change a record, now in memory and soon in the catalogue: ``done`` is called on the writer's thread then. Any thread;
+        never blocks."""
+        with self._lock:
+            record = self._records[topic_id] = change(self._records[topic_id])
+
+        def write(catalogue: Catalogue) -> None:
+            # What the record is by now: this thread is the only one that writes it.
+            latest = self._records.get(topic_id)
+            if latest is not None:
+                catalogue.alter_documents([(KIND, str(topic_id), encode(latest))])
+
+        self._writer.change(write, done)
         return record
 
     def _write(self, topic_id: UUID, record: TopicRecord) -> None:
@@ -72,4 +92,6 @@ def encode(record: TopicRecord) -> bytes:
 
 
 def decode(body: bytes) -> TopicRecord:
-    return TopicRecord(**json.loads(body))
+    fields = json.loads(body)
+    fields["epochs"] = {int(partition): epoch for partition, epoch in fields.get("epochs", {}).items()}
+    return TopicRecord(**fields)

@@ -1,9 +1,9 @@
 """The topics that are in use, by name.
 
-Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in ``documents.py``; this is which of
-their partitions have a ``Topic`` in memory. Any thread. Methods that say so may block, because a topic is made or the catalogue
-is written. ``_lock`` is held for moments only; ``_making`` while a topic is made, so that two clients that ask for the same one
-make it once.
+Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in ``documents.py``; this is which
+of their partitions have a ``Topic`` in memory. Any thread. Methods that say so may block, because a topic is made or the
+catalogue is written. ``_lock`` is held for moments only; ``_making`` while a topic is made, so that two clients that ask for
+the same one make it once.
 
 Tests: tests/pulsar/topics/test_registry.py.
 """
@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from broker.metadata.writer import Done
+from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import TopicName, check_legal, kafka_name, pulsar_name
 from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.topic import EntryReader, Topic
+from broker.pulsar.topics.topic import Topic, TopicRecord
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
@@ -147,6 +149,16 @@ class TopicRegistry:
             self._documents.ensure(info.topic_id, partitioned=True)
             return info
 
+    def save_epoch(self, topic: Topic, epoch: int, done: Done) -> None:
+        """Make the epoch of a topic's exclusive producers durable, then call ``done`` on the writer's thread. Never blocks."""
+        partition = topic.log.partition
+
+        def change(record: TopicRecord) -> TopicRecord:
+            epochs = {**record.epochs, partition: max(epoch, record.epochs.get(partition, -1))}
+            return attrs.evolve(record, epochs=epochs)
+
+        topic.record = self._documents.change(topic.log.topic_id, change, done)
+
     def _load(self, place: Place) -> Topic:
         record = self._documents.ensure(place.info.topic_id)
         log = self._logs.get(place.info.name, place.partition)
@@ -156,7 +168,8 @@ class TopicRegistry:
             topic = self._topics.get(place.name)
             if topic is not None and not topic.closed:
                 return topic
-            topic = Topic(place.name, log, self._open_reader(log), record, Producers())
+            producers = Producers(record.epochs.get(place.partition, -1))
+            topic = Topic(place.name, log, self._open_reader(log), record, producers)
             topic.idle_since = self._clock.monotonic()
             for prepare in self.on_load:
                 prepare(topic)

@@ -1,0 +1,342 @@
+"""The dispatcher of subscriptions whose consumers share the entries: Shared and Key_Shared. Pure.
+
+Every entry goes to one consumer and is acknowledged by itself. Which consumer that is, is left to an ``Assignment``.
+
+    read ------------> send -----------> in flight ------> acknowledged
+       |                ^  |                  |
+       |                |  | (put off)        | redeliver, consumer left
+       +--> delayed --> replay <--- waits <---+
+
+When something has happened, ``_more`` asks for what can be sent next, in this order; what cannot be done now is passed over:
+
+| what | not while |
+|---|---|
+| the next slice of what an event has left to do (``_chores``) | |
+| nothing else | there is more of that; or nobody is available; or a replay is outstanding; or a read has failed a short time ago; or a rate limit is reached |
+| entries whose time has come begin to wait | |
+| ``Replay`` some that wait | none of them could be sent |
+| ``Read`` new ones | a read is outstanding; too many messages are unacknowledged; too many entries wait or are delayed; the cursor is crowded |
+
+So entries are sent again although a ``Read`` waits at the end of the log, and although the subscription has too many
+unacknowledged messages. Whatever stops ``_more`` ends with an event, or with the alarm that is set for it: nothing that could
+be delivered waits for an event that does not come.
+
+If the entries of a read cannot be sent and need not wait for a certain consumer, the cursor goes back to the first of them
+and they are read again: they take no memory.
+
+When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
+"""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+
+from broker.delivery.chores import Chores
+from broker.delivery.in_flight import InFlight, Record
+from broker.pulsar.dispatch.alarm import Alarm
+from broker.pulsar.dispatch.assignment import Assignment
+from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.dispatcher import CancelRead, Consumer, Deliver, Discard, Effect, Now, Read, Replay
+from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.reading import Reading
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.entry import Entry
+from broker.pulsar.subscriptions.cursor import Cursor
+
+# The tag of a record whose key is not known before it is read.
+UNKNOWN = -1
+
+
+class ManyConsumers:
+    """``delayed``, ``limit``: None where there is nothing of that kind."""
+
+    __slots__ = (
+        "_alarm",
+        "_assignment",
+        "_chores",
+        "_cursor",
+        "_delayed",
+        "_held_back",
+        "_limit",
+        "_reading",
+        "_settings",
+        "consumers",
+        "in_flight",
+    )
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        settings: DispatchSettings,
+        in_flight: InFlight,
+        assignment: Assignment,
+        delayed: DelayedTracker | None,
+        limit: RateLimit | None,
+    ) -> None:
+        self._cursor = cursor
+        self._settings = settings
+        self.in_flight = in_flight  # for statistics
+        self._assignment = assignment
+        self._delayed = delayed
+        self._limit = limit
+        self.consumers: list[Consumer] = []
+        self._reading = Reading(settings)
+        self._chores = Chores()
+        self._alarm = Alarm()
+        self._held_back = False  # somebody is available, and nothing new is read until something is acknowledged
+
+    @property
+    def waiting(self) -> int:
+        """How many entries are to be replayed."""
+        return self._assignment.waiting
+
+    @property
+    def delayed(self) -> int:
+        """How many entries are to be delivered later."""
+        return len(self._delayed) if self._delayed is not None else 0
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer, now: Now) -> list[Effect]:
+        self._assignment.join(consumer)
+        self.consumers.append(consumer)
+        return self._more(now, [])
+
+    def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
+        if consumer not in self.consumers:
+            return []
+        self.consumers.remove(consumer)
+        consumer.left = True
+        if not self.consumers:
+            return self._abandon(consumer)
+        self._assignment.leave(consumer)
+        self._chores.add(self._release(consumer, list(consumer.held.values())))
+        return self._more(now, [])
+
+    def flow(self, consumer: Consumer, permits: int, now: Now) -> list[Effect]:
+        consumer.permits += permits
+        return self._offer(consumer, now)
+
+    def writable(self, consumer: Consumer, now: Now) -> list[Effect]:
+        return self._offer(consumer, now)
+
+    def _offer(self, consumer: Consumer, now: Now) -> list[Effect]:
+        if not consumer.available or consumer.left:
+            return []
+        self._assignment.offer(consumer)
+        return self._more(now, [])
+
+    def _abandon(self, last: Consumer) -> list[Effect]:
+        self._assignment.leave(last)
+        self._assignment.clear()
+        self.in_flight.clear()
+        self._chores.clear()
+        if self._delayed is not None:
+            self._delayed.clear()
+        self._cursor.rewind()
+        return [CancelRead()] if self._reading.forget() else []
+
+    # -- what comes back ----------------------------------------------------------------------------------------------
+
+    def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
+        record = self.in_flight.records.get(entry)
+        if record is not None:
+            owner = record.owner
+            was_blocked = owner is not None and owner.blocked
+            if not whole:
+                self.in_flight.lower(record, messages)
+            else:
+                self._forget(record)
+            if was_blocked:
+                assert isinstance(owner, Consumer)
+                return self._offer(owner, now)
+        if (self._held_back and self._may_read_new()) or self._assignment.ready():
+            return self._more(now, [])
+        return []
+
+    def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
+        self._cursor.read_offset = max(self._cursor.read_offset, offset)
+        if self._delayed is not None:
+            self._delayed.marked_deleted(offset)
+        self._chores.add(self._forget_all(self.in_flight.before(offset)))
+        return self._more(now, [])
+
+    def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
+        held = consumer.held
+        records = list(held.values()) if entries is None else [held[entry] for entry in entries if entry in held]
+        if not records or consumer.left:
+            return []
+        self._chores.add(self._fail(consumer, records))
+        return self._more(now, [])
+
+    def _forget(self, record: Record) -> None:
+        """It is acknowledged, or is no longer in the log."""
+        owner = self.in_flight.remove(record)
+        if owner is None:
+            self._assignment.acknowledged(record)
+        else:
+            self._assignment.freed(record, owner)
+
+    def _release(self, consumer: Consumer, records: Iterable[Record]) -> Generator[None]:
+        for record in records:
+            if record.owner is consumer:
+                self.in_flight.release(record)
+                self._assignment.freed(record, consumer)
+                self._assignment.put(record)
+            yield
+
+    def _fail(self, consumer: Consumer, records: Iterable[Record]) -> Generator[None]:
+        for record in records:
+            if record.owner is consumer:
+                self.in_flight.fail(record)
+                self._assignment.freed(record, consumer)
+                self._assignment.put(record)
+                if not consumer.left and consumer.available:
+                    self._assignment.offer(consumer)
+            yield
+
+    def _forget_all(self, records: Iterable[Record]) -> Generator[None]:
+        for record in records:
+            if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(record.first):
+                owner = record.owner
+                self._forget(record)
+                if isinstance(owner, Consumer) and not owner.left and owner.available:
+                    self._assignment.offer(owner)
+            yield
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def read_done(self, read: Read, entries: Sequence[Entry], now: Now, *, failed: bool = False) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self._reading.end_read(read):
+            return effects
+        if failed:
+            self._reading.failed(now)
+        elif not entries:
+            self._reading.empty(now)
+        else:
+            self._reading.succeeded()
+            # While something is handed back, newer entries must not overtake it.
+            if self.in_flight.blocked or self._chores:
+                left: Entry | None = entries[0]
+            else:
+                left = self._send(entries, now, effects, new=True)
+            self._cursor.read_offset = entries[-1].last + 1 if left is None else left.offset
+        return self._more(now, effects)
+
+    def replay_done(self, replay: Replay, entries: Sequence[Entry], now: Now, *, failed: bool = False) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self._reading.end_replay(replay):
+            return effects
+        if failed:
+            self._reading.failed(now)
+        else:
+            self._reading.succeeded()
+            if len(entries) < len(replay.offsets):
+                self._forget_gone(set(replay.offsets).difference(entry.offset for entry in entries))
+            if not self._chores:
+                self._send(entries, now, effects, new=False)
+        self._assignment.taken_back(replay.offsets)
+        return self._more(now, effects)
+
+    def _forget_gone(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            record = self.in_flight.records.get(offset)
+            if record is not None and record.owner is None:
+                self._forget(record)
+
+    def tick(self, now: Now) -> list[Effect]:
+        self._alarm.rings()
+        return self._more(now, [])
+
+    # -- the decisions ------------------------------------------------------------------------------------------------
+
+    def _more(self, now: Now, effects: list[Effect]) -> list[Effect]:
+        """Ask for what can be sent next."""
+        self._held_back = False
+        if self._chores:
+            self._chores.work()
+            if self._chores:
+                self._alarm.ring_at(now.monotonic, now, effects)
+                return effects
+        reading, assignment = self._reading, self._assignment
+        if reading.replay is not None or not assignment.anyone():
+            return effects
+        if reading.retry_at > now.monotonic:
+            self._alarm.ring_at(reading.retry_at, now, effects)
+            return effects
+        entries, size = assignment.room(reading.entries_max, reading.messages_per_entry), self._settings.read_bytes_max
+        limit = self._limit
+        if limit is not None and limit.limited:
+            messages, allowed = limit.available(now.monotonic)
+            if messages <= 0 or allowed <= 0:
+                self._alarm.ring_at(limit.next_at(now.monotonic), now, effects)
+                return effects
+            entries = max(1, min(entries, int(messages / reading.messages_per_entry)))
+            size = min(size, allowed)
+        delayed = self._delayed
+        if delayed is not None and len(delayed):
+            self._take_due(delayed, entries, now)
+        if assignment.ready():
+            offsets = assignment.take(entries, reading.messages_per_entry)
+            if offsets:
+                effects.append(reading.begin_replay(offsets))
+                return effects
+        if delayed is not None and (next_at := delayed.next_at()) is not None:
+            self._alarm.ring_at(now.monotonic + max(0, next_at - now.wall_ms) / 1000, now, effects)
+        if reading.read is None and not (delayed is not None and delayed.paused):
+            self._held_back = not self._may_read_new()
+            if not self._held_back:
+                offset = self._cursor.next_unacknowledged(self._cursor.read_offset)
+                effects.append(reading.begin_read(offset, entries, size))
+        return effects
+
+    def _may_read_new(self) -> bool:
+        return not (self.in_flight.blocked or self._assignment.full or self._cursor.crowded)
+
+    def _take_due(self, delayed: DelayedTracker, most: int, now: Now) -> None:
+        for offset in delayed.due(now.wall_ms, most):
+            if offset not in self.in_flight.records and not self._cursor.is_acknowledged(offset):
+                self._assignment.put(self.in_flight.add(offset, 1, UNKNOWN))
+
+    def _send(self, entries: Sequence[Entry], now: Now, effects: list[Effect], *, new: bool) -> Entry | None:
+        """Send what can be sent. Returns the first entry that nobody can take and that does not wait either."""
+        discarded: list[Entry] = []
+        wanted = self._new(entries, now, discarded) if new else self._again(entries)
+        sent = self._assignment.send(wanted, new=new)
+        count = 0
+        for consumer, deliveries in sent.batches.items():
+            if deliveries:
+                count += len(deliveries)
+                effects.append(Deliver(consumer, deliveries))
+        if count:
+            self._reading.measure(count, sent.messages)
+            if self._limit is not None:
+                self._limit.consumed(sent.messages, sent.size, now.monotonic)
+        if discarded:
+            effects.append(Discard(discarded))
+        return sent.left
+
+    def _new(self, entries: Sequence[Entry], now: Now, discarded: list[Entry]) -> Iterator[Entry]:
+        """Those that are for consumers, and are not to be delivered later. Each is looked at when it is asked for."""
+        cursor, records, delayed = self._cursor, self.in_flight.records, self._delayed
+        acknowledged_end = cursor.acknowledged.end
+        for entry in entries:
+            offset = entry.offset
+            if offset in records or (offset < acknowledged_end and cursor.is_acknowledged(entry.last)):
+                continue
+            if entry.marker:
+                discarded.append(entry)
+                continue
+            if delayed is not None:
+                if entry.deliver_at_ms and not delayed.is_due(entry.deliver_at_ms, now.wall_ms):
+                    delayed.add(entry.deliver_at_ms, offset)
+                    continue
+                delayed.passed()
+            yield entry
+
+    def _again(self, entries: Sequence[Entry]) -> Iterator[Entry]:
+        """Those that still wait. Others were acknowledged while they were read."""
+        records = self.in_flight.records
+        for entry in entries:
+            record = records.get(entry.offset)
+            if record is not None and record.owner is None:
+                yield entry

@@ -1,0 +1,178 @@
+"""The assignment of Shared: an entry goes to the consumer whose turn it is. Pure.
+
+A turn (``turns.py``) ends after ``turn_messages``, or with the consumer's permits, or when it has too many unacknowledged
+messages. A batch is never split, so permits may become negative. Entries that wait are sent again in the order of their
+offsets.
+
+A chunk goes to the consumer that has the earlier chunks of its message (``chunks.py``). If that one cannot take it now, the
+chunk is *parked*: it waits until that consumer is available again, or has left. There is a bound to what is parked.
+
+Tests: tests/pulsar/dispatch/test_shared.py.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from broker.delivery.in_flight import InFlight, Owner, Record
+from broker.delivery.offset_queue import OffsetQueue
+from broker.pulsar.dispatch.assignment import Sent
+from broker.pulsar.dispatch.chunks import Chunks
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.turns import Turns
+from broker.pulsar.entry import Chunk, Entry
+from broker.pulsar.subscriptions.cursor import Cursor
+
+# The tag of records that are parked.
+_PARKED = 1
+
+
+class RoundRobin:
+    __slots__ = (
+        "_chunks",
+        "_cursor",
+        "_in_flight",
+        "_parked",
+        "_parked_count",
+        "_queue",
+        "_settings",
+        "_turns",
+        "waiting",
+    )
+
+    def __init__(self, cursor: Cursor, settings: DispatchSettings, in_flight: InFlight) -> None:
+        self._cursor = cursor
+        self._settings = settings
+        self._in_flight = in_flight
+        self._turns = Turns()
+        self._queue = OffsetQueue()  # of what waits and is not parked
+        self._chunks = Chunks()
+        self._parked: dict[Consumer, list[int]] = {}
+        self._parked_count = 0
+        self.waiting = 0
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def join(self, consumer: Consumer) -> None:
+        pass
+
+    def leave(self, consumer: Consumer) -> None:
+        self._turns.remove(consumer)
+        self._unpark(consumer)
+
+    def offer(self, consumer: Consumer) -> None:
+        self._turns.offer(consumer)
+        if consumer in self._parked:
+            self._unpark(consumer)
+
+    def anyone(self) -> bool:
+        return self._turns.first() is not None
+
+    def room(self, entries: int, messages_per_entry: float) -> int:
+        return self._turns.room(entries, messages_per_entry)
+
+    # -- entries that wait --------------------------------------------------------------------------------------------
+
+    def put(self, record: Record) -> None:
+        self.waiting += 1
+        self._queue.put(record.first)
+
+    def acknowledged(self, record: Record) -> None:
+        self.waiting -= 1
+
+    def freed(self, record: Record, owner: Owner) -> None:
+        pass
+
+    def ready(self) -> bool:
+        return bool(self._queue)
+
+    def take(self, most: int, messages_per_entry: float) -> list[int]:
+        return self._queue.take(most, self._waits)
+
+    def taken_back(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            record = self._in_flight.records.get(offset)
+            if record is not None and record.owner is None and record.tag != _PARKED:
+                self._queue.put(offset)
+
+    @property
+    def full(self) -> bool:
+        return self._parked_count >= self._settings.look_ahead_max
+
+    def _waits(self, offset: int) -> bool:
+        record = self._in_flight.records.get(offset)
+        return record is not None and record.owner is None
+
+    def _park(self, entry: Entry, record: Record | None, consumer: Consumer) -> None:
+        if record is None:
+            self._in_flight.add(entry.offset, entry.messages, _PARKED)
+            self.waiting += 1
+        else:
+            record.tag = _PARKED
+        self._parked.setdefault(consumer, []).append(entry.offset)
+        self._parked_count += 1
+
+    def _unpark(self, consumer: Consumer) -> None:
+        offsets = self._parked.pop(consumer, [])
+        self._parked_count -= len(offsets)
+        for offset in offsets:
+            record = self._in_flight.records.get(offset)
+            if record is not None:
+                record.tag = 0
+                self._queue.put(offset)
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self._chunks.clear()
+        self._parked.clear()
+        self._parked_count = self.waiting = 0
+
+    # -- entries that were read ---------------------------------------------------------------------------------------
+
+    def send(self, entries: Iterable[Entry], *, new: bool) -> Sent:
+        in_flight, turns, cursor = self._in_flight, self._turns, self._cursor
+        parts, turn_messages = cursor.acknowledged.parts, self._settings.turn_messages
+        sent = Sent()
+        batches = sent.batches
+        turn: Consumer | None = None
+        batch: list[Delivery] = []
+        room = 0  # messages that are left of the turn
+        for entry in entries:
+            if room <= 0:
+                if turn is not None:
+                    turns.end_turn(turn)
+                turn = turns.first()
+                if turn is None:
+                    sent.left = entry
+                    break
+                room = min(turn_messages, turn.permits, in_flight.room(turn))
+                batch = batches.setdefault(turn, [])
+            assert turn is not None
+            offset, weight, ack_set = entry.offset, entry.messages, None
+            if parts and offset in parts:
+                weight, ack_set = cursor.remaining(offset, weight), cursor.ack_set(offset)
+            consumer = turn
+            if entry.chunk is not None:
+                consumer = self._who_has_chunks(entry.chunk, turn)
+                if not consumer.available:
+                    self._park(entry, None if new else in_flight.records[offset], consumer)
+                    continue
+                self._chunks.sent(entry.chunk, consumer)
+            record = in_flight.acquire(consumer, offset, weight)
+            consumer.permits -= weight
+            delivery = Delivery(entry, record.failures, ack_set)
+            if consumer is turn:
+                room -= weight
+                batch.append(delivery)
+            else:
+                batches.setdefault(consumer, []).append(delivery)
+            if not new:
+                self.waiting -= 1
+            sent.messages += weight
+            sent.size += entry.size
+        if turn is not None:
+            turns.end_turn(turn)
+        return sent
+
+    def _who_has_chunks(self, chunk: Chunk, turn: Consumer) -> Consumer:
+        consumer = self._chunks.consumer(chunk)
+        return turn if consumer is None or consumer.left else consumer

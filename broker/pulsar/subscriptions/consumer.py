@@ -1,0 +1,140 @@
+"""A consumer as a connected client has it: what goes out to it, and how much of that its connection has not taken yet.
+
+``deliver`` and ``pause`` run under the subscription's lock, on whatever thread has something to send; ``writable`` and
+``disconnected`` are called on the connection's processor.
+
+After a slice the consumer is paused until its connection has sent what it was given. So one consumer with much to read takes
+turns with the other connections of its processor, and one that does not read its socket costs a slice of memory.
+
+Tests: tests/pulsar/subscriptions/test_consumer.py.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from broker.network.service import Part
+from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
+from broker.pulsar.subscriptions.waker import Waker
+from protocol.pulsar.deliveries import Deliveries
+from protocol.pulsar.frames import write_command
+from protocol.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandActiveConsumerChange,
+    CommandCloseConsumer,
+    CommandReachedEndOfTopic,
+)
+
+_SLICE_BYTES = 512 * 1024
+_SLICE_ENTRIES = 1000  # small ones cost by their number
+# The request id of commands that answer none.
+_UNASKED = 2**64 - 1
+
+
+class OfConsumer(Protocol):
+    """A subscription as its consumers see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def leave(self, connected: "ConnectedConsumer") -> None: ...
+
+    def resume(self, connected: "ConnectedConsumer") -> None: ...
+
+
+@attrs.define(eq=False)
+class ConnectedConsumer:
+    connection: PulsarConnection
+    id: int  # the client's number for it, on its connection
+    subscription: OfConsumer
+    heads: Deliveries
+    waker: Waker
+    since_ms: int  # wall clock
+    epoch: int | None = None  # the client's, which MESSAGE repeats; None: it has none
+    consumer: Consumer = attrs.field(init=False)
+    metadata: dict[str, str] = attrs.Factory(dict)
+    paused: bool = False
+    messages_out: int = 0
+    bytes_out: int = 0
+    redelivered: int = 0
+    told_end: bool = False  # that the topic is terminated and read to its end
+    _slice_bytes: int = 0
+    _slice_entries: int = 0
+
+    # -- on the connection's processor ----------------------------------------------------------------------------------
+
+    def disconnected(self) -> None:
+        self.subscription.leave(self)
+
+    def writable(self) -> None:
+        if self.paused:
+            self.subscription.resume(self)
+
+    # -- under the subscription's lock ----------------------------------------------------------------------------------
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        head, epoch = self.heads.head, self.epoch
+        parts: list[Part] = []
+        size = messages = 0
+        for entry, count, ack_set in deliveries:
+            parts.append(head(entry.offset, entry.size, count, ack_set or (), epoch))
+            parts.append(entry.data)
+            size += entry.size
+            messages += entry.messages
+            if count:
+                self.redelivered += entry.messages
+        self.messages_out += messages
+        self.bytes_out += size
+        connection = self.connection
+        connection.outbox.push(connection.connection, parts)
+        self._slice_bytes += size
+        self._slice_entries += len(deliveries)
+        if (
+            self._slice_bytes >= _SLICE_BYTES
+            or self._slice_entries >= _SLICE_ENTRIES
+            or not connection.connection.writable
+        ):
+            self.pause()
+
+    def pause(self) -> None:
+        """Send nothing more until the connection has taken what it has."""
+        if not self.paused:
+            self.paused = True
+            self.consumer.writable = False
+            self.connection.outbox.call(self.connection.connection, self._ask_to_be_called)
+
+    def go_on(self) -> None:
+        """A new slice."""
+        self.paused = False
+        self._slice_bytes = self._slice_entries = 0
+        self.consumer.writable = True
+
+    def _ask_to_be_called(self) -> None:
+        """On the processor. Perhaps everything has been sent meanwhile; then nobody would call."""
+        connection = self.connection.connection
+        if connection.outgoing_bytes:
+            connection.writable = False
+        else:
+            self.waker.call(self.writable)  # not here: the subscription's lock may be held
+
+    def close(self) -> None:
+        """Have the client look up the topic and subscribe again. The subscription has removed it, or is about to."""
+        self.connection.remove_consumer(self.id, self)
+        self._tell(BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=_UNASKED))
+
+    def tell_active(self, active: bool) -> None:
+        self._tell(
+            BaseCommand.Type.ACTIVE_CONSUMER_CHANGE,
+            CommandActiveConsumerChange(consumer_id=self.id, is_active=active),
+        )
+
+    def tell_end_of_topic(self) -> None:
+        """Once. Clients of the C++ core do not know the command and would close the connection."""
+        if not self.told_end and not self.connection.is_cpp:
+            self.told_end = True
+            self._tell(BaseCommand.Type.REACHED_END_OF_TOPIC, CommandReachedEndOfTopic(consumer_id=self.id))
+
+    def _tell(self, type: int, command: object) -> None:
+        self.connection.push(write_command(type, command))  # type: ignore[arg-type]

@@ -1,0 +1,238 @@
+"""Keeps the cursors of durable subscriptions in the catalogue.
+
+Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable.
+The writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that
+arrive during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays
+changed: it is tried again every second, and with the next ``save``.
+
+The states of topics that nobody uses lie here as bytes, as they were loaded or as the topic has left them.
+
+Any thread. The lock guards the tables; it is taken below a subscription's, and nothing is called under it.
+"""
+
+import uuid
+from collections.abc import Callable, Container, Iterable
+from typing import NamedTuple, Protocol
+
+from broker.errors import StorageError
+from broker.log import EventLimit, get_logger
+from broker.metadata.catalogue import Catalogue, CursorRow
+from broker.metadata.writer import CatalogueWriter
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+
+log = get_logger("pulsar")
+
+# Acknowledgements whose clients do not wait for an answer are durable after this time.
+_INTERVAL_S = 1.0
+
+Key = tuple[uuid.UUID, int, str]  # topic id, partition, subscription
+Done = Callable[[StorageError | None], None]
+
+
+class Stored(Protocol):
+    """A durable subscription as it is stored."""
+
+    @property
+    def key(self) -> Key: ...
+
+    def state(self) -> tuple[int, bytes] | None:
+        """The version of its cursor and the bytes; None: it has been deleted, or has left."""
+
+    def saved(self, version: int) -> bool:
+        """The state of this version is durable. Whether it is the present one."""
+
+
+class TakenState(NamedTuple):
+    state: bytes
+    saved: bool  # the catalogue has it
+
+
+class CursorStore:
+    def __init__(self, catalogue: Catalogue, clock: Clock, timer: Timer, interval_s: float = _INTERVAL_S) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self._timer = timer
+        self._interval_s = interval_s
+        self.writer = CatalogueWriter(catalogue)  # the body of `cursor-writer`
+        self._lock = Lock()
+        self._changed: dict[Stored, None] = {}  # to be written at the next tick
+        self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
+        self._ticking = False
+        self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
+        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
+        self._failures = EventLimit()
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def open(self, topic_ids: Container[uuid.UUID]) -> None:
+        """Load all cursors. Those of other topics than these are deleted: the broker died between the two deletions."""
+        gone = set()
+        for row in self._catalogue.load_cursors():
+            if row.topic_id in topic_ids:
+                self._topics.add(row.topic_id)
+                unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
+                self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused
+            else:
+                gone.add(row.topic_id)
+        if gone:
+            self._catalogue.delete_topic_cursors(gone)
+
+    def topics(self) -> set[uuid.UUID]:
+        """The topics that may have cursors."""
+        with self._lock:
+            return set(self._topics)
+
+    def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
+        """The subscriptions of a topic that is not in use."""
+        with self._lock:
+            return list(self._unused.get((topic_id, partition), ()))
+
+    def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
+        """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
+        with self._lock:
+            self._topics.add(topic_id)
+            found = self._unused.pop((topic_id, partition), {})
+            for unused in found.values():
+                unused.taken = True
+                self._changed.pop(unused, None)
+        return {name: TakenState(unused.bytes, unused.is_saved) for name, unused in found.items()}
+
+    def leave(self, stored: Stored, state: bytes, is_saved: bool) -> None:
+        """Its topic is not used any more. Its ``state`` is None from now on; this is the last one."""
+        unused = _Unused(stored.key, state, is_saved)
+        topic_id, partition, name = stored.key
+        with self._lock:
+            self._unused.setdefault((topic_id, partition), {})[name] = unused
+            self._changed.pop(stored, None)
+            waiting = self._waiting.pop(stored, None)
+            if waiting is not None:
+                self._waiting[unused] = waiting
+        if waiting is not None:
+            self._enqueue(unused)
+        elif not is_saved:
+            self.changed(unused)
+
+    def topics_deleted(self, topic_ids: Iterable[uuid.UUID]) -> None:
+        """Their cursors go as well. The next start does it if this fails."""
+        topic_ids = set(topic_ids)
+        with self._lock:
+            self._topics -= topic_ids
+            for key in [key for key in self._unused if key[0] in topic_ids]:
+                for unused in self._unused.pop(key).values():
+                    unused.taken = True
+        self.writer.change(lambda catalogue: catalogue.delete_topic_cursors(topic_ids), _ignore)
+
+    # -- cursors -------------------------------------------------------------------------------------------------------
+
+    def changed(self, stored: Stored) -> None:
+        """Write it within a second."""
+        with self._lock:
+            self._changed[stored] = None
+            if self._ticking:
+                return
+            self._ticking = True
+        self._timer.at(self._clock.monotonic() + self._interval_s, self._tick)
+
+    def save(self, stored: Stored, done: Done) -> None:
+        """Write it now, and call ``done`` on the writer's thread, with no lock held, when what the cursor has at this moment is
+        durable, or could not be written."""
+        with self._lock:
+            self._changed.pop(stored, None)
+            waiting = self._waiting.get(stored)
+            if waiting is not None:
+                waiting.append(done)
+                return
+            self._waiting[stored] = [done]
+        self._enqueue(stored)
+
+    def delete(self, stored: Stored, done: Done) -> None:
+        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``."""
+        with self._lock:
+            self._changed.pop(stored, None)
+        key = stored.key
+        self.writer.change(lambda catalogue: catalogue.delete_cursors([key]), done)
+
+    def flush(self) -> None:
+        """Write what is left. Only after the writer's thread has ended."""
+        self._tick()
+        self.writer.flush()
+
+    def _tick(self) -> None:
+        """On the timer's thread."""
+        with self._lock:
+            self._ticking = False
+            due, self._changed = self._changed, {}
+            for stored in due.keys() & self._waiting.keys():
+                del due[stored]  # it is in the queue already, and is asked for its state only then
+            for stored in due:
+                self._waiting[stored] = []
+        for stored in due:
+            self._enqueue(stored)
+
+    def _enqueue(self, stored: Stored) -> None:
+        write = _Write(self, stored)
+        self.writer.change(write, write.done)
+
+    def _take_waiting(self, stored: Stored) -> list[Done]:
+        """The state is about to be asked for: who comes later waits for the next time."""
+        with self._lock:
+            return self._waiting.pop(stored, [])
+
+    def _failed(self, stored: Stored, error: StorageError) -> None:
+        left_out = self._failures.take(self._clock.monotonic())
+        if left_out is not None:
+            log.error("cursor_not_saved", subscription=stored.key[2], error=str(error), unlogged_before=left_out)
+        self.changed(stored)
+
+
+class _Unused:
+    """The state of a subscription whose topic nobody uses."""
+
+    __slots__ = ("bytes", "is_saved", "key", "taken")
+
+    def __init__(self, key: Key, state: bytes, is_saved: bool) -> None:
+        self.key = key
+        self.bytes = state
+        self.is_saved = is_saved
+        self.taken = False
+
+    def state(self) -> tuple[int, bytes] | None:
+        return None if self.taken else (0, self.bytes)
+
+    def saved(self, version: int) -> bool:
+        self.is_saved = True
+        return True
+
+
+class _Write:
+    """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
+
+    __slots__ = ("_state", "_store", "_stored", "_waiting")
+
+    def __init__(self, store: CursorStore, stored: Stored) -> None:
+        self._store = store
+        self._stored = stored
+        self._waiting: list[Done] | None = None
+        self._state: tuple[int, bytes] | None = None
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        if self._waiting is None:
+            self._waiting = self._store._take_waiting(self._stored)
+            self._state = self._stored.state()
+        if self._state is not None:
+            topic_id, partition, subscription = self._stored.key
+            catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._state[1])])
+
+    def done(self, error: StorageError | None) -> None:
+        if error is not None:
+            self._store._failed(self._stored, error)
+        elif self._state is not None and not self._stored.saved(self._state[0]):
+            self._store.changed(self._stored)
+        for done in self._waiting or ():
+            done(error)
+
+
+def _ignore(_: StorageError | None) -> None:
+    """The next start finds out."""

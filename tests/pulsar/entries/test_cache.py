@@ -1,0 +1,232 @@
+"""The cache of entries: what is found in it, and what goes when."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.pulsar.entries import cache as module
+from broker.pulsar.entries.cache import MAX_AGE_S, MOST_REQUEUES, OVERHEAD_BYTES, EntryCache, LogEntries
+from broker.pulsar.entry import Entry
+from broker.runtime.disk import FileRegion
+from broker.runtime.timers import Timer
+from tests.storage.helpers import HandClock
+
+
+class World:
+    """A cache with a clock that is set by hand. What it wants to have run is run at once."""
+
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.clock = HandClock()
+        self.timer = Timer(self.clock)
+        self.ran = 0
+        self.cache = EntryCache(self.clock, self.timer, max_bytes, self._run)
+
+    def _run(self, job: Callable[[], None]) -> None:
+        self.ran += 1
+        job()
+
+    def log(self, cursors: int = 0) -> LogEntries:
+        entries = LogEntries(self.cache)
+        entries.cursors = cursors
+        return entries
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+        while self.timer.step(0):
+            pass
+
+
+def entry(offset: int, messages: int = 1, size: int = 100) -> Entry:
+    return Entry(offset, messages, size, b"x" * size, 0)
+
+
+def cached(log: LogEntries) -> list[int]:
+    return sorted(log._entries)
+
+
+def test_an_entry_is_found_by_its_offset_and_a_reader_steps_from_one_to_the_next() -> None:
+    log = World().log()
+    one, two = entry(0, 10), entry(10, 3)
+    log.put([one, two])
+    assert (one, two, None, None) == (log.get(0), log.get(one.last + 1), log.get(two.last + 1), log.get(5))
+
+
+def test_the_data_is_not_copied() -> None:
+    log = World().log()
+    data = memoryview(bytearray(100))
+    log.put([Entry(0, 1, 100, data, 0)])
+    found = log.get(0)
+    assert found is not None
+    assert found.data is data
+
+
+def test_a_reader_steps_over_what_is_not_for_consumers() -> None:
+    log = World().log()
+    one, two = entry(5), entry(9)  # markers at 3, 4, 6, 7 and 8
+    log.put([one, two], 3)
+    assert [one, one, two, two] == [log.get(offset) for offset in (3, 5, 6, 9)]
+
+
+def test_an_entry_that_nobody_needs_goes_when_it_is_old() -> None:
+    world = World()
+    log = world.log()
+    log.put([entry(0)])
+    world.sleep(MAX_AGE_S / 2)
+    log.put([entry(1)])
+    world.sleep(MAX_AGE_S / 2)
+    assert [1] == cached(log)
+    world.sleep(MAX_AGE_S)
+    assert ([], 0, 0) == (cached(log), world.cache.bytes, len(world.cache))
+
+
+def test_an_empty_cache_winds_no_alarm() -> None:
+    world = World()
+    log = world.log()
+    log.put([entry(0)])
+    world.sleep(10)
+    assert (0, 1) == (len(world.timer), world.ran)
+    log.put([entry(1)])
+    assert 1 == len(world.timer)
+
+
+def test_an_entry_that_cursors_have_to_read_stays_until_they_have() -> None:
+    world = World()
+    log = world.log(cursors=2)
+    log.put([entry(0), entry(1)])
+    log.get(0), log.get(0), log.get(1)
+    world.sleep(MAX_AGE_S)
+    assert [1] == cached(log)
+    log.get(1)
+    world.sleep(MAX_AGE_S)
+    assert [] == cached(log)
+
+
+def test_a_cursor_that_never_reads_does_not_keep_an_entry_for_ever() -> None:
+    world = World()
+    log = world.log(cursors=1)
+    log.put([entry(0)])
+    for _ in range(MOST_REQUEUES):
+        world.sleep(MAX_AGE_S)
+        assert [0] == cached(log)
+    world.sleep(MAX_AGE_S)
+    assert [] == cached(log)
+
+
+def test_an_entry_that_is_to_be_delivered_again_stays() -> None:
+    world = World()
+    log = world.log(cursors=1)
+    log.put([entry(0), entry(1)])
+    log.get(0), log.get(1)
+    log.expect([1, 7])
+    world.sleep(MAX_AGE_S)
+    assert [1] == cached(log)
+
+
+def test_beyond_the_bound_the_oldest_go_first_whichever_topic_they_are_of() -> None:
+    world = World(max_bytes=3 * (100 + OVERHEAD_BYTES))
+    one, two = world.log(), world.log()
+    one.put([entry(0)])
+    two.put([entry(0)])
+    one.put([entry(1), entry(2)])
+    assert ([1, 2], [0]) == (cached(one), cached(two))
+    two.put([entry(1)])
+    assert ([1, 2], [1]) == (cached(one), cached(two))
+
+
+def test_beyond_the_bound_what_nobody_needs_goes_before_what_is_needed() -> None:
+    world = World(max_bytes=30 * (100 + OVERHEAD_BYTES))
+    needed, others = world.log(cursors=1), world.log()
+    needed.put([entry(0)])
+    for offset in range(100):
+        others.put([entry(offset)])
+    assert ([0], [*range(71, 100)]) == (cached(needed), cached(others))
+
+
+def test_the_bound_holds_although_everything_is_needed() -> None:
+    world = World(max_bytes=100 * (100 + OVERHEAD_BYTES))
+    log = world.log(cursors=1000)
+    for offset in range(2000):
+        log.put([entry(offset)])
+        assert world.cache.bytes <= world.cache.max_bytes * 9 // 8 + 100 + OVERHEAD_BYTES
+
+
+def test_a_file_region_does_not_count_as_memory() -> None:
+    world = World(max_bytes=10_000)
+    log = world.log()
+    region: Any = FileRegion(None, 0, 1 << 20)  # type: ignore[arg-type]  # nobody reads it
+    log.put([Entry(0, 1, 1 << 20, region, 0)])
+    assert ([0], OVERHEAD_BYTES) == (cached(log), world.cache.bytes)
+
+
+def test_a_log_that_is_closed_leaves_the_cache_and_takes_nothing_more() -> None:
+    world = World()
+    log, other = world.log(cursors=5), world.log()
+    log.put([entry(0)])
+    other.put([entry(0)])
+    log.close()
+    log.put([entry(1)])
+    assert (None, None) == (log.get(0), log.get(1))
+    world.sleep(MAX_AGE_S)
+    assert (0, 0) == (world.cache.bytes, len(world.cache))
+
+
+def test_without_room_nothing_is_kept() -> None:
+    world = World(max_bytes=0)
+    log = world.log()
+    log.put([entry(0)])
+    assert (None, 0) == (log.get(0), len(world.cache))
+
+
+def test_one_step_lets_go_a_bounded_number_and_the_rest_follow_soon() -> None:
+    world = World(max_bytes=1 << 30)
+    log = world.log()
+    log.put([entry(offset) for offset in range(20_000)])
+    world.clock.now_s += MAX_AGE_S
+    world.cache.evict()
+    assert 20_000 - 16 * module.STEP <= len(world.cache) < 20_000
+    for _ in range(100):
+        world.sleep(MAX_AGE_S / 20)
+    assert 0 == len(world.cache)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 2_000, 1 << 20])
+@given(data=st.data())
+def test_whatever_happens_the_books_are_right(max_bytes: int, data: st.DataObject) -> None:
+    world = World(max_bytes)
+    logs = [world.log(cursors) for cursors in (0, 1, 3)]
+    ends = [0, 0, 0]
+    for _ in range(data.draw(st.integers(0, 60))):
+        number = data.draw(st.integers(0, 2))
+        log = logs[number]
+        match data.draw(st.integers(0, 5)):
+            case 0 | 1 | 2:
+                start = ends[number]
+                skipped = data.draw(st.integers(0, 2))
+                count = data.draw(st.integers(1, 4))
+                offset, entries = start + skipped, []
+                for _ in range(count):
+                    entries.append(entry(offset, data.draw(st.integers(1, 3)), data.draw(st.integers(0, 900))))
+                    offset = entries[-1].last + 1
+                ends[number] = offset
+                log.put(entries, start)
+            case 3:
+                offset = data.draw(st.integers(0, 50))
+                found = log.get(offset)
+                assert found is None or found.offset == offset or found.last >= offset
+            case 4:
+                world.sleep(data.draw(st.floats(0, 3)))
+            case 5:
+                log.close()
+                logs[number], ends[number] = world.log(number), 0
+    queue = list(world.cache._queue)
+    assert world.cache.bytes == sum(cached.size for cached in queue)
+    for log in logs:
+        assert all(found in queue for found in log._entries.values())
+    world.sleep(100)
+    for _ in range(20):
+        world.sleep(2)
+    assert (0, 0) == (world.cache.bytes, len(world.cache))
+    assert not any(log._entries for log in logs)
