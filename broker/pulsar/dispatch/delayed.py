@@ -96,6 +96,8 @@ class DelayedTracker:
 
     def add(self, deliver_at_ms: int, offset: int) -> None:
         """Track the entry. Each at most once; ``clear`` is called before the log is read again."""
+        if not self._count:
+            self._forget_delays()
         self._count += 1
         self._highest = max(self._highest, offset)
         # As Pulsar: a message that is due more than a tick before another shows that the delays differ.

@@ -160,6 +160,15 @@ def test_a_fixed_delay_pauses_reading_and_a_shorter_one_among_them_does_not() ->
     assert not fixed.paused
 
 
+def test_a_tracker_that_was_empty_looks_for_a_fixed_delay_anew() -> None:
+    tracker = DelayedTracker(look_ahead=3)
+    tracker.passed()
+    for offset in (10, 11, 12):
+        assert not tracker.paused
+        tracker.add(4_000_000, offset)
+    assert tracker.paused
+
+
 def test_what_is_due_comes_in_the_order_of_the_log() -> None:
     tracker = DelayedTracker()
     tracker.due(1_000_000, 1)
