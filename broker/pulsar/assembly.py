@@ -17,6 +17,8 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -58,6 +60,10 @@ class PulsarPart:
         logs.on_topic_gone.append(topics.on_topic_deleted)
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
+        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._policies = PolicyStore(surroundings.catalogue)
+        logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
+        logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -70,6 +76,8 @@ class PulsarPart:
             entropy=runtime.entropy,
             topics=topics,
             subscriptions=subscriptions,
+            schemas=self._schemas,
+            policies=self._policies,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -85,7 +93,10 @@ class PulsarPart:
         )
 
     def open(self) -> None:
-        self._documents.load({info.topic_id for info in self.context.logs.topics()}.__contains__)
+        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        self._documents.load(exists)
+        self._schemas.load(exists)
+        self._policies.load(exists)
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:

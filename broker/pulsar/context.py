@@ -9,6 +9,8 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
@@ -43,6 +45,8 @@ class PulsarContext:
     entropy: Entropy
     topics: TopicRegistry
     subscriptions: Subscriptions
+    schemas: SchemaRegistry
+    policies: PolicyStore
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str

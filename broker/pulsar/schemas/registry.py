@@ -16,11 +16,14 @@ from typing import Final
 from uuid import UUID
 
 from broker.errors import StorageError
+from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.pulsar.refusals import IncompatibleSchema
 from broker.pulsar.schemas.compatibility import Strategy, check, check_definition, identity
 from broker.pulsar.schemas.schema import Schema, StoredSchema
 from broker.runtime.threads import Lock
+
+log = get_logger("pulsar")
 
 KIND: Final = "pulsar-schema"
 VERSIONS_MAX: Final = 1_000
@@ -138,11 +141,16 @@ class SchemaRegistry:
             return self._append(topic_id, Schema(0, b""), now_ms, user, deleted=True)
 
     def forget(self, topic_id: UUID) -> None:
-        """The topic has been deleted."""
+        """The topic has been deleted. Does not raise: what cannot be removed now goes with the next start."""
         with self._lock:
             versions = self._topics.pop(topic_id, None)
             if versions is not None:
-                self._catalogue.alter_documents([(KIND, _key(topic_id, one.version), None) for one in versions.stored])
+                try:
+                    self._catalogue.alter_documents(
+                        [(KIND, _key(topic_id, one.version), None) for one in versions.stored]
+                    )
+                except StorageError as error:
+                    log.warning("schemas_not_removed", topic_id=str(topic_id), error=str(error))
 
     def _append(self, topic_id: UUID, schema: Schema, now_ms: int, user: str, *, deleted: bool = False) -> int:
         versions = self._of(topic_id)
