@@ -60,6 +60,7 @@ class CursorStore:
         self._changed: dict[Stored, None] = {}  # to be written at the next tick
         self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
         self._ticking = False
+        self._doomed: dict[Key, _Doomed] = {}  # deleted, and still in the catalogue
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
         self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
         self._failures = EventLimit()
@@ -132,6 +133,12 @@ class CursorStore:
             self._changed[stored] = None
             if self._ticking:
                 return
+        self._tick_later()
+
+    def _tick_later(self) -> None:
+        with self._lock:
+            if self._ticking:
+                return
             self._ticking = True
         self._timer.at(self._clock.monotonic() + self._interval_s, self._tick)
 
@@ -148,11 +155,32 @@ class CursorStore:
         self._enqueue(stored)
 
     def delete(self, stored: Stored, done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``."""
+        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has failed
+        is tried again every second as well."""
+        doomed = _Doomed(stored.key)
         with self._lock:
             self._changed.pop(stored, None)
-        key = stored.key
-        self.writer.change(lambda catalogue: catalogue.delete_cursors([key]), done)
+            self._doomed[stored.key] = doomed
+        self._enqueue_deletion(doomed, done)
+
+    def _enqueue_deletion(self, doomed: "_Doomed", done: Done) -> None:
+        doomed.queued = True
+
+        def delete(catalogue: Catalogue) -> None:
+            if not doomed.spared:
+                catalogue.delete_cursors([doomed.key])
+
+        def deleted(error: StorageError | None) -> None:
+            with self._lock:
+                doomed.queued = False
+                if error is None and self._doomed.get(doomed.key) is doomed:
+                    del self._doomed[doomed.key]
+            if error is not None:
+                self._note(doomed.key, error)
+                self._tick_later()
+            done(error)
+
+        self.writer.change(delete, deleted)
 
     def flush(self) -> None:
         """Write what is left. Only after the writer's thread has ended."""
@@ -168,10 +196,18 @@ class CursorStore:
                 del due[stored]  # it is in the queue already, and is asked for its state only then
             for stored in due:
                 self._waiting[stored] = []
+            doomed = [one for one in self._doomed.values() if not one.queued]
+        for one in doomed:
+            self._enqueue_deletion(one, _ignore)
         for stored in due:
             self._enqueue(stored)
 
     def _enqueue(self, stored: Stored) -> None:
+        doomed = self._doomed.get(stored.key)
+        if doomed is not None and stored.state() is not None:
+            doomed.spared = True  # this is a new subscription of the same name
+            with self._lock:
+                self._doomed.pop(stored.key, None)
         write = _Write(self, stored)
         self.writer.change(write, write.done)
 
@@ -181,10 +217,24 @@ class CursorStore:
             return self._waiting.pop(stored, [])
 
     def _failed(self, stored: Stored, error: StorageError) -> None:
+        self._note(stored.key, error)
+        self.changed(stored)
+
+    def _note(self, key: Key, error: StorageError) -> None:
         left_out = self._failures.take(self._clock.monotonic())
         if left_out is not None:
-            log.error("cursor_not_saved", subscription=stored.key[2], error=str(error), unlogged_before=left_out)
-        self.changed(stored)
+            log.error("cursor_not_saved", subscription=key[2], error=str(error), unlogged_before=left_out)
+
+
+class _Doomed:
+    """A deletion that is not in the catalogue yet."""
+
+    __slots__ = ("key", "queued", "spared")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.queued = False
+        self.spared = False
 
 
 class _Unused:

@@ -7,6 +7,7 @@ import attrs
 
 from broker.pulsar.dispatch.dispatcher import Dispatcher
 from broker.pulsar.dispatch.exclusive import Exclusive
+from broker.pulsar.dispatch.failover import Failover
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.dispatch.shared import Shared
 from broker.pulsar.refusals import NotAllowed
@@ -33,6 +34,8 @@ def make_dispatcher(
     """Raises NotAllowed for a type that there is not."""
     if kind == SubType.Exclusive:
         return Exclusive(cursor, settings)
+    if kind == SubType.Failover:
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings)
     if kind == SubType.Shared:
         return Shared(cursor, settings)
     raise NotAllowed(f"Subscriptions of the type {NAMES.get(kind, kind)} are not supported.")
