@@ -14,13 +14,22 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader, read_header, set_log_append_time
 from protocol.kafka.records.entry import entry_value
 from protocol.kafka.records.records import records
+from protocol.pulsar.compression import CODEC_NAMES
 from protocol.pulsar.metadata import read_stored_metadata
+from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import is_readable
+from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part
 from protocol.translation.to_kafka import to_kafka
 
 # The header of a record that stands for an entry that should have been readable and is not.
 _UNREADABLE = "pulsar.unreadable"
+
+
+class Described(NamedTuple):
+    producer_name: bytes
+    sequence_id: int
+    compression: str
 
 
 class OpenedEntry(NamedTuple):
@@ -36,6 +45,12 @@ class OpenedEntry(NamedTuple):
     def messages(self) -> int:
         return self.header.last_offset_delta + 1
 
+    def described(self) -> Described:
+        """What tells people which entry it is."""
+        metadata = _metadata(self.value)
+        codec = CODEC_NAMES.get(metadata.compression, f"codec {metadata.compression}")
+        return Described(as_bytes(metadata.producer_name), metadata.sequence_id, codec)
+
     def records(self) -> memoryview:
         """The batch of records that has the offsets of the entry, and its time where the broker has set that."""
         header = self.header
@@ -50,11 +65,15 @@ def open_entry(batch: memoryview, header: BatchHeader) -> OpenedEntry | None:
     try:
         position, size = entry_value(batch, 0, header)
         value = batch[position : position + size]
-        stored = read_stored_part(value)
-        metadata = read_stored_metadata(value[stored.metadata : stored.payload])
+        metadata = _metadata(value)
     except ProtocolError:
         return None
     return OpenedEntry(header, value, max(size, metadata.uncompressed_size), is_readable(metadata))
+
+
+def _metadata(value: memoryview) -> MessageMetadata:
+    stored = read_stored_part(value)
+    return read_stored_metadata(value[stored.metadata : stored.payload])
 
 
 def stands_for_unreadable(batch: memoryview) -> bool:
