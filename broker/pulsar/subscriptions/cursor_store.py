@@ -155,8 +155,8 @@ class CursorStore:
         self._enqueue(stored)
 
     def delete(self, stored: Stored, done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has failed
-        is tried again every second as well."""
+        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has
+        failed is tried again every second as well."""
         doomed = _Doomed(stored.key)
         with self._lock:
             self._changed.pop(stored, None)
