@@ -59,3 +59,35 @@ class PulsarSettings:
         doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
         reason="Pulsar's maxProducersPerTopic.",
     )
+    pulsar_auto_create_topics: bool = setting(
+        True,
+        kafka=None,
+        doc="Topics are made when producers and consumers ask for them.",
+        reason="Pulsar's allowAutoTopicCreation.",
+    )
+    pulsar_auto_topic_partitions: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        most=1000,
+        doc="How many partitions such a topic has. 0: it is not partitioned.",
+        reason="Pulsar's allowAutoTopicCreationType, which is non-partitioned, with defaultNumPartitions.",
+    )
+    pulsar_token_secret_key: str | None = setting(
+        None,
+        kafka=None,
+        secret=True,
+        of_listener=True,
+        doc="The key with which the tokens (JWT with HS256, HS384 or HS512) of clients of `pulsar+sasl` listeners are checked: "
+        "in base64, or a URL that begins with `file:///`. Unset: tokens are those of OAUTHBEARER.",
+        reason="Pulsar's tokenSecretKey.",
+    )
+    pulsar_anonymous_user: str | None = setting(
+        None,
+        kafka=None,
+        unit="",
+        of_listener=True,
+        doc="Who a client of a `pulsar+sasl` listener is that does not say who it is. Unset: it is refused.",
+        reason="Pulsar's anonymousUserRole.",
+    )

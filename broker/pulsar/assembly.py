@@ -3,11 +3,15 @@
 Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 """
 
+import base64
 from collections.abc import Sequence
 
 from broker.config import Listener
+from broker.config.per_listener import for_listener
+from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
@@ -17,8 +21,15 @@ from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.registry import TopicRegistry
+from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.runtime.web import read_url
+from broker.security.principal import USER, Principal
 from broker.storage.log_manager import LogManager
+
+# RFC 7518: a key for HS256 has as many bytes as the hash.
+_KEY_MIN_BYTES = 32
+_KEY_MAX_BYTES = 64 * 1024
+_KEY_TIMEOUT_S = 5.0
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -36,7 +47,15 @@ class PulsarPart:
             runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
         )
         self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
-        topics = TopicRegistry(logs, self._documents, runtime.clock, lambda log: EntryReader(log, cache, self._readers))
+        topics = self._topics = TopicRegistry(
+            logs,
+            self._documents,
+            runtime.clock,
+            surroundings.timer,
+            lambda log: EntryReader(log, cache, self._readers),
+            Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
+        )
+        logs.on_topic_gone.append(topics.on_topic_deleted)
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self.commands = handlers.load()
@@ -54,13 +73,19 @@ class PulsarPart:
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
+            login_counters=surroundings.security.logins,
+            authentications={
+                listener.name: _authentication(surroundings, listener)
+                for listener in surroundings.listeners
+                if listener.scheme == "pulsar"
+            },
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
 
     def open(self) -> None:
-        self._documents.load()
+        self._documents.load({info.topic_id for info in self.context.logs.topics()}.__contains__)
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
@@ -77,6 +102,38 @@ class PulsarPart:
 
     def close(self) -> None:
         self._subscriptions.close()
+
+
+def _authentication(surroundings: Surroundings, listener: Listener) -> Authentication:
+    """Raises ConfigError for a key that cannot be read."""
+    config = for_listener(surroundings.config, listener.name)
+    if not listener.sasl:
+        return Authentication()
+    key = config.pulsar_token_secret_key
+    return Authentication(
+        exchanges=surroundings.security.mechanisms[listener.name],
+        tokens=None if key is None else SecretTokens(_secret_key(key), surroundings.runtime.clock),
+        anonymous=None if config.pulsar_anonymous_user is None else Principal(USER, config.pulsar_anonymous_user),
+        delay_s=config.connection_failed_authentication_delay_ms / 1000,
+        max_reauth_ms=config.connections_max_reauth_ms,
+    )
+
+
+def _secret_key(text: str) -> bytes:
+    """The key of a setting: in base64, or the bytes of a file. Raises ConfigError."""
+    try:
+        if text.startswith("file:"):
+            key = read_url(text, _KEY_TIMEOUT_S, _KEY_MAX_BYTES)
+        else:
+            key = base64.b64decode(text.removeprefix("data:;base64,"), validate=True)
+    except (OSError, ValueError):
+        key = b""
+    if len(key) < _KEY_MIN_BYTES:
+        raise ConfigError(
+            f"Set pulsar_token_secret_key to a key of at least {_KEY_MIN_BYTES} bytes, in base64 or as the URL of a file, "
+            "for example file:///etc/broker/secret.key."
+        )
+    return key
 
 
 def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:

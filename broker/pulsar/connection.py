@@ -16,6 +16,7 @@ from broker.network.service import Connection, Outbox, Part
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.refusals import ServiceNotReady, TooManyRequests
 from broker.runtime.threads import Lock
+from broker.runtime.timers import TimerHandle
 from protocol.errors import ProtocolError
 
 # Producers and consumers of one connection. The C++ client's suite has some hundred; each takes about 2 KB.
@@ -55,6 +56,9 @@ class PulsarConnection:
     # SENDs that have no answer yet, and the command that is answered when they are fewer.
     owed: int = 0
     parked: Callable[[], None] | None = None
+    # Of the client's proof of who it is: how many there were, and what happens when the present one ends.
+    proof: int = 0
+    expiry: TimerHandle | None = None
     heard_at: float = 0.0  # when the last command came: Clock.monotonic() s
     lock: Lock = attrs.Factory(Lock)
     _closed_producers: OrderedDict[int, None] = attrs.Factory(OrderedDict)

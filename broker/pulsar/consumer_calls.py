@@ -39,7 +39,8 @@ def subscription_of(connected: ConnectedConsumer) -> Subscription:
 
 
 def answering(call: Call, work: Callable[P, None]) -> Callable[P, None]:
-    """``work`` as the later part of a handler, on another thread: what it raises is answered as if the handler had raised it."""
+    """``work`` as the later part of a handler, on another thread: what it raises is answered as if the handler had raised
+    it."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
