@@ -19,6 +19,8 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -60,9 +62,12 @@ class PulsarPart:
         namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
         topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
-        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
+        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._policies = PolicyStore(surroundings.catalogue)
+        logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
+        logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -76,6 +81,8 @@ class PulsarPart:
             topics=topics,
             subscriptions=subscriptions,
             namespaces=namespaces,
+            schemas=self._schemas,
+            policies=self._policies,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -92,9 +99,11 @@ class PulsarPart:
         surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
-        topic_ids = {info.topic_id for info in self.context.logs.topics()}
-        self._documents.load(topic_ids.__contains__)
-        self._namespaces.load(topic_ids)
+        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        self._documents.load(exists)
+        self._schemas.load(exists)
+        self._policies.load(exists)
+        self._namespaces.load()
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:

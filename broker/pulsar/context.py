@@ -10,6 +10,8 @@ from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
@@ -45,6 +47,8 @@ class PulsarContext:
     topics: TopicRegistry
     subscriptions: Subscriptions
     namespaces: Namespaces
+    schemas: SchemaRegistry
+    policies: PolicyStore
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str

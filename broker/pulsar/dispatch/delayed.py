@@ -23,8 +23,6 @@ from array import array
 from heapq import heappop, heappush
 from typing import Final
 
-from broker.pulsar.dispatch.dispatcher import Now
-
 # Entries that are tracked at most: 16 MB.
 ENTRIES_MAX: Final = 1_000_000
 # How many are tracked when a fixed delay pauses reading, as in Pulsar (delayedDeliveryFixedDelayDetectionLookahead).
@@ -96,18 +94,10 @@ class DelayedTracker:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    def add(self, deliver_at_ms: int, offset: int, now: Now) -> bool:
-        """Track the entry, each at most once; ``clear`` is called before the log is read again. False: it is due, and is not
-        tracked."""
-        if self.is_due(deliver_at_ms, now.wall_ms):
-            self._fixed = False
-            return False
-        self._now_ms = now.wall_ms
+    def add(self, deliver_at_ms: int, offset: int) -> None:
+        """Track the entry. Each at most once; ``clear`` is called before the log is read again."""
         if not self._count:
             self._forget_delays()
-        elif offset != self._highest + 1:
-            # Producers do not batch delayed messages: there was a message that is not delayed between this and the last one.
-            self._fixed = False
         self._count += 1
         self._highest = max(self._highest, offset)
         # As Pulsar: a message that is due more than a tick before another shows that the delays differ.
@@ -115,16 +105,19 @@ class DelayedTracker:
             self._fixed = False
         self._latest_ms = max(self._latest_ms, deliver_at_ms)
         self._put(deliver_at_ms, offset, _LEVELS - 1)
-        return True
 
-    def due(self, now: Now, most: int) -> list[int]:
+    def passed(self) -> None:
+        """The dispatcher has read an entry that is not delayed, or no longer: there may be more of them to come."""
+        self._fixed = False
+
+    def due(self, now_ms: int, most: int) -> list[int]:
         """Offsets of up to ``most`` entries that are due, those of the earliest bucket first, ascending within it. They are no
         longer tracked.
 
         It may return none while ``next_at`` has passed: then it has moved a part of a large bucket and is to be called again.
         """
-        self._now_ms = now.wall_ms
-        cutoff = now.wall_ms + self._early_ms
+        self._now_ms = now_ms
+        cutoff = now_ms + self._early_ms
         taken: list[int] = []
         moves = SLICE
         while len(taken) < most:

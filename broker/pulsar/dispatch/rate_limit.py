@@ -16,15 +16,14 @@ from math import inf
 from operator import attrgetter
 from typing import Final
 
-from broker.pulsar.dispatch.dispatcher import Now
 from broker.security.quotas.token_bucket import TokenBucket
 
 # What is available where there is no limit: more than any read returns.
+_LIMITED: Final = attrgetter("limited")
 UNLIMITED: Final = 1 << 31
 # After this long (s) a dispatcher looks again, even if the debt lasts longer: the limit may have been changed meanwhile.
 # Pulsar's dispatchers wait that long each time.
 LOOK_AGAIN_S: Final = 1.0
-_LIMITED: Final = attrgetter("limited")
 
 
 class DispatchRate:
@@ -66,36 +65,34 @@ class DispatchRate:
 
 
 class RateLimit:
-    """All limits that hold for a subscription, the broker's first. One dispatcher uses it, under its subscription's lock."""
+    """All limits that hold for a subscription, the broker's first."""
 
-    __slots__ = ("_now", "_rates")
+    __slots__ = ("_rates",)
 
     def __init__(self, rates: Sequence[DispatchRate] = ()) -> None:
         self._rates = tuple(rates)
-        self._now = 0.0  # when the dispatcher asked last
 
     @property
     def limited(self) -> bool:
         return any(map(_LIMITED, self._rates))
 
-    def available(self, now: Now) -> tuple[int, int]:
-        """How many messages and bytes may be sent now. Read nothing if one of them is 0."""
-        self._now = now.monotonic
+    def available(self, now: float) -> tuple[int, int]:
+        """How many messages and bytes may be sent at this time (monotonic, s). Read nothing if one of them is 0."""
         messages = size = float(UNLIMITED)
         for rate in self._rates:
             if rate.limited:
-                of_messages, of_bytes = rate.available(now.monotonic)
+                of_messages, of_bytes = rate.available(now)
                 messages, size = min(messages, of_messages), min(size, of_bytes)
         return max(0, int(messages)), max(0, int(size))
 
-    def consumed(self, messages: int, size: int) -> None:
-        """So many were sent, since ``available`` was called last."""
+    def consumed(self, messages: int, size: int, now: float) -> None:
+        """So many were sent."""
         for rate in self._rates:
             if rate.limited:
-                rate.consumed(messages, size, self._now)
+                rate.consumed(messages, size, now)
 
-    def next_at(self, now: Now) -> float:
-        """When to look again (monotonic, s), if nothing is available: later than now, and at most LOOK_AGAIN_S."""
-        wait_s = max((rate.wait_s(now.monotonic) for rate in self._rates if rate.limited), default=0.0)
+    def next_at(self, now: float) -> float:
+        """When to look again, if nothing is available: later than now, and at most LOOK_AGAIN_S."""
+        wait_s = max((rate.wait_s(now) for rate in self._rates if rate.limited), default=0.0)
         # A millisecond more than it takes: what is less than a whole message, for lack of precision, is none.
-        return now.monotonic + min(wait_s + 0.001, LOOK_AGAIN_S)
+        return now + min(wait_s + 0.001, LOOK_AGAIN_S)

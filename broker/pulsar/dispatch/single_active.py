@@ -208,10 +208,10 @@ class SingleActive:
             return []
         messages, size = consumer.permits, self._settings.read_bytes_max
         if self._limit.limited:
-            of_messages, of_bytes = self._limit.available(now)
+            of_messages, of_bytes = self._limit.available(now.monotonic)
             messages, size = min(messages, of_messages), min(size, of_bytes)
             if messages == 0 or size == 0:
-                return self._pause(self._limit.next_at(now))
+                return self._pause(self._limit.next_at(now.monotonic))
         entries = min(self._settings.read_entries_max, int(messages / self._messages_per_entry) + 1)
         if self._failures:
             entries = 1  # less may be wrong with one than with many
@@ -243,7 +243,7 @@ class SingleActive:
         discarded: list[Entry] = []
         permits = consumer.permits
         limited = self._limit.limited
-        budget = min(permits, self._limit.available(now)[0]) if limited else permits
+        budget = min(permits, self._limit.available(now.monotonic)[0]) if limited else permits
         sent = sent_bytes = covered = 0
         for entry in entries:
             end = entry.offset + entry.messages
@@ -266,7 +266,7 @@ class SingleActive:
             average = covered / len(deliveries)
             self._messages_per_entry += (average - self._messages_per_entry) * _LATEST_WEIGHS
             if limited:
-                self._limit.consumed(sent, sent_bytes)
+                self._limit.consumed(sent, sent_bytes, now.monotonic)
             effects.append(Deliver(consumer, deliveries))
         if discarded:
             effects.append(Discard(discarded))

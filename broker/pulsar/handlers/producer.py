@@ -13,6 +13,7 @@ from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady
 from broker.pulsar.rights import require_creation, require_topic
+from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import parse_topic
 from broker.security.acl import Operation
 from protocol.pulsar.frames import write_command
@@ -37,6 +38,7 @@ def handle(call: Call) -> None:
     if topic is None:
         require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name)
+    schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
     producer = Producer(
         id=body.producer_id,
@@ -53,6 +55,7 @@ def handle(call: Call) -> None:
         topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
         since_ms=context.clock.time_ms(),
         client_version=state.client_version,
+        schema_version=schema_version,
     )
     state.add_producer(producer)
     try:
@@ -156,7 +159,7 @@ def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -
 
 def _success(context: PulsarContext, producer: Producer, request_id: int) -> CommandProducerSuccess:
     success = CommandProducerSuccess(
-        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=b""
+        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=producer.schema_version
     )
     if producer.access != Access.SHARED:
         success.topic_epoch = max(producer.topic.producers.epoch, 0)

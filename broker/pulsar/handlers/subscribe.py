@@ -9,6 +9,7 @@ from broker.pulsar.consumer_calls import answering, find_consumer, subscription_
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ServiceNotReady
 from broker.pulsar.rights import require_subscription, require_topic
+from broker.pulsar.schemas import checks
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
 from broker.pulsar.subscriptions.subscriptions import Busy, Join, Missing
@@ -38,6 +39,7 @@ def handle(call: Call) -> None:
         call.success()
         return
     topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+    checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)
     except Missing:

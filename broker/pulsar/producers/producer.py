@@ -57,6 +57,7 @@ class Producer:
     closed: bool = False  # by either side, or after an error that is not a message's own: nothing more is taken
     since_ms: int = 0  # wall clock
     client_version: str = ""
+    schema_version: bytes = b""  # of the topic, as its client was told; empty: none
     messages_in: int = 0
     bytes_in: int = 0
     owed: deque[Owed] = attrs.Factory(deque)
