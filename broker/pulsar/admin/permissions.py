@@ -10,7 +10,7 @@ of ``public/default`` have nothing in common, so there are permissions for its t
 
 Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
 
-Tests: tests/pulsar/admin/test_permissions.py.
+Tests: tests/pulsar/admin/test_rights.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -146,32 +146,43 @@ class _OfNamespaces:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call) -> Policies:
+    def get(self, call: Call, *, stored: bool = False) -> Policies:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._context.namespaces.require(namespace)
         policies = self._context.policies
-        return policies.of_namespace(namespace) if call.flag("applied") else policies.namespace(namespace)
+        return (
+            policies.of_namespace(namespace) if call.flag("applied") and not stored else policies.namespace(namespace)
+        )
 
-    def set(self, call: Call, **members: Any) -> None:
+    def check(self, call: Call) -> None:
+        """Before a change. Raises AuthorizationError, TopicNotFound."""
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
-        self._context.policies.set_namespace(namespace, **members)
+
+    def set(self, call: Call, **members: Any) -> None:
+        self._context.policies.set_namespace(namespace_name(call), **members)
 
 
 class _OfTopics:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call) -> Policies:
+    def get(self, call: Call, *, stored: bool = False) -> Policies:
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
         topic_id, policies = self._topic_id(call), self._context.policies
-        return policies.of(name.namespace, topic_id) if call.flag("applied") else policies.topic(topic_id)
+        return (
+            policies.of(name.namespace, topic_id) if call.flag("applied") and not stored else policies.topic(topic_id)
+        )
+
+    def check(self, call: Call) -> None:
+        """Before a change. Raises AuthorizationError, TopicNotFound."""
+        require_topic(self._context, call, Operation.ALTER, topic_name(call))
+        self._topic_id(call)
 
     def set(self, call: Call, **members: Any) -> None:
-        require_topic(self._context, call, Operation.ALTER, topic_name(call))
         self._context.policies.set_topic(self._topic_id(call), **members)
 
     def _topic_id(self, call: Call) -> UUID:
@@ -215,10 +226,12 @@ def _routes(path: str, policy: _Policy, place: _Place) -> Sequence[Route]:
         return NO_CONTENT if value is None else json_answer(policy.show(value))
 
     def put(call: Call) -> Answer:
+        place.check(call)
         place.set(call, **{policy.member: policy.parse(call.json())})
         return NO_CONTENT
 
     def take_back(call: Call) -> Answer:
+        place.check(call)
         place.set(call, **{policy.member: None})
         return NO_CONTENT
 
@@ -291,12 +304,13 @@ def _quotas(place: _Place, call: Call) -> Answer:
 
 
 def _set_quota(place: _Place, call: Call) -> Answer:
+    place.check(call)
     kind, found = _quota_type(call), _object(call.json())
     try:
         policy = WhenFull(found.get("policy", ""))
     except ValueError:
         raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(WhenFull)}.") from None
-    before = place.get(call).backlog_quota or BacklogQuota()
+    before = place.get(call, stored=True).backlog_quota or BacklogQuota()
     if kind == STORAGE:
         limit = number(found.get("limitSize", found.get("limit", -1)), "limitSize", -1)
         changed = attrs.evolve(before, limit_bytes=limit, policy=policy)
@@ -308,7 +322,8 @@ def _set_quota(place: _Place, call: Call) -> Answer:
 
 
 def _take_quota_back(place: _Place, call: Call) -> Answer:
-    kind, quota = _quota_type(call), place.get(call).backlog_quota
+    place.check(call)
+    kind, quota = _quota_type(call), place.get(call, stored=True).backlog_quota
     if quota is not None:
         quota = attrs.evolve(quota, limit_bytes=-1) if kind == STORAGE else attrs.evolve(quota, limit_s=-1)
         if quota.limit_bytes < 0 and quota.limit_s < 0:
@@ -326,6 +341,7 @@ def _delayed(place: _Place, call: Call) -> Answer:
 
 
 def _set_delayed(place: _Place, call: Call) -> Answer:
+    place.check(call)
     found = _object(call.json())
     active, tick_ms = _flag(found.get("active", True)), number(found.get("tickTime", 1000), "tickTime", 1)
     if found.get("maxDeliveryDelayInMillis"):
@@ -335,5 +351,6 @@ def _set_delayed(place: _Place, call: Call) -> Answer:
 
 
 def _take_delayed_back(place: _Place, call: Call) -> Answer:
+    place.check(call)
     place.set(call, delayed_delivery=None, delayed_delivery_tick_ms=None)
     return NO_CONTENT

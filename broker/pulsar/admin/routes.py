@@ -3,7 +3,10 @@
 Tests: tests/pulsar/admin/test_topics.py.
 """
 
+import attrs
+
 from broker.network.routes import Route
+from broker.pulsar.admin.authentication import authenticated
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.permissions import Permissions
@@ -29,4 +32,8 @@ def routes(context: PulsarContext) -> list[Route]:
         Permissions(context),
         Brokers(context, lookup),
     )
-    return [route for group in groups for route in group.routes()]
+    return [
+        attrs.evolve(route, handler=authenticated(context, route.handler)) if route.blocking else route
+        for group in groups
+        for route in group.routes()
+    ]
