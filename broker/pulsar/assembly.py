@@ -11,12 +11,14 @@ from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
@@ -57,7 +59,10 @@ class PulsarPart:
             lambda log: EntryReader(log, cache, self._readers),
             Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
         )
+        namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
+        topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
+        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self._schemas = SchemaRegistry(surroundings.catalogue)
@@ -78,6 +83,7 @@ class PulsarPart:
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
+            namespaces=namespaces,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -91,12 +97,15 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
+        surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
-        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        topic_ids = {info.topic_id for info in self.context.logs.topics()}
+        exists = topic_ids.__contains__
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
+        self._namespaces.load(topic_ids)
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:

@@ -9,6 +9,7 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
@@ -47,6 +48,7 @@ class PulsarContext:
     subscriptions: Subscriptions
     schemas: SchemaRegistry
     policies: PolicyStore
+    namespaces: Namespaces
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str
