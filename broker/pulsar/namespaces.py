@@ -1,7 +1,7 @@
 """Tenants, namespaces, and what has been set for namespaces and topics: their policies.
 
 A namespace of ``pulsar_namespaces`` is always there, and its tenant with it; all others are made by admin calls. What is kept are
-documents of the catalogue: of kind "pulsar-tenant" by name, "pulsar-namespace" by ``tenant/namespace``, and "pulsar-policies" by
+documents of the catalogue: of kind "pulsar-tenant" by name, "pulsar-namespace" by ``tenant/namespace``, and "pulsar-admin-policies" by
 the id of a topic, which makes a topic that is deleted and made again start without policies.
 
 Policies are a JSON object whose keys and values are those of Pulsar's admin API (``retention_policies``). A value of the topic
@@ -28,7 +28,7 @@ log = get_logger("pulsar")
 
 TENANT_KIND: Final = "pulsar-tenant"
 NAMESPACE_KIND: Final = "pulsar-namespace"
-POLICIES_KIND: Final = "pulsar-policies"
+POLICIES_KIND: Final = "pulsar-admin-policies"
 
 # All of them are in memory: 10,000 namespaces with their usual policies take some 10 MB.
 TENANTS_MAX: Final = 1_000
