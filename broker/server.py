@@ -23,6 +23,7 @@ from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas, ListenerLimits
+from broker.network.routes import Routes
 from broker.network.socket_server import CONTROL_CONNECTIONS, Binding, SocketServer, SocketServerSettings
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Body, Event, ThreadHandle
@@ -66,6 +67,8 @@ _SERVICES = {
     "kafka": _Source("broker.kafka.assembly", sasl=True, always=True),
     "shuffle": _Source("broker.shuffle.assembly", open_files=256),
     "pulsar": _Source("broker.pulsar.assembly", sasl=True),
+    # Last: it serves the routes of the others.
+    "http": _Source("broker.http.assembly"),
 }
 
 
@@ -182,7 +185,8 @@ class BrokerServer:
         check_names(config)
         for listener in self._all_listeners():
             if listener.scheme not in _SERVICES:
-                schemes = " and ".join(f"{scheme}://" for scheme in _SERVICES)
+                *others, last = (f"{scheme}://" for scheme in _SERVICES)
+                schemes = f"{', '.join(others)} and {last}"
                 raise ConfigError(
                     f"Take the listener {listener} out: this broker serves {schemes} listeners only, "
                     "with +ssl, +sasl or +sasl+ssl before the colon."
@@ -245,6 +249,7 @@ class BrokerServer:
         sources = self._sources()
         wished_files = sum(source.open_files for source in sources.values())
         listeners = self._all_listeners()
+        routes = Routes()
 
         def open_service(scheme: str) -> Sequence[PartThread]:
             surroundings = Surroundings(
@@ -258,6 +263,7 @@ class BrokerServer:
                 listeners=listeners,
                 addresses={listener.name: self.sockets.address(listener.name) for listener in listeners},
                 open_files=self._descriptors.spill_files * sources[scheme].open_files // max(wished_files, 1),
+                routes=routes,
             )
             part: ServicePart = importlib.import_module(sources[scheme].module).assemble(surroundings, logs)
             self._parts[scheme] = part

@@ -101,8 +101,8 @@ def test_threads_that_others_wait_for_are_started_first(
 
 
 def test_a_listener_that_no_service_has_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="serves kafka:// and shuffle:// listeners only"):
-        server(tmp_path, Untouchable, ["http://127.0.0.1:0"]).start()
+    with pytest.raises(ConfigError, match=r"serves kafka://, .* listeners only"):
+        server(tmp_path, Untouchable, ["gopher://127.0.0.1:0"]).start()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,7 +143,7 @@ class Noted:
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
-    """The services that servers have put together for their http:// listeners."""
+    """The services that servers have put together for their noted:// listeners."""
     parts: list[Noted] = []
 
     def assemble(surroundings: Surroundings, logs: Any) -> Noted:
@@ -153,28 +153,28 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Noted]:
     assembly = ModuleType("noted_assembly")
     vars(assembly)["assemble"] = assemble
     monkeypatch.setitem(sys.modules, "noted_assembly", assembly)
-    monkeypatch.setitem(module._SERVICES, "http", module._Source("noted_assembly", always=True, open_files=10))
+    monkeypatch.setitem(module._SERVICES, "noted", module._Source("noted_assembly", always=True, open_files=10))
     return parts
 
 
 def test_a_service_is_taken_through_its_life_by_one_line_of_the_table(tmp_path: Path, noted: list[Noted]) -> None:
-    broker = server(tmp_path, listeners=["kafka://127.0.0.1:0", "http://127.0.0.1:0", "http://127.0.0.1:0?name=more"])
+    broker = server(tmp_path, listeners=["kafka://127.0.0.1:0", "noted://127.0.0.1:0", "noted://127.0.0.1:0?name=more"])
     broker.start()
     (part,) = noted
-    assert broker.part("http") is part
+    assert broker.part("noted") is part
     names = [thread.name for thread in broker._threads]
     assert names.index("noted-first") < names.index("housekeeper") < names.index("noted")
     assert part.surroundings.open_files == 10
-    assert set(part.surroundings.addresses) == {"kafka", "http", "more"}
+    assert set(part.surroundings.addresses) == {"kafka", "noted", "more"}
     broker.stop()
-    assert part.calls == ["open", "threads", "service http", "service more", "stopping", "shut_down", "close"]
+    assert part.calls == ["open", "threads", "service noted", "service more", "stopping", "shut_down", "close"]
 
 
 def test_a_service_that_does_not_open_is_closed(
     tmp_path: Path, noted: list[Noted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Noted, "open", lambda part: part.calls.append("open") or 1 / 0)
-    broker = server(tmp_path, listeners=["http://127.0.0.1:0"])
+    broker = server(tmp_path, listeners=["noted://127.0.0.1:0"])
     with pytest.raises(ZeroDivisionError):
         broker.start()
     assert noted[0].calls == ["open", "close"]

@@ -7,6 +7,7 @@ The parser knows the syntax and no protocol; ``server.py`` knows which schemes c
     kafka://[::1]:9310-9319                                   the first free one of a range
     kafka://:9092                                             all interfaces (the same as 0.0.0.0); see `open_listeners.py`
     shuffle://127.0.0.1:9192?generation=1.20                  Flink's shuffle protocol, as Flink 1.20 has it
+    http://127.0.0.1:8080                                     health checks and the admin calls of services
     kafka://0.0.0.0:19092?name=docker&advertised=broker:19092 a second listener, and what clients are told to connect to
     kafka+sasl+ssl://:9093                                    TLS, and clients log in; also kafka+ssl:// and kafka+sasl://
 """

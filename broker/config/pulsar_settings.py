@@ -21,9 +21,73 @@ class PulsarSettings:
         "messages into chunks.",
         reason="Pulsar's maxMessageSize.",
     )
+    pulsar_cache_bytes: int = setting(
+        64 * 1024 * 1024,
+        kafka=None,
+        least=0,
+        doc="Memory for recent messages of all topics, from which consumers at the end of a topic are served. 0: none, every "
+        "message is read from the log.",
+        reason="Pulsar's managedLedgerCacheSizeMB is a fifth of its memory. Here, the rest comes from the page cache.",
+    )
+    pulsar_reader_threads: int = setting(
+        4,
+        kafka=None,
+        least=1,
+        most=64,
+        doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
+        reason="So many slow reads may wait for the disk before those of other topics wait for them.",
+    )
     pulsar_namespaces: tuple[str, ...] = setting(
         ("public/default",),
         kafka=None,
         doc="Namespaces, each as tenant/namespace, that are there from the start. Others are made by admin calls.",
         reason="The one that standalone Pulsar has.",
+    )
+    pulsar_keep_alive_interval_ms: int = setting(
+        30_000,
+        kafka=None,
+        least=0,
+        doc="A client that has been silent for so long gets a PING, and is disconnected if it is silent for as long again. "
+        "0: connections are closed only for being idle (connections_max_idle_ms).",
+        reason="Pulsar's keepAliveIntervalSeconds.",
+    )
+    pulsar_max_producers_per_topic: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
+        reason="Pulsar's maxProducersPerTopic.",
+    )
+    pulsar_auto_create_topics: bool = setting(
+        True,
+        kafka=None,
+        doc="Topics are made when producers and consumers ask for them.",
+        reason="Pulsar's allowAutoTopicCreation.",
+    )
+    pulsar_auto_topic_partitions: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        most=1000,
+        doc="How many partitions such a topic has. 0: it is not partitioned.",
+        reason="Pulsar's allowAutoTopicCreationType, which is non-partitioned, with defaultNumPartitions.",
+    )
+    pulsar_token_secret_key: str | None = setting(
+        None,
+        kafka=None,
+        secret=True,
+        of_listener=True,
+        doc="The key with which the tokens (JWT with HS256, HS384 or HS512) of clients of `pulsar+sasl` listeners are checked: "
+        "in base64, or a URL that begins with `file:///`. Unset: tokens are those of OAUTHBEARER.",
+        reason="Pulsar's tokenSecretKey.",
+    )
+    pulsar_anonymous_user: str | None = setting(
+        None,
+        kafka=None,
+        unit="",
+        of_listener=True,
+        doc="Who a client of a `pulsar+sasl` listener is that does not say who it is. Unset: it is refused.",
+        reason="Pulsar's anonymousUserRole.",
     )

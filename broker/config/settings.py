@@ -8,6 +8,7 @@ import attrs
 
 from broker.config.acl_settings import AclSettings
 from broker.config.coordinator_settings import GroupSettings, TransactionSettings
+from broker.config.http_settings import HttpSettings
 from broker.config.listener import parse_address
 from broker.config.log_settings import CleanerSettings, LogSettings, TopicSettings
 from broker.config.pulsar_settings import PulsarSettings
@@ -23,6 +24,7 @@ from broker.errors import ConfigError
 class BrokerConfig(
     AclSettings,
     ShuffleSettings,
+    HttpSettings,
     TransactionSettings,
     GroupSettings,
     CleanerSettings,

@@ -3,19 +3,35 @@
 Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 """
 
+import base64
 from collections.abc import Sequence
-from typing import cast
 
 from broker.config import Listener
+from broker.config.per_listener import for_listener
+from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.entries.cache import EntryCache
+from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.entries.readers import Readers
+from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.registry import TopicRegistry
-from broker.pulsar.topics.topic import EntryReader
-from broker.storage.log.log import Log
+from broker.pulsar.topics.registry import Creation, TopicRegistry
+from broker.runtime.web import read_url
+from broker.security.principal import USER, Principal
 from broker.storage.log_manager import LogManager
+
+# RFC 7518: a key for HS256 has as many bytes as the hash.
+_KEY_MIN_BYTES = 32
+_KEY_MAX_BYTES = 64 * 1024
+_KEY_TIMEOUT_S = 5.0
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -27,8 +43,27 @@ class PulsarPart:
 
     def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         config, runtime = surroundings.config, surroundings.runtime
-        self._documents = TopicDocuments(surroundings.catalogue)
-        topics = TopicRegistry(logs, self._documents, runtime.clock, _open_reader)
+        self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
+        cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
+        subscriptions = self._subscriptions = Subscriptions(
+            runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
+        )
+        self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
+        topics = self._topics = TopicRegistry(
+            logs,
+            self._documents,
+            runtime.clock,
+            surroundings.timer,
+            lambda log: EntryReader(log, cache, self._readers),
+            Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
+        )
+        logs.on_topic_gone.append(topics.on_topic_deleted)
+        topics.on_load.append(subscriptions.load)
+        logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
+        self._schemas = SchemaRegistry(surroundings.catalogue)
+        self._policies = PolicyStore(surroundings.catalogue)
+        logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
+        logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -40,17 +75,32 @@ class PulsarPart:
             timer=surroundings.timer,
             entropy=runtime.entropy,
             topics=topics,
+            subscriptions=subscriptions,
+            schemas=self._schemas,
+            policies=self._policies,
+            liveness=Liveness(runtime.clock, surroundings.timer),
+            keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
+            login_counters=surroundings.security.logins,
+            authentications={
+                listener.name: _authentication(surroundings, listener)
+                for listener in surroundings.listeners
+                if listener.scheme == "pulsar"
+            },
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
 
     def open(self) -> None:
-        self._documents.load()
+        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        self._documents.load(exists)
+        self._schemas.load(exists)
+        self._policies.load(exists)
+        self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
-        return []
+        return [*self._subscriptions.threads(), *self._readers.threads()]
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)
@@ -62,11 +112,39 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
-        """Nothing to do: there are no files."""
+        self._subscriptions.close()
 
 
-def _open_reader(log: Log) -> EntryReader:
-    return cast(EntryReader, None)  # nothing reads entries yet
+def _authentication(surroundings: Surroundings, listener: Listener) -> Authentication:
+    """Raises ConfigError for a key that cannot be read."""
+    config = for_listener(surroundings.config, listener.name)
+    if not listener.sasl:
+        return Authentication()
+    key = config.pulsar_token_secret_key
+    return Authentication(
+        exchanges=surroundings.security.mechanisms[listener.name],
+        tokens=None if key is None else SecretTokens(_secret_key(key), surroundings.runtime.clock),
+        anonymous=None if config.pulsar_anonymous_user is None else Principal(USER, config.pulsar_anonymous_user),
+        delay_s=config.connection_failed_authentication_delay_ms / 1000,
+        max_reauth_ms=config.connections_max_reauth_ms,
+    )
+
+
+def _secret_key(text: str) -> bytes:
+    """The key of a setting: in base64, or the bytes of a file. Raises ConfigError."""
+    try:
+        if text.startswith("file:"):
+            key = read_url(text, _KEY_TIMEOUT_S, _KEY_MAX_BYTES)
+        else:
+            key = base64.b64decode(text.removeprefix("data:;base64,"), validate=True)
+    except (OSError, ValueError):
+        key = b""
+    if len(key) < _KEY_MIN_BYTES:
+        raise ConfigError(
+            f"Set pulsar_token_secret_key to a key of at least {_KEY_MIN_BYTES} bytes, in base64 or as the URL of a file, "
+            "for example file:///etc/broker/secret.key."
+        )
+    return key
 
 
 def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:

@@ -1,9 +1,8 @@
 """How a command of the protocol plugs into the service.
 
 Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
-gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an ERROR
-with the request's id; a ProtocolError closes the connection.
-"""
+gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an
+ERROR with the request's id; a ProtocolError closes the connection."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,24 +10,17 @@ from typing import Any
 import attrs
 
 from broker.errors import Refusal, StorageError
-from broker.network.service import Connection, Outbox, Part, Request
+from broker.network.service import Connection, Outbox, Part
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.error_codes import code_of
+from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.pulsar.frames import FIELDS, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandError, CommandSuccess
 
 Type = BaseCommand.Type
 
-
-class PulsarRequest(Request):
-    """A frame. ``body`` is its command, or None for a SEND, whose bytes are read when it is handled."""
-
-    __slots__ = ("body", "type")
-
-    def __init__(self, type: int, body: Any) -> None:
-        self.type = type
-        self.body = body
+__all__ = ["Call", "Command", "PulsarRequest", "Type", "error_command"]
 
 
 class Call:
@@ -54,6 +46,12 @@ class Call:
         return self._request.frame
 
     @property
+    def session(self) -> PulsarSession:
+        session = self._request.connection.session
+        assert isinstance(session, PulsarSession)
+        return session
+
+    @property
     def received_at(self) -> float:
         """Clock.monotonic() s."""
         return self._request.received_at
@@ -66,6 +64,11 @@ class Call:
     def reply(self, type: int, command: Any) -> None:
         """Answer with this command."""
         self.send([write_command(type, command)])
+
+    def reply_and_close(self, type: int, command: Any) -> None:
+        """Answer with this command, and close the connection."""
+        self.send([write_command(type, command)])
+        self._outbox.close(self._request)
 
     def success(self) -> None:
         """Answer SUCCESS."""

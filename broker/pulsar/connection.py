@@ -7,17 +7,24 @@ Tests: tests/pulsar/test_connection.py.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
 
-from broker.network.service import Connection, Outbox, Part
+from broker.network.service import Connection, Part
+from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.refusals import ServiceNotReady, TooManyRequests
 from broker.runtime.threads import Lock
+from broker.runtime.timers import TimerHandle
+from protocol.errors import ProtocolError
 
 # Producers and consumers of one connection. The C++ client's suite has some hundred; each takes about 2 KB.
 _MOST_ATTACHED = 20_000
+# SENDs without a receipt. A client may have more than that under way (they are in its and in the system's buffers), but while
+# the disk hangs the broker takes no more of them.
+_MOST_OWED = 4000
 # Producers that have been closed on this side. What their clients had sent before they knew is ignored.
 _MOST_REMEMBERED = 1000
 
@@ -32,12 +39,12 @@ class AttachedConsumer(Protocol):
         """The connection takes more again. On its processor."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class PulsarConnection:
     """``Connection.data`` of every connection, from its first frame on."""
 
     connection: Connection
-    outbox: Outbox
+    outbox: OrderedOutbox  # for what is said unasked
     # From CONNECT. `protocol_version` is the one of both sides.
     connected: bool = False
     protocol_version: int = 0
@@ -47,12 +54,20 @@ class PulsarConnection:
     producers: dict[int, Producer] = attrs.Factory(dict)
     consumers: dict[int, AttachedConsumer] = attrs.Factory(dict)
     closed: bool = False
+    # SENDs that have no answer yet, and the command that is answered when they are fewer.
+    owed: int = 0
+    parked: Callable[[], None] | None = None
+    # Of the client's proof of who it is: how many there were, and what happens when the present one ends.
+    proof: int = 0
+    expiry: TimerHandle | None = None
+    heard_at: float = 0.0  # when the last command came: Clock.monotonic() s
     lock: Lock = attrs.Factory(Lock)
     _closed_producers: OrderedDict[int, None] = attrs.Factory(OrderedDict)
 
     @property
     def is_cpp(self) -> bool:
-        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not know."""
+        """A client of the C++ core (also Python's and Node.js's): it closes the connection at a command that it does not
+        know."""
         return self.client_version.startswith("Pulsar-CPP")
 
     def push(self, *parts: Part) -> None:
@@ -76,9 +91,35 @@ class PulsarConnection:
                 if len(self._closed_producers) > _MOST_REMEMBERED:
                     self._closed_producers.popitem(last=False)
 
-    def was_producer(self, producer_id: int) -> bool:
-        """Whether there was a producer of this number a short time ago."""
-        return producer_id in self._closed_producers
+    def check_was_producer(self, producer_id: int) -> None:
+        """Raises ProtocolError unless there was a producer of this number, a short time ago or now."""
+        if producer_id not in self._closed_producers:
+            producer = self.producers.get(producer_id)
+            if producer is None or not producer.ready:
+                raise ProtocolError(f"a SEND of producer {producer_id}, which is not open")
+
+    # -- SENDs that are not answered yet ----------------------------------------------------------------------------------
+
+    def owe(self, count: int) -> None:
+        with self.lock:
+            self.owed += count
+
+    def park(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when so few SENDs are without an answer that the client may send more: at once, as a rule."""
+        with self.lock:
+            if self.owed > _MOST_OWED:
+                self.parked = done
+                return
+        done()
+
+    def paid(self, count: int) -> None:
+        """So many have been answered. Any thread."""
+        with self.lock:
+            self.owed -= count
+            if self.parked is None or self.owed > _MOST_OWED // 2:
+                return
+            done, self.parked = self.parked, None
+        done()
 
     def add_consumer(self, consumer_id: int, consumer: AttachedConsumer) -> None:
         """Raises ServiceNotReady if the connection was closed meanwhile, TooManyRequests. Then the caller undoes the rest."""

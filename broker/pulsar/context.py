@@ -7,15 +7,26 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.pulsar.authentication import Authentication
+from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.schemas.registry import SchemaRegistry
+from broker.pulsar.subscriptions.liveness import Liveness
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.registry import TopicRegistry
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.sasl.login_counters import LoginCounters
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("pulsar")
+
+# On a full disk clients repeat what was refused several times a second. Each fault is logged once in this time (s).
+_COMPLAIN_EVERY_S = 60.0
+_COMPLAINTS_MAX = 1000
 
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -33,7 +44,14 @@ class PulsarContext:
     timer: Timer
     entropy: Entropy
     topics: TopicRegistry
+    subscriptions: Subscriptions
+    schemas: SchemaRegistry
+    policies: PolicyStore
+    liveness: Liveness
+    keep_alive: KeepAlive
     cluster_id: str
+    login_counters: LoginCounters
+    authentications: dict[str, Authentication]  # by the listener's name
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name
     # What clients are told to connect to, by the listener's name.
@@ -43,9 +61,26 @@ class PulsarContext:
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
 
+    _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
+
+    def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
+        """Log that the machine failed a command, unless the same was logged a short time ago. Any thread."""
+        key = (event, topic, partition)
+        now = self.clock.monotonic()
+        if now < self._complaints.get(key, 0.0):
+            return
+        if len(self._complaints) >= _COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints[key] = now + _COMPLAIN_EVERY_S
+        log.error(event, topic=topic, partition=partition, error=str(error))
+
+    def new_producer_name(self) -> str:
+        """A name that no producer has had."""
+        return f"{self.cluster_id}-{self.entropy.uuid().hex[:16]}"
+
     def advertised(self, listener: str, peer: Peer) -> tuple[str, int]:
-        """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address that
-        this client has connected to."""
+        """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address
+        that this client has connected to."""
         host, port = self.endpoints[listener]
         if host in _WILDCARDS:
             host = peer.local[0]

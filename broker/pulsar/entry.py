@@ -10,6 +10,7 @@ from typing import NamedTuple
 import attrs
 
 from broker.runtime.disk import Buffer, FileRegion
+from protocol.pulsar.murmur3 import key_hash
 
 
 class Chunk(NamedTuple):
@@ -29,10 +30,21 @@ class Entry:
     size: int  # bytes of ``data``
     data: Buffer | FileRegion  # what a MESSAGE carries after its command: from the magic number 0x0e01 to the payload
     publish_ms: int
-    sticky_hash: int = 0  # Murmur3 of the key that orders, & 0x7fffffff; only Key_Shared asks
+    # The key that orders, or its hash. In Python a hash takes microseconds, and only Key_Shared asks for it.
+    _sticky: bytes | int = attrs.field(default=0, alias="sticky_hash")
     deliver_at_ms: int = 0  # 0: at once
     chunk: Chunk | None = None
     marker: bool = False  # of the server, not for consumers
+
+    @property
+    def sticky_hash(self) -> int:
+        """Murmur3 of the key that orders, & 0x7fffffff."""
+        sticky = self._sticky
+        if isinstance(sticky, int):
+            return sticky
+        hashed = key_hash(sticky)
+        object.__setattr__(self, "_sticky", hashed)  # whoever else does so sets the same
+        return hashed
 
     @property
     def last(self) -> int:

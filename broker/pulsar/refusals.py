@@ -1,7 +1,7 @@
 """What the Pulsar service refuses, and why. Each kind is a class, so that the pure modules know no codes of the protocol.
 
-``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a ``StorageError``
-instead. The names are those of Pulsar's errors.
+``error_codes.py`` maps them to Pulsar's codes. After a refusal nothing has changed. A fault of the machine is a
+``StorageError`` instead. The names are those of Pulsar's errors.
 
 Tests: tests/pulsar/test_error_codes.py.
 """

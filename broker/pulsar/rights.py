@@ -17,7 +17,11 @@ from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
 from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.pulsar.topics.topic import Topic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+
+# Looking up a member of an enumeration costs as much as an authorizer's answer.
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 
 
 def may(
@@ -43,13 +47,22 @@ def require_topic(context: PulsarContext, connection: Connection, operation: Ope
         raise AuthorizationError(f"Client is not authorized to {operation.name.lower()} {name}")
 
 
+def may_produce(context: PulsarContext, connection: Connection, topic: Topic) -> bool:
+    """Asked for every SEND: rights can be taken away."""
+    return may(context, connection, _WRITE, _TOPIC, topic.log.topic)
+
+
 def require_subscription(context: PulsarContext, connection: Connection, subscription: str) -> None:
     """Raises AuthorizationError."""
     if not may(context, connection, Operation.READ, ResourceType.GROUP, subscription):
         raise AuthorizationError(f"Client is not authorized to use the subscription {subscription[:300]!r}")
 
 
-def may_create(context: PulsarContext, connection: Connection, name: TopicName) -> bool:
+def require_creation(context: PulsarContext, connection: Connection, name: TopicName) -> None:
+    """Raises AuthorizationError where the topic does not exist and the client may not have it made."""
+    if context.authorizer is None or context.topics.place(name) is not None:
+        return
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
-        return True
-    return may(context, connection, Operation.CREATE, ResourceType.TOPIC, kafka_name(name.whole))
+        return
+    if not may(context, connection, Operation.CREATE, _TOPIC, kafka_name(name.whole)):
+        raise AuthorizationError(f"Client is not authorized to create {name}")

@@ -12,10 +12,11 @@ from typing import Any
 from broker.errors import Refusal, StorageError
 from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
-from broker.pulsar.command import Call, Command, PulsarRequest
+from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.session import PulsarSession
+from broker.pulsar.ordered_outbox import OrderedOutbox
+from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 
 log = get_logger("pulsar")
@@ -30,7 +31,9 @@ class PulsarService:
         self._violations = EventLimit()
 
     def connect(self, peer: Peer) -> PulsarSession:
-        return PulsarSession(self._context.config.pulsar_max_message_bytes)
+        context = self._context
+        deadline = context.clock.monotonic() + context.config.handshake_timeout_ms / 1000
+        return PulsarSession(context.config.pulsar_max_message_bytes, deadline)
 
     def inline(self, request: Request) -> Any:
         assert isinstance(request, PulsarRequest)
@@ -47,7 +50,8 @@ class PulsarService:
         connection = request.connection
         state = connection.data
         if state is None:
-            state = connection.data = PulsarConnection(connection, outbox)
+            state = connection.data = PulsarConnection(connection, OrderedOutbox(connection, outbox))
+        state.heard_at = request.received_at
         call = Call(self._context, state, request, outbox)
         try:
             command = self._commands.get(request.type)
@@ -83,6 +87,10 @@ class PulsarService:
         if state is None:
             return
         producers, consumers = state.close()
+        if state.expiry is not None:
+            state.expiry.cancel()
+        self._context.keep_alive.forget(state)
+        self._context.liveness.lost(state)
         for producer in producers:
             producer.disconnected()
         for consumer in consumers:

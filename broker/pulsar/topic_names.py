@@ -9,10 +9,10 @@ A topic of ``public/default`` whose local name is a legal name for Kafka has tha
 in Kafka, where each part keeps its letters, digits and ``-``, and every byte of another character (in UTF-8) becomes ``__`` and
 two hexadecimal digits: ``persistent://shop/eu/paid_orders`` is Kafka's ``pulsar.shop.eu.paid__5forders``.
 
-The other way round, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So each
-topic has one name on either side, and no two topics share one. (A topic of ``public/default`` that has a name of that form, as
-seen by Pulsar, is written in the long form.) Kafka takes ``.`` and ``_`` for the same when it compares the names of topics; two
-names in the long form differ even then.
+The other way round, a name of that form is the topic of its parts, and every other name is a topic of ``public/default``. So
+each topic has one name on either side, and no two topics share one. (A topic of ``public/default`` that has a name of that
+form, as seen by Pulsar, is written in the long form.) Kafka takes ``.`` and ``_`` for the same when it compares the names of
+topics; two names in the long form differ even then.
 
 Pure.
 """
@@ -114,7 +114,8 @@ def parse_topic(text: str) -> TopicName:
 
 
 def kafka_name(name: TopicName) -> str:
-    """What the topic (of this partition) is called in Kafka. It may be no legal name there, which is refused when it is made."""
+    """What the topic (of this partition) is called in Kafka. It may be no legal name there, which is refused when it is
+    made."""
     local = name.local
     if name.tenant == PUBLIC_TENANT and name.namespace_name == DEFAULT_NAMESPACE and name.persistent:
         try:

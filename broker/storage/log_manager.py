@@ -18,7 +18,7 @@ from broker.config.kafka_setting import LONG_MAX, InvalidSetting
 from broker.config.topic_settings import BY_NAME
 from broker.errors import StorageError, UnknownOutcome
 from broker.log import get_logger
-from broker.metadata.catalogue import Catalogue
+from broker.metadata.catalogue import Catalogue, Change
 from broker.runtime.clock import Clock
 from broker.runtime.disk import Disk
 from broker.runtime.entropy import Entropy
@@ -62,6 +62,8 @@ class LogManager:
         self.housekeeper = Housekeeper(clock, disk, config, self.partitions, self.checkpoints, self.files.close_idle)
         # Called with the name after a topic was deleted, on the deleting thread and with no lock held.
         self.on_topic_deleted: list[Callable[[str], None]] = []
+        # The same, with what the topic was: a topic of the same name may have been made meanwhile.
+        self.on_topic_gone: list[Callable[[TopicInfo], None]] = []
         self.around = Surroundings(
             disk=disk,
             clock=clock,
@@ -184,9 +186,10 @@ class LogManager:
         configs: Mapping[str, str] | None = None,
         *,
         validate_only: bool = False,
+        also: Callable[[TopicInfo], Change] | None = None,
     ) -> TopicInfo:
-        """Make a topic, durably. Raises InvalidTopicName, TopicExists, InvalidPartitionCount, InvalidSetting, StorageError; then
-        nothing has happened."""
+        """Make a topic, durably. ``also`` gives a change of the catalogue that is made with it: both of them or neither. Raises
+        InvalidTopicName, TopicExists, InvalidPartitionCount, InvalidSetting, StorageError; then nothing has happened."""
         with self._lock:
             self.check_name(name)
             total = self.config.num_partitions if partitions is None else partitions
@@ -196,7 +199,7 @@ class LogManager:
             info = TopicInfo(name, self.entropy.uuid(), total, dict(configs or {}))
             if validate_only:
                 return info
-            self._add_logs(info, range(total))
+            self._add_logs(info, range(total), None if also is None else also(info))
             self._names[topics.collision_key(name)] = name
         logger.info("topic_created", topic=name, partitions=total)
         return info
@@ -231,7 +234,7 @@ class LogManager:
                     logger.warning("partition_count_not_written", path=directory, error=str(error))
         return changed
 
-    def _add_logs(self, info: TopicInfo, numbers: range) -> None:
+    def _add_logs(self, info: TopicInfo, numbers: range, also: Change | None = None) -> None:
         """Make the directories, then write the row, then let everybody see the logs. ``_lock`` is held."""
         made: list[str] = []
         logs: list[Log] = []
@@ -244,7 +247,10 @@ class LogManager:
                 partition_dir.make(self.disk, directory, info.topic_id, info.partitions)
             self.disk.sync_dir(self.data_dir)
             logs = [startup.open_new(self.around, self.config, info, number) for number in numbers]
-            self.catalogue.put_topic(info.row())
+            if also is None:
+                self.catalogue.put_topic(info.row())
+            else:
+                self.catalogue.together([lambda catalogue: catalogue.put_topic(info.row()), also])
         except (OSError, StorageError) as error:
             # If it is not known whether the row is there, the next start decides.
             if not isinstance(error, UnknownOutcome):
@@ -295,6 +301,8 @@ class LogManager:
         logger.info("topic_deleted", topic=name)
         for listener in self.on_topic_deleted:
             listener(name)
+        for gone in self.on_topic_gone:
+            gone(info)
 
     def alter_topic_configs(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 from broker.shuffle.partition.budget import IN_MEMORY_BYTES, PARTITION_BYTES, READER_BYTES, SUBPARTITION_BYTES
 from broker.shuffle.service import _State
 from protocol.shuffle.generation import Generation
+from tests.sim.clients.shuffle_client import SHUFFLE_PORT
 from tests.sim.clients.shuffle_reader import ShuffleReader
 from tests.sim.clients.shuffle_steward import Steward
 from tests.sim.clients.shuffle_vandal import ShuffleVandal
 from tests.sim.clients.shuffle_writer import Writer
-from tests.sim.clients.stream import SHUFFLE_PORT, StreamClient
+from tests.sim.clients.stream import StreamClient
 from tests.sim.jobs import Attempt, Range, ShuffleWork
 from tests.sim.world import Violation, World
 

@@ -1,22 +1,22 @@
 """Which delayed messages are due: the tracker of a subscription whose consumers share it (Shared, Key_Shared). Pure.
 
-The dispatcher hands over each entry that has a time of delivery, and asks which are due whenever ``next_at`` has come. Times are
-wall-clock ms. *Strict*: no entry is due before its time, and it is at most one width of a bucket late. Otherwise an entry is due
-up to one tick before its time, as in Pulsar, which saves wake-ups.
+The dispatcher hands over each entry that has a time of delivery, and asks which are due whenever ``next_at`` has come. Times
+are wall-clock ms. *Strict*: no entry is due before its time, and it is at most one width of a bucket late. Otherwise an entry
+is due up to one tick before its time, as in Pulsar, which saves wake-ups.
 
-Entries lie in buckets by time. The finest are as wide as the largest power of two in a tick (512 ms for the tick of 1 s); those of
-each further level are 64 times as wide. An entry lies in the finest level that covers 64 buckets up to its time. When the time of
-a coarse bucket comes, its entries move to finer ones, at most SLICE of them in a call. So there are few buckets even for times years
-ahead, and an entry takes 16 bytes.
+Entries lie in buckets by time. The finest are as wide as the largest power of two in a tick (512 ms for the tick of 1 s);
+those of each further level are 64 times as wide. An entry lies in the finest level that covers 64 buckets up to its time. When
+the time of a coarse bucket comes, its entries move to finer ones, at most SLICE of them in a call. So there are few buckets
+even for times years ahead, and an entry takes 16 bytes.
 
-The memory is bounded: at ``most`` entries the tracker is ``full``, and the dispatcher reads no further until some are due. What
-comes after them in the log is late then, never lost. ``paused`` says the same earlier for a topic on which every message is delayed by
-the same time: those that follow are due later than all that are tracked (Pulsar's fixed-delay detection), so reading them early
-has no use.
+The memory is bounded: at ``most`` entries the tracker is ``full``, and the dispatcher reads no further until some are due.
+What comes after them in the log is late then, never lost. ``paused`` says the same earlier for a topic on which every message
+is delayed by the same time: those that follow are due later than all that are tracked (Pulsar's fixed-delay detection), so
+reading them early has no use.
 
-``next_at`` is exactly the time from which ``due`` returns or moves something: a timer set for it never finds nothing to do, and
-whoever has called ``due`` until it returns nothing may wait for it. (Where these two differ, a subscription stands still: Pulsar's
-issues 21554, 26012 and 26236.)
+``next_at`` is exactly the time from which ``due`` returns or moves something: a timer set for it never finds nothing to do,
+and whoever has called ``due`` until it returns nothing may wait for it. (Where these two differ, a subscription stands still:
+Pulsar's issues 21554, 26012 and 26236.)
 """
 
 from array import array
@@ -96,6 +96,8 @@ class DelayedTracker:
 
     def add(self, deliver_at_ms: int, offset: int) -> None:
         """Track the entry. Each at most once; ``clear`` is called before the log is read again."""
+        if not self._count:
+            self._forget_delays()
         self._count += 1
         self._highest = max(self._highest, offset)
         # As Pulsar: a message that is due more than a tick before another shows that the delays differ.
@@ -134,8 +136,8 @@ class DelayedTracker:
         return taken
 
     def marked_deleted(self, offset: int) -> None:
-        """Everything before the offset is acknowledged. Entries that were tracked all the same come out of ``due`` one day, unless
-        this is all of them."""
+        """Everything before the offset is acknowledged. Entries that were tracked all the same come out of ``due`` one day,
+        unless this is all of them."""
         if offset > self._highest:
             self.clear()
 

@@ -1,22 +1,25 @@
 """How many messages and bytes a dispatcher may send now: limits of the broker, of the topic and of the subscription.
 
-Each limit is a bucket that fills at its rate up to what the rate gives in one period (``broker/security/quotas/token_bucket.py``).
-What is sent is taken out afterwards, even if there is less in it: how many bytes and messages a read returns is not known before.
-The debt is carried, so in the long run the rate is kept however large a batch is.
+Each limit is a bucket that fills at its rate up to what the rate gives in one period
+(``broker/security/quotas/token_bucket.py``). What is sent is taken out afterwards, even if there is less in it: how many bytes
+and messages a read returns is not known before. The debt is carried, so in the long run the rate is kept however large a batch
+is.
 
-Limits of the broker and of a topic are shared by many subscriptions and may be used and changed from any thread. Two subscriptions
-that look at the same time may both use what there is; the debt of the second one is carried as well.
+Limits of the broker and of a topic are shared by many subscriptions and may be used and changed from any thread. Two
+subscriptions that look at the same time may both use what there is; the debt of the second one is carried as well.
 
 Without a limit, a dispatcher asks ``limited`` and nothing else.
 """
 
 from collections.abc import Sequence
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from broker.security.quotas.token_bucket import TokenBucket
 
 # What is available where there is no limit: more than any read returns.
+_LIMITED: Final = attrgetter("limited")
 UNLIMITED: Final = 1 << 31
 # After this long (s) a dispatcher looks again, even if the debt lasts longer: the limit may have been changed meanwhile.
 # Pulsar's dispatchers wait that long each time.
@@ -71,10 +74,7 @@ class RateLimit:
 
     @property
     def limited(self) -> bool:
-        for rate in self._rates:  # any() takes three times as long
-            if rate.limited:
-                return True
-        return False
+        return any(map(_LIMITED, self._rates))
 
     def available(self, now: float) -> tuple[int, int]:
         """How many messages and bytes may be sent at this time (monotonic, s). Read nothing if one of them is 0."""

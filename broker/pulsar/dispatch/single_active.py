@@ -1,9 +1,9 @@
 """The dispatcher of a subscription of whose consumers one is served at a time: Exclusive and Failover. Pure.
 
-Which consumer is *active* is the ``Choice``'s decision (``exclusive.py``, ``failover.py``). It gets all entries, in the order of the
-log, as its permits allow. When another one becomes active, the cursor is rewound, so that it gets what the last one has not
-acknowledged. Failover waits before that: of several consumers that join one after another, only the last choice is served, and
-the one before has time to acknowledge what it has.
+Which consumer is *active* is the ``Choice``'s decision (``exclusive.py``, ``failover.py``). It gets all entries, in the order
+of the log, as its permits allow. When another one becomes active, the cursor is rewound, so that it gets what the last one has
+not acknowledged. Failover waits before that: of several consumers that join one after another, only the last choice is served,
+and the one before has time to acknowledge what it has.
 
 What is outstanding is one of these:
 
@@ -18,8 +18,8 @@ Every event ends in ``_next``, which finds the state anew. So nothing that happe
 subscription waiting for nothing. A read whose epoch has passed changes no state when it completes: Pulsar's issue 26174 is a
 stale completion that clears the mark of the current read.
 
-Redelivery cannot pick messages without breaking the order, so it is a rewind, as in Pulsar. A read that has not returned yet and
-that begins no later than where the rewound cursor reads is kept: whoever asks for redelivery without end causes one read.
+Redelivery cannot pick messages without breaking the order, so it is a rewind, as in Pulsar. A read that has not returned yet
+and that begins no later than where the rewound cursor reads is kept: whoever asks for redelivery without end causes one read.
 
 An entry is never left out for lack of permits, but the last one that is sent may have more messages than there were permits.
 Then they are negative until the consumer has made up for it.
@@ -49,6 +49,8 @@ from broker.pulsar.subscriptions.cursor import Cursor
 
 # How much the last read counts in the average of messages to an entry, as in Pulsar.
 _LATEST_WEIGHS = 0.1
+# After a read that returned nothing, although it was to wait for an entry.
+_EMPTY_RETRY_S = 0.01
 
 
 class Choice(Protocol):
@@ -98,10 +100,9 @@ class SingleActive:
         self._choice.admit(self._consumers)
         self._consumers.append(consumer)
         effects = self._choose(now)
-        if not effects and self._choice.announced:
-            # Another one stays active, or the one that becomes active is announced to all of them then.
-            if self._state is not State.ACTIVATING:
-                return [Activate(consumer, active=False)]
+        if not effects and self._choice.announced and self._state is not State.ACTIVATING:
+            # Another one stays active. While one becomes active, all of them are told then.
+            return [Activate(consumer, active=False)]
         return effects
 
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
@@ -128,6 +129,8 @@ class SingleActive:
             self._failures += 1
             return self._pause(now.monotonic + retry_s)
         self._failures = 0
+        if not entries:
+            return self._pause(now.monotonic + _EMPTY_RETRY_S)
         effects = self._send(entries, now)
         effects += self._next(now)
         return effects
@@ -239,8 +242,8 @@ class SingleActive:
         deliveries: list[Delivery] = []
         discarded: list[Entry] = []
         permits = consumer.permits
-        messages, size = (self._limit.available(now.monotonic)) if self._limit.limited else (permits, 0)
-        budget = min(permits, messages)
+        limited = self._limit.limited
+        budget = min(permits, self._limit.available(now.monotonic)[0]) if limited else permits
         sent = sent_bytes = covered = 0
         for entry in entries:
             end = entry.offset + entry.messages
@@ -262,7 +265,7 @@ class SingleActive:
             consumer.permits = permits - sent
             average = covered / len(deliveries)
             self._messages_per_entry += (average - self._messages_per_entry) * _LATEST_WEIGHS
-            if self._limit.limited:
+            if limited:
                 self._limit.consumed(sent, sent_bytes, now.monotonic)
             effects.append(Deliver(consumer, deliveries))
         if discarded:

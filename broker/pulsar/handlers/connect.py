@@ -1,33 +1,58 @@
 """CONNECT: the first command of every connection. The answer says which version both speak, and how large a message may be."""
 
-from broker.pulsar.command import Call, Command, Type
+from broker.network.work import LOGIN
+from broker.pulsar import logins
+from broker.pulsar.command import Call, Command, PulsarRequest, Type
+from broker.pulsar.context import PulsarContext
+from broker.security.sasl.exchange import AuthenticationFailed
 from protocol.errors import ProtocolError
 from protocol.pulsar.pulsar_pb2 import CommandConnected, FeatureFlags
 
 # The newest version of the protocol that Pulsar's brokers have. Clients are told the smaller one of theirs and this.
 PROTOCOL_VERSION = 21
 SERVER_VERSION = "Pulsar Server"
+_VERSION_MAX = 200
 
 
 def handle(call: Call) -> None:
-    state, body = call.state, call.body
+    context, state, body = call.context, call.state, call.body
     if state.connected:
         raise ProtocolError("a second CONNECT")
     flags = body.feature_flags
-    state.protocol_version = min(PROTOCOL_VERSION, body.protocol_version)
-    state.client_version = body.client_version[:200]
+    state.protocol_version = min(PROTOCOL_VERSION, max(body.protocol_version, 0))
+    state.client_version = body.client_version[:_VERSION_MAX]
     state.broker_entry_metadata = flags.supports_broker_entry_metadata
     state.auth_refresh = flags.supports_auth_refresh
+    method = body.auth_method_name
+    authentication = context.authentications[call.connection.peer.listener]
+    try:
+        if body.original_principal and context.authorizer is not None:
+            # A proxy that speaks for others would need a right to do so, which does not exist here.
+            raise AuthenticationFailed("a client that speaks for another one")
+        identity = authentication.authenticate(method, body.auth_data, call.connection.principal)
+    except AuthenticationFailed as error:
+        logins.fail(call, method, error)
+        return
+    logins.succeed(context, state, method, identity)
     state.connected = True
+    call.session.connected()
+    context.keep_alive.watch(state)
     call.reply(
         Type.CONNECTED,
         CommandConnected(
             server_version=SERVER_VERSION,
             protocol_version=state.protocol_version,
-            max_message_size=call.context.config.pulsar_max_message_bytes,
-            feature_flags=FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+            max_message_size=context.config.pulsar_max_message_bytes,
+            feature_flags=FeatureFlags(
+                supports_get_partitioned_metadata_without_auto_creation=True,
+            ),
         ),
     )
 
 
-COMMAND = Command(Type.CONNECT, handle, before_connect=True)
+def inline(context: PulsarContext, request: PulsarRequest) -> bool:
+    """A proof takes up to milliseconds."""
+    return not context.authentications[request.connection.peer.listener].asks
+
+
+COMMAND = Command(Type.CONNECT, handle, inline=inline, lane=LOGIN, before_connect=True)

@@ -1,5 +1,11 @@
-"""PONG: the client lives, which its bytes have shown already."""
+"""PONG: the client lives."""
 
 from broker.pulsar.command import Call, Command, Type
 
-COMMAND = Command(Type.PONG, Call.done)
+
+def handle(call: Call) -> None:
+    call.context.liveness.heard(call.state)
+    call.done()
+
+
+COMMAND = Command(Type.PONG, handle)

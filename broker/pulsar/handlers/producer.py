@@ -1,34 +1,169 @@
-"""PRODUCER: a client begins to produce to a topic."""
+"""PRODUCER: a client begins to produce to a topic, which is made if there is none.
 
-from broker.pulsar.command import Call, Command, Type
+The answer comes when the producer may send. One that waits to be the exclusive producer gets an answer that says so, and
+another one when it is its turn."""
+
+from functools import partial
+
+from broker.errors import Refusal, StorageError
+from broker.pulsar.command import Call, Command, Type, error_command
+from broker.pulsar.consumer_calls import answering
+from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.producer import Producer
-from broker.pulsar.rights import require_topic
+from broker.pulsar.producers.producers import Access, Admitted, NameTaken
+from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady
+from broker.pulsar.rights import require_creation, require_topic
+from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import parse_topic
 from broker.security.acl import Operation
-from protocol.pulsar.pulsar_pb2 import CommandProducerSuccess
+from protocol.pulsar.frames import write_command
+from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
+
+_NAME_BYTES = 1024
 
 
 def handle(call: Call) -> None:
     context, state, body = call.context, call.state, call.body
     name = parse_topic(body.topic)
     require_topic(context, call.connection, Operation.WRITE, name)
-    topic = context.topics.get_or_create(name)
-    producer_name = body.producer_name or f"{context.cluster_id}-{context.entropy.uuid().hex[:12]}"
-    producer = Producer(body.producer_id, producer_name, topic, call.connection, state.outbox, body.epoch)
-    with topic.lock:
-        topic.check_open()
-        topic.producers.add(producer)
-    try:
-        state.add_producer(producer)
-    except BaseException:
-        producer.leave()
-        raise
-    call.reply(
-        Type.PRODUCER_SUCCESS,
-        CommandProducerSuccess(
-            request_id=body.request_id, producer_name=producer_name, last_sequence_id=-1, schema_version=b""
-        ),
+    _check(body)
+    known = state.producers.get(body.producer_id)
+    if known is not None:
+        # The client has waited for the answer in vain and asks again.
+        if not known.ready:
+            raise ServiceNotReady("Producer is already present on the connection")
+        call.reply(Type.PRODUCER_SUCCESS, _success(context, known, body.request_id))
+        return
+    topic = context.topics.get(name)
+    if topic is None:
+        require_creation(context, call.connection, name)
+        topic = context.topics.get_or_create(name)
+    schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
+    topic.log.allow_entries()
+    producer = Producer(
+        id=body.producer_id,
+        name=body.producer_name or context.new_producer_name(),
+        topic=topic,
+        connection=call.connection,
+        outbox=state.outbox,
+        on_closed=state.remove_producer,
+        on_paid=state.paid,
+        on_promoted=partial(_promoted, call),
+        on_fenced=partial(_fenced, call),
+        access=Access(body.producer_access_mode),
+        epoch=body.epoch,
+        topic_epoch=body.topic_epoch if body.HasField("topic_epoch") else None,
+        since_ms=context.clock.time_ms(),
+        client_version=state.client_version,
+        schema_version=schema_version,
     )
+    state.add_producer(producer)
+    try:
+        _admit(call, producer)
+    except BaseException:
+        state.remove_producer(producer)
+        raise
+
+
+def _check(body: CommandProducer) -> None:
+    if len(body.producer_name.encode()) > _NAME_BYTES:
+        raise MetadataInvalid(f"The name of a producer has at most {_NAME_BYTES} bytes.")
+    if body.txn_enabled:
+        raise NotAllowed("This broker has no transactions for producers.")
+
+
+def _admit(call: Call, producer: Producer) -> None:
+    """On any thread, without blocking. Raises a Refusal."""
+    topic = producer.topic
+    try:
+        with topic.lock:
+            topic.check_open()
+            admitted = topic.producers.admit(producer, call.context.config.pulsar_max_producers_per_topic)
+    except NameTaken as taken:
+        holder = taken.holder
+        assert isinstance(holder, Producer)
+        if holder.connection is producer.connection:
+            raise taken.as_refusal() from None
+        # The connection of the other one may be dead without having been closed.
+        call.context.liveness.probe(
+            holder.connection.data, answering(call, partial(_admit_after_probe, call, producer, taken, holder))
+        )
+        return
+    for other in admitted.replaced:
+        other.close()
+    for other in admitted.fenced:
+        other.fenced()
+    _answer(call, producer, admitted)
+
+
+def _admit_after_probe(call: Call, producer: Producer, taken: NameTaken, holder: Producer, alive: bool) -> None:
+    try:
+        if alive:
+            raise taken.as_refusal()
+        holder.leave()
+        _admit(call, producer)
+    except BaseException:
+        call.state.remove_producer(producer)
+        raise
+
+
+def _answer(call: Call, producer: Producer, admitted: Admitted) -> None:
+    if admitted.waits:
+        success = _success(call.context, producer, call.body.request_id)
+        success.producer_ready = False
+        call.reply(Type.PRODUCER_SUCCESS, success)
+    elif admitted.raised:
+        _save_epoch(call, producer)
+    else:
+        producer.ready = True
+        call.reply(Type.PRODUCER_SUCCESS, _success(call.context, producer, call.body.request_id))
+
+
+def _save_epoch(call: Call, producer: Producer) -> None:
+    """The topic's epoch has risen. Its producer is told when that is durable."""
+    topic = producer.topic
+
+    def saved(error: StorageError | None) -> None:
+        if error is not None:
+            call.state.remove_producer(producer)
+            producer.leave()
+            _say(call, error)
+            return
+        producer.ready = True
+        _say(call, _success(call.context, producer, call.body.request_id))
+
+    call.context.topics.save_epoch(topic, topic.producers.epoch, saved)
+
+
+def _promoted(call: Call, producer: Producer) -> None:
+    _save_epoch(call, producer)
+
+
+def _fenced(call: Call, producer: Producer) -> None:
+    call.state.remove_producer(producer)
+    _say(call, ProducerFenced("Fenced by another exclusive producer"))
+
+
+def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -> None:
+    """The answer, or the second one."""
+    if isinstance(outcome, Refusal | StorageError):
+        if call.answered:
+            call.state.push(write_command(Type.ERROR, error_command(call.body.request_id, outcome)))
+        else:
+            call.fail(outcome)
+    elif call.answered:
+        call.state.push(write_command(Type.PRODUCER_SUCCESS, outcome))
+    else:
+        call.reply(Type.PRODUCER_SUCCESS, outcome)
+
+
+def _success(context: PulsarContext, producer: Producer, request_id: int) -> CommandProducerSuccess:
+    success = CommandProducerSuccess(
+        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=producer.schema_version
+    )
+    if producer.access != Access.SHARED:
+        success.topic_epoch = max(producer.topic.producers.epoch, 0)
+    return success
 
 
 COMMAND = Command(Type.PRODUCER, handle, inline=False)

@@ -1,71 +1,153 @@
 """One producer: a client's, on one topic.
 
-Its SENDs are handled one after the other by its connection. Receipts leave in the order of the SENDs when the entries are
-durable, on whatever thread learns that; ``lock`` guards the queue of those that are owed.
+Its SENDs are handled one after the other by its connection. What it is owed for them, receipts and errors, leaves in the order
+of the SENDs: each waits in ``owed`` until its entry is durable and everything before it has left. ``lock`` guards that queue,
+and bytes are pushed under it, so that two threads cannot overtake each other.
 
 Tests: tests/pulsar/producers/test_producer.py.
 """
 
 from collections import deque
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import attrs
 
-from broker.network.service import Connection, Outbox
+from broker.errors import Refusal, StorageError
+from broker.network.service import Connection
+from broker.pulsar.error_codes import code_of
+from broker.pulsar.ordered_outbox import OrderedOutbox
+from broker.pulsar.producers.producers import Access
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Lock
 from protocol.pulsar.frames import write_command
-from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer
-from protocol.pulsar.receipts import Receipts
+from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
+from protocol.pulsar.receipts import DUPLICATE, Receipts
 
 # The request id of what the broker says unasked: -1 as an unsigned number.
 UNASKED = 2**64 - 1
 
 
-@attrs.define(eq=False)
+class Owed(NamedTuple):
+    """For one SEND. ``end``: everything before this offset must be durable first. ``offset`` is its entry id."""
+
+    end: int
+    sequence_id: int
+    highest_sequence_id: int
+    offset: int
+    error: bytes | None = None  # instead of a receipt
+
+
+@attrs.define(eq=False, repr=False)
 class Producer:
     id: int  # the client's number for it, on its connection
     name: str
     topic: Topic
     connection: Connection
-    outbox: Outbox
+    outbox: OrderedOutbox
+    on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
+    on_paid: Callable[[int], None]  # so many SENDs were answered
+    on_promoted: Callable[["Producer"], None]  # it has waited, and is the exclusive producer now
+    on_fenced: Callable[["Producer"], None]  # it has waited in vain
+    access: Access = Access.SHARED
     epoch: int = 0
-    closed: bool = False  # by either side: nothing more is taken
-    # (sequence id, highest sequence id, first offset, end offset) of each SEND that has no receipt yet.
-    pending: deque[tuple[int, int, int, int]] = attrs.Factory(deque)
+    topic_epoch: int | None = None
+    request_id: int = 0  # of its PRODUCER
+    ready: bool = False  # the client was told that it may send
+    closed: bool = False  # by either side, or after an error that is not a message's own: nothing more is taken
+    since_ms: int = 0  # wall clock
+    client_version: str = ""
+    schema_version: bytes = b""  # of the topic, as its client was told; empty: none
+    messages_in: int = 0
+    bytes_in: int = 0
+    owed: deque[Owed] = attrs.Factory(deque)
     lock: Lock = attrs.Factory(Lock)
     _receipts: Receipts = attrs.field(init=False)
+    _duplicates: Receipts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._receipts = Receipts(self.id, self.topic.ledger)
+        self._duplicates = Receipts(self.id, DUPLICATE)
 
-    def close(self) -> None:
-        """Tell the client to look the topic up again, and take nothing more from this producer. Any thread."""
-        if not self.closed:
-            self.closed = True
-            command = CommandCloseProducer(producer_id=self.id, request_id=UNASKED)
-            self.outbox.push(self.connection, [write_command(BaseCommand.Type.CLOSE_PRODUCER, command)])
+    @property
+    def identity(self) -> Hashable:
+        return self.connection, self.id
 
     def leave(self) -> None:
         """The client has closed it, or is gone. Any thread."""
         self.closed = True
-        with self.topic.lock:
-            self.topic.producers.remove(self)
+        topic = self.topic
+        with topic.lock:
+            promoted = topic.producers.remove(self)
+        if promoted is not None:
+            promoted.promoted()
 
     disconnected = leave
 
-    def owe(self, sequence: int, highest: int, offset: int, end: int) -> None:
-        """The entry with this sequence id lies in the log from ``offset`` to ``end``: there is to be a receipt."""
-        with self.lock:
-            self.pending.append((sequence, highest, offset, end))
+    # -- what its client is told: any thread ------------------------------------------------------------------------------
 
-    def durable(self) -> None:
-        """Send the receipts of what is durable now. Any thread."""
-        topic, receipts = self.topic, []
+    def close(self) -> None:
+        """Tell the client to connect the producer again, and take nothing more from this one. The topic does not have it any
+        more, or is about to forget it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.on_closed(self)
+        if self.ready:
+            command = CommandCloseProducer(producer_id=self.id, request_id=UNASKED)
+            self.outbox.push(self.connection, [write_command(BaseCommand.Type.CLOSE_PRODUCER, command)])
+
+    def promoted(self) -> None:
+        self.on_promoted(self)
+
+    def fenced(self) -> None:
+        self.closed = True
+        self.on_fenced(self)
+
+    def owe(self, owed: list[Owed]) -> None:
+        """There are to be receipts for these, in this order."""
         with self.lock:
-            pending, durable = self.pending, topic.log.durable_offset
-            while pending and pending[0][3] <= durable:
-                sequence, highest, offset, _ = pending.popleft()
-                receipts.append(self._receipts.receipt(sequence, offset, highest))
-            # Under the lock, so that the receipts of two calls do not overtake each other.
-            if receipts:
-                self.outbox.push(self.connection, [b"".join(receipts)])
+            self.owed.extend(owed)
+
+    def pay(self) -> None:
+        """Send the receipts that may leave now."""
+        queue = self.owed
+        parts = []
+        with self.lock:
+            durable = self.topic.log.durable_offset
+            while queue and queue[0].end <= durable:
+                _, sequence_id, highest, offset, error = queue.popleft()
+                receipts = self._duplicates if offset == DUPLICATE else self._receipts
+                parts.append(error or receipts.receipt(sequence_id, offset, highest))
+            if parts:
+                self.outbox.push(self.connection, [b"".join(parts)])
+        if parts:
+            self.on_paid(len(parts))
+
+    def fail(self, error: StorageError) -> None:
+        """What is not durable will never be: the client gets the error of the first SEND, and sends all again on a new
+        connection."""
+        with self.lock:
+            self.closed = True
+            count = len(self.owed)
+            if count:
+                first = self.owed[0]
+                self.owed.clear()
+                self.outbox.push(self.connection, [send_error(self.id, first.sequence_id, error)])
+        if count:
+            self.on_paid(count)
+
+
+def send_error(producer_id: int, sequence_id: int, error: Refusal | StorageError) -> bytes:
+    command = CommandSendError(
+        producer_id=producer_id,
+        sequence_id=sequence_id,
+        error=code_of(error),
+        message=str(error) or type(error).__name__,
+    )
+    return write_command(BaseCommand.Type.SEND_ERROR, command)
+
+
+def duplicate(sequence_id: int, highest_sequence_id: int, end: int) -> Owed:
+    """The receipt of a message that is in the log already, before ``end``."""
+    return Owed(end, sequence_id, highest_sequence_id, DUPLICATE)

@@ -1,64 +1,181 @@
-"""From a SEND to the log: the message is checked, appended as an entry, and shown to the consumers, and its receipt is put in the
-queue.
+"""From SENDs to the log: each message is checked and becomes an entry, and its receipt is put in its producer's queue.
 
-On the connection's processor, or on a handler while the disk is slow.
+All SENDs that came with one receive are one call. Those to one topic become one append, one look at the consumers who wait, one
+wait for the flusher, and as a rule one push of receipts. It runs on the connection's processor, or on a handler while the disk
+is slow. The flusher's thread sends the receipts.
+
+Of the errors only ``ChecksumError`` and ``NotAllowedError`` are a message's own. After any other the client begins anew:
+nothing more of that producer is taken, so that what it sends again keeps its order.
 
 Tests: tests/pulsar/producers/test_publishing.py.
 """
 
-import struct
 from functools import partial
+from typing import NamedTuple
 
-from broker.errors import StorageError
+from broker.errors import Refusal, StorageError
+from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.producers.producer import Producer
-from broker.pulsar.refusals import ChecksumMismatch
-from protocol.checksum import crc32c
-from protocol.kafka.records.batch import HEADER, HEADER_SIZE
-from protocol.pulsar.sends import Send, crc_matches
+from broker.pulsar.entries.entry_factory import from_metadata
+from broker.pulsar.entry import Entry
+from broker.pulsar.producers.producer import Owed, Producer, send_error
+from broker.pulsar.refusals import AuthorizationError, ChecksumMismatch, MetadataInvalid, NotAllowed, TopicTerminated
+from broker.pulsar.rights import may_produce
+from broker.pulsar.topics.topic import Topic
+from protocol.errors import ProtocolError
+from protocol.kafka.records.entry import build_entry, value_position
+from protocol.pulsar.metadata import check_batch, publish_time_ms, read_metadata
+from protocol.pulsar.pulsar_pb2 import MessageMetadata
+from protocol.pulsar.sends import Send, crc_matches, read_send
 
 # How long (s) appends go to the handlers after a slow one: the disk is busy writing back.
 _SLOW_FOR_S = 1.0
 
 
-def publish(context: PulsarContext, producer: Producer, frame: memoryview, send: Send) -> None:
-    """Raises a Refusal or a StorageError: nothing was appended."""
-    if not crc_matches(frame, send):
-        raise ChecksumMismatch("Checksum failed on the broker")
-    topic = producer.topic
-    batch = _batch(frame[send.start : send.end], context.clock.time_ms())
-    topic.begin_append()
+class _Accepted(NamedTuple):
+    producer: Producer
+    send: Send
+    messages: int
+    metadata: MessageMetadata
+
+
+class _Run:
+    """What one receive has brought for one topic, in order."""
+
+    __slots__ = ("accepted", "batches", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.accepted: list[_Accepted] = []
+        self.batches: list[bytearray] = []
+
+
+def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview) -> None:
+    """``frames``: one or more SEND frames. Raises ProtocolError; then some of them may have been published."""
+    runs: dict[int, _Run] = {}
+    position, end = 0, len(frames)
     try:
-        info = topic.log.append(memoryview(batch), now_ms=context.clock.time_ms())
+        while position < end:
+            size = int.from_bytes(frames[position : position + 4], "big") + 4
+            frame = frames[position : position + size] if size != end else frames
+            position += size
+            send = read_send(frame)
+            producer = state.producers.get(send.producer_id)
+            if producer is None or not producer.ready or producer.closed:
+                state.check_was_producer(send.producer_id)
+                continue  # sent before the client could know that it is closed
+            topic = producer.topic
+            run = runs.get(id(topic))
+            if run is None:
+                run = runs[id(topic)] = _Run(topic)
+            _accept(context, state, run, producer, send, frame)
     finally:
-        topic.end_append()
-    if topic.log.state.slow_until > context.appends_slow_until:
+        for run in runs.values():
+            if run.batches:
+                _append(context, state, run)
+
+
+def _accept(
+    context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, send: Send, frame: memoryview
+) -> None:
+    """Check one SEND and put it into the run."""
+    try:
+        if not crc_matches(frame, send):
+            raise ChecksumMismatch("Checksum failed on the broker")
+        most = context.config.pulsar_max_message_bytes
+        if send.end - send.metadata > most:
+            raise NotAllowed(f"Message of {send.end - send.metadata} bytes: at most {most} are allowed")
+        if run.topic.terminated:
+            raise TopicTerminated("Topic has been terminated")
+        if context.authorizer is not None and not may_produce(context, producer.connection, run.topic):
+            raise AuthorizationError("Not authorized to produce to the topic any more")
+        try:
+            metadata = read_metadata(frame[send.metadata : send.payload])
+            messages = check_batch(metadata, send.end - send.payload, most)
+        except ProtocolError as error:
+            raise MetadataInvalid(str(error)) from error
+    except Refusal as refusal:
+        _refuse(context, state, run, producer, send, refusal)
+        return
+    run.accepted.append(_Accepted(producer, send, messages, metadata))
+    run.batches.append(build_entry(frame[send.start : send.end], messages, publish_time_ms(metadata)))
+
+
+def _refuse(
+    context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, send: Send, error: Refusal
+) -> None:
+    """Answer one SEND with an error, after the receipts of those before it."""
+    if run.batches:
+        _append(context, state, run)
+        run.accepted, run.batches = [], []
+    if not isinstance(error, ChecksumMismatch | NotAllowed):
+        producer.closed = True
+    _owe_error(state, producer, send, error)
+
+
+def _owe_error(state: PulsarConnection, producer: Producer, send: Send, error: Refusal | StorageError) -> None:
+    state.owe(1)
+    # There is nothing to wait for but its turn.
+    producer.owe([Owed(0, send.sequence_id, 0, 0, send_error(producer.id, send.sequence_id, error))])
+    producer.pay()
+
+
+def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
+    topic, accepted = run.topic, run.accepted
+    if topic.closed:
+        return  # its producers are being told
+    records = memoryview(run.batches[0] if len(run.batches) == 1 else bytearray().join(run.batches))
+    log, tail = topic.log, topic.tail
+    tail.begin_append()
+    try:
+        try:
+            info = log.append(records, now_ms=context.clock.time_ms(), entries=True)
+        except (Refusal, StorageError) as error:
+            _fail(context, state, run, error)
+            return
+        offset = info.base_offset
+        entries: list[Entry] = []
+        position = 0
+        owed: dict[int, tuple[Producer, list[Owed]]] = {}
+        for batch, (producer, send, messages, metadata) in zip(run.batches, accepted, strict=True):
+            size = send.end - send.start
+            start = position + value_position(batch, size)
+            position += len(batch)
+            entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
+            entry = offset
+            offset += messages
+            if producer.id not in owed:
+                owed[producer.id] = producer, []
+            owed[producer.id][1].append(Owed(offset, send.sequence_id, send.highest_sequence_id, entry))
+            producer.messages_in += messages
+            producer.bytes_in += size
+        topic.reader.appended(entries)
+    finally:
+        tail.end_append()
+    if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
-    end = info.last_offset + 1
-    producer.owe(send.sequence_id, send.highest_sequence_id, info.base_offset, end)
-    context.flusher.wait_durable(topic.log, end, partial(_durable, producer))
+    state.owe(len(accepted))
+    for producer, ours in owed.values():
+        producer.owe(ours)
+    context.flusher.wait_durable(log, offset, partial(_durable, [producer for producer, _ in owed.values()]))
 
 
-def _durable(producer: Producer, error: StorageError | None) -> None:
-    producer.durable()
+def _durable(producers: list[Producer], error: StorageError | None) -> None:
+    """On the flusher's thread, or at once."""
+    for producer in producers:
+        producer.pay()
+        if error is not None:
+            producer.fail(error)
 
 
-def _batch(stored: memoryview, now_ms: int) -> bytearray:
-    """One record whose value is the stored part."""
-    value = _zigzag(len(stored)) + bytes(stored)
-    body = b"\x00\x00\x00" + b"\x01" + value + b"\x00"
-    record = _zigzag(len(body)) + body
-    batch = bytearray(HEADER_SIZE) + record
-    HEADER.pack_into(batch, 0, 0, len(batch) - 12, 0, 2, 0, 0, 0, now_ms, now_ms, -1, -1, -1, 1)
-    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
-    return batch
-
-
-def _zigzag(value: int) -> bytes:
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _fail(context: PulsarContext, state: PulsarConnection, run: _Run, error: Refusal | StorageError) -> None:
+    """Nothing of the run is in the log."""
+    if isinstance(error, StorageError):
+        context.complain("append_failed", run.topic.log.topic, run.topic.log.partition, error)
+    failed: set[int] = set()
+    for producer, send, _, _ in run.accepted:
+        if producer.id in failed:
+            continue
+        failed.add(producer.id)
+        producer.closed = True
+        _owe_error(state, producer, send, error)

@@ -122,9 +122,7 @@ class ConnectedConsumer:
     def close(self) -> None:
         """Have the client look up the topic and subscribe again. The subscription has removed it, or is about to."""
         self.connection.remove_consumer(self.id, self)
-        self._tell(
-            BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=_UNASKED)
-        )
+        self._tell(BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=_UNASKED))
 
     def tell_active(self, active: bool) -> None:
         self._tell(

@@ -1,9 +1,9 @@
 """Keeps the cursors of durable subscriptions in the catalogue.
 
-Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable. The
-writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that arrive
-during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays changed:
-it is tried again every second, and with the next ``save``.
+Whoever has changed a cursor calls ``changed``, and it is written within a second; or ``save``, and is told when it is durable.
+The writer's thread (``cursor-writer``) asks the subscription for its state when it writes, so that all acknowledgements that
+arrive during one fsync become one row, and those of many subscriptions one transaction. A state that could not be written stays
+changed: it is tried again every second, and with the next ``save``.
 
 The states of topics that nobody uses lie here as bytes, as they were loaded or as the topic has left them.
 
@@ -11,7 +11,7 @@ Any thread. The lock guards the tables; it is taken below a subscription's, and 
 """
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple, Protocol
 
 from broker.errors import StorageError
@@ -60,22 +60,30 @@ class CursorStore:
         self._changed: dict[Stored, None] = {}  # to be written at the next tick
         self._waiting: dict[Stored, list[Done]] = {}  # in the writer's queue, and who waits for that
         self._ticking = False
+        self._doomed: dict[Key, _Doomed] = {}  # deleted, and still in the catalogue
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
+        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
         self._failures = EventLimit()
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def open(self, exists: Callable[[uuid.UUID], bool]) -> None:
-        """Load all cursors. Those of topics that are gone are deleted: the broker died between the two deletions."""
+    def open(self, topic_ids: Container[uuid.UUID]) -> None:
+        """Load all cursors. Those of other topics than these are deleted: the broker died between the two deletions."""
         gone = set()
         for row in self._catalogue.load_cursors():
-            if exists(row.topic_id):
+            if row.topic_id in topic_ids:
+                self._topics.add(row.topic_id)
                 unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
                 self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused
             else:
                 gone.add(row.topic_id)
         if gone:
             self._catalogue.delete_topic_cursors(gone)
+
+    def topics(self) -> set[uuid.UUID]:
+        """The topics that may have cursors."""
+        with self._lock:
+            return set(self._topics)
 
     def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
         """The subscriptions of a topic that is not in use."""
@@ -85,6 +93,7 @@ class CursorStore:
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
         with self._lock:
+            self._topics.add(topic_id)
             found = self._unused.pop((topic_id, partition), {})
             for unused in found.values():
                 unused.taken = True
@@ -110,6 +119,7 @@ class CursorStore:
         """Their cursors go as well. The next start does it if this fails."""
         topic_ids = set(topic_ids)
         with self._lock:
+            self._topics -= topic_ids
             for key in [key for key in self._unused if key[0] in topic_ids]:
                 for unused in self._unused.pop(key).values():
                     unused.taken = True
@@ -121,6 +131,12 @@ class CursorStore:
         """Write it within a second."""
         with self._lock:
             self._changed[stored] = None
+            if self._ticking:
+                return
+        self._tick_later()
+
+    def _tick_later(self) -> None:
+        with self._lock:
             if self._ticking:
                 return
             self._ticking = True
@@ -139,11 +155,32 @@ class CursorStore:
         self._enqueue(stored)
 
     def delete(self, stored: Stored, done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``."""
+        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has
+        failed is tried again every second as well."""
+        doomed = _Doomed(stored.key)
         with self._lock:
             self._changed.pop(stored, None)
-        key = stored.key
-        self.writer.change(lambda catalogue: catalogue.delete_cursors([key]), done)
+            self._doomed[stored.key] = doomed
+        self._enqueue_deletion(doomed, done)
+
+    def _enqueue_deletion(self, doomed: "_Doomed", done: Done) -> None:
+        doomed.queued = True
+
+        def delete(catalogue: Catalogue) -> None:
+            if not doomed.spared:
+                catalogue.delete_cursors([doomed.key])
+
+        def deleted(error: StorageError | None) -> None:
+            with self._lock:
+                doomed.queued = False
+                if error is None and self._doomed.get(doomed.key) is doomed:
+                    del self._doomed[doomed.key]
+            if error is not None:
+                self._note(doomed.key, error)
+                self._tick_later()
+            done(error)
+
+        self.writer.change(delete, deleted)
 
     def flush(self) -> None:
         """Write what is left. Only after the writer's thread has ended."""
@@ -159,10 +196,18 @@ class CursorStore:
                 del due[stored]  # it is in the queue already, and is asked for its state only then
             for stored in due:
                 self._waiting[stored] = []
+            doomed = [one for one in self._doomed.values() if not one.queued]
+        for one in doomed:
+            self._enqueue_deletion(one, _ignore)
         for stored in due:
             self._enqueue(stored)
 
     def _enqueue(self, stored: Stored) -> None:
+        doomed = self._doomed.get(stored.key)
+        if doomed is not None and stored.state() is not None:
+            doomed.spared = True  # this is a new subscription of the same name
+            with self._lock:
+                self._doomed.pop(stored.key, None)
         write = _Write(self, stored)
         self.writer.change(write, write.done)
 
@@ -172,10 +217,24 @@ class CursorStore:
             return self._waiting.pop(stored, [])
 
     def _failed(self, stored: Stored, error: StorageError) -> None:
+        self._note(stored.key, error)
+        self.changed(stored)
+
+    def _note(self, key: Key, error: StorageError) -> None:
         left_out = self._failures.take(self._clock.monotonic())
         if left_out is not None:
-            log.error("cursor_not_saved", subscription=stored.key[2], error=str(error), unlogged_before=left_out)
-        self.changed(stored)
+            log.error("cursor_not_saved", subscription=key[2], error=str(error), unlogged_before=left_out)
+
+
+class _Doomed:
+    """A deletion that is not in the catalogue yet."""
+
+    __slots__ = ("key", "queued", "spared")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.queued = False
+        self.spared = False
 
 
 class _Unused:
@@ -200,18 +259,21 @@ class _Unused:
 class _Write:
     """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
 
-    __slots__ = ("_state", "_store", "_stored", "_waiting")
+    __slots__ = ("_asked", "_state", "_store", "_stored", "_waiting")
 
     def __init__(self, store: CursorStore, stored: Stored) -> None:
         self._store = store
         self._stored = stored
         self._waiting: list[Done] | None = None
+        self._asked = False
         self._state: tuple[int, bytes] | None = None
 
     def __call__(self, catalogue: Catalogue) -> None:
         if self._waiting is None:
             self._waiting = self._store._take_waiting(self._stored)
-            self._state = self._stored.state()
+        if not self._asked:
+            self._state = self._stored.state()  # raises StorageError for one that cannot be stored
+            self._asked = True
         if self._state is not None:
             topic_id, partition, subscription = self._stored.key
             catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._state[1])])

@@ -1,10 +1,10 @@
 """A subscription: the adapter between its dispatcher, which decides, and the log, the connections and the catalogue.
 
 Every event (permits, acknowledgements, entries that were read, consumers that come and go) is given to the dispatcher under the
-subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the lock
-is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read later on
-a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches, and then
-goes on by way of the waker's thread.
+subscription's lock, on the thread on which it happens, and the effects that the dispatcher returns are carried out before the
+lock is released. Nothing that is done under it blocks: frames are put into queues, entries come from the cache or are read
+later on a reader's thread, states are written by the cursor's writer. What one holder does is bounded: it reads a few batches,
+and then goes on by way of the waker's thread.
 
 At the end of the log the read waits in the log's tail (``tail.py``).
 
@@ -47,6 +47,8 @@ log = get_logger("pulsar")
 
 # Batches (of at most 100 entries) that one holder of the lock reads: some milliseconds.
 _READS_AT_ONCE = 4
+# How long a subscription that is not durable outlives a seek without consumers.
+_COMES_BACK_S = 60.0
 # Consumers at whose connections a read looks before it begins.
 _LOOKED_AT = 4
 
@@ -110,14 +112,16 @@ class Subscription:
         self.dispatcher: Dispatcher | None = None
         self.kind = -1  # CommandSubscribe.SubType; -1: there was no consumer yet
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
-        self.connected: list[ConnectedConsumer] = []
+        self.connected: dict[ConnectedConsumer, None] = {}
         self.delivered: Delivered | None = None  # while there are consumers
         self.closed = False  # unloaded or deleted: no consumer may come any more
         self.gone = False  # its state must not be written any more
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
-        self._read: Read | None = None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        self._read: Read | None = (
+            None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
+        )
         self._held = False  # `_read` waits for acknowledgements
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
@@ -131,6 +135,10 @@ class Subscription:
     @property
     def has_consumers(self) -> bool:
         return bool(self.connected)
+
+    @property
+    def consumer_count(self) -> int:
+        return len(self.connected)
 
     def use(self, dispatcher: Dispatcher, kind: int, policy: object) -> None:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
@@ -149,7 +157,9 @@ class Subscription:
         effects = self.dispatcher.add(connected.consumer, now)
         if self.delivered is None:
             self.delivered = Delivered()
-        self.connected.append(connected)
+        if not self.connected:
+            self.topic.tail.consumers_came(self.topic.reader)
+        self.connected[connected] = None
         self._carry_out(effects, now)
 
     def leave(self, connected: ConnectedConsumer) -> None:
@@ -165,12 +175,13 @@ class Subscription:
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         assert self.dispatcher is not None
         for connected in leaving:
-            self.connected.remove(connected)
+            del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
-        if not self.connected:
-            self._forget_reads()
-            self.delivered = None
+            if not self.connected:
+                self._forget_reads()
+                self.delivered = None
+                self.topic.tail.consumers_left(self.topic.reader)
 
     def _drop(self) -> None:
         """A subscription that is not durable ends with its last consumer."""
@@ -262,7 +273,9 @@ class Subscription:
                 self._acknowledged(effects, now)
         return unknown
 
-    def acknowledge_known(self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    def acknowledge_known(
+        self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
+    ) -> None:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
             if connected not in self.connected:
@@ -380,6 +393,11 @@ class Subscription:
                 return
         done(None)
 
+    @property
+    def never_saved(self) -> bool:
+        """It is new, and the catalogue does not have it yet."""
+        return self.durable and self._saved_version < 0
+
     def state(self) -> tuple[int, bytes] | None:
         with self.lock:
             return None if self.gone else (self.cursor.version, self.cursor.encode())
@@ -435,6 +453,10 @@ class Subscription:
                 self.cursor.acknowledge(*last)
             self._empty = (-1, -1)
             self.changed()
+        if not self.durable:
+            # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
+            clock, timer = self._around.clock, self._around.timer
+            timer.at(clock.monotonic() + _COMES_BACK_S, partial(self._around.waker.call, self._drop))
 
     # -- effects: the lock is held ------------------------------------------------------------------------------------------
 
@@ -532,10 +554,12 @@ class Subscription:
     def _entries_read(self, read: Read, offset: int, end: int, entries: Sequence[Entry], now: Now) -> Sequence[Effect]:
         """``end``: that of the log before it was read."""
         if not entries:
-            # Only what consumers never see, such as the ends of transactions.
-            self.cursor.skip(offset, end)
-            self._empty = (self.cursor.next_unacknowledged(offset), end)
-            self.changed()
+            # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
+            # knows that by now; if it has, the rest is looked at as well.
+            self._empty = (offset, end)
+            if self.topic.reader.end <= offset:
+                self.cursor.skip(offset, end)
+                self.changed()
             return [read]
         expected = offset
         for entry in entries:
@@ -629,6 +653,12 @@ class Subscription:
         self._timer_at = at
         self._timer = self._around.timer.at(at, partial(self._around.waker.call, self.tick))
 
+    def check_end_of_topic(self) -> None:
+        """The topic has been terminated: tell consumers that have everything."""
+        with self.lock:
+            if self.topic.terminated:
+                self._tell_end_of_topic()
+
     def _tell_end_of_topic(self) -> None:
         if self.cursor.acknowledged_before >= self.topic.log.log_end_offset:
             for connected in self.connected:
@@ -646,4 +676,3 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.cursor.properties
-

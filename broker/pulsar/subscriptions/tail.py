@@ -5,16 +5,16 @@ appended meanwhile. The next append takes all of them out and has each of them g
 which costs the least time; more than that on the waker's thread, so that no processor is held up.
 
 Producers of Pulsar append between ``begin_append`` and ``end_append``: between the two, the log has entries that are not in the
-cache yet. Appends by others (Kafka's producers, the ends of transactions) are noticed by watching the log, but only while somebody
-waits or has waited since the last append.
+cache yet. Appends by others (Kafka's producers, the ends of transactions) are noticed by watching the log, but only while
+somebody waits or has waited since the last append.
 
 Any thread. The lock is taken below a subscription's and is not held while subscriptions are called.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.log import get_logger
-from broker.pulsar.subscriptions.waker import Waker
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
 
@@ -29,10 +29,17 @@ class Waiting(Protocol):
         """There may be entries. No lock is held."""
 
 
+class Reader(Protocol):
+    def cursor_opened(self) -> None: ...
+
+    def cursor_closed(self) -> None: ...
+
+
 class Tail:
-    def __init__(self, log: Log, waker: Waker) -> None:
+    def __init__(self, log: Log) -> None:
         self._log = log
-        self._waker = waker
+        # Has something called soon, on a thread that has time for it. Set when the topic gets its subscriptions.
+        self.later: Callable[[Callable[[], None]], object] = _now
         self._lock = Lock()
         self._waiting: dict[Waiting, None] = {}
         self._appending = 0  # producers of Pulsar between begin and end
@@ -40,6 +47,15 @@ class Tail:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def consumers_came(self, reader: Reader) -> None:
+        """A subscription has consumers from now on."""
+        with self._lock:
+            reader.cursor_opened()
+
+    def consumers_left(self, reader: Reader) -> None:
+        with self._lock:
+            reader.cursor_closed()
 
     def add(self, waiting: Waiting) -> None:
         with self._lock:
@@ -72,7 +88,7 @@ class Tail:
                 _go_on(one)
         else:
             for one in waiting:
-                self._waker.call(one.more)
+                self.later(one.more)
 
     def _log_grew(self) -> None:
         """On the thread that has appended, or has learned that the log is gone."""
@@ -84,7 +100,11 @@ class Tail:
                 self._log.unwatch(self._watch)
                 self._watch = -1
         for one in waiting:
-            self._waker.call(one.more)
+            self.later(one.more)
+
+
+def _now(work: Callable[[], None]) -> None:
+    work()
 
 
 def _go_on(waiting: Waiting) -> None:

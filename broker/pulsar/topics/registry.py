@@ -1,28 +1,40 @@
-"""The topics that are in use, by name.
+"""The topics of Pulsar's clients: which there are, and those in use.
 
-Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in ``documents.py``; this is which of
-their partitions have a ``Topic`` in memory. Any thread. Methods that say so may block, because a topic is made or the catalogue
-is written. ``_lock`` is held for moments only; ``_making`` while a topic is made, so that two clients that ask for the same one
-make it once.
+Topics themselves are Kafka's (``storage/log_manager.py``), and what Pulsar adds to them is in ``documents.py``; this knows
+which of their partitions have a ``Topic`` in memory. A topic comes into use when a client asks for it, and goes out of use when
+nobody has been connected to it for a while, when it is unloaded, or when it is deleted, on whichever side.
+
+Any thread. Methods that say so may block, because a topic is made or the catalogue is written. ``_lock`` guards the table and
+is held for moments only; ``_making`` is held while a topic is made, so that two clients that ask for the same one make it once.
 
 Tests: tests/pulsar/topics/test_registry.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.metadata.writer import Done
+from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import NotAllowed, TopicNotFound
 from broker.pulsar.topic_names import TopicName, check_legal, kafka_name, pulsar_name
 from broker.pulsar.topics.documents import TopicDocuments
-from broker.pulsar.topics.topic import EntryReader, Topic
+from broker.pulsar.topics.topic import Topic, TopicRecord
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.log_manager import LogManager
 from broker.storage.refusals import TopicExists
 from broker.storage.topic import TopicInfo
+
+log = get_logger("pulsar")
+
+# A topic that nobody has used for so long (s) goes out of use, and how often that is looked for.
+_IDLE_S = 60.0
 
 
 @attrs.frozen
@@ -34,33 +46,58 @@ class Place:
     name: TopicName  # its `partition` is -1 where Pulsar sees a topic that is not partitioned
 
 
+@attrs.frozen
+class Creation:
+    """How topics are made that clients ask for."""
+
+    on_demand: bool = True
+    partitions: int = 0  # 0: not partitioned
+
+
 class TopicRegistry:
     def __init__(
         self,
         logs: LogManager,
         documents: TopicDocuments,
         clock: Clock,
+        timer: Timer,
         open_reader: Callable[[Log], EntryReader],
+        creation: Creation,
     ) -> None:
         self._logs = logs
         self._documents = documents
         self._clock = clock
+        self._timer = timer
         self._open_reader = open_reader
+        self._creation = creation
         self._topics: dict[TopicName, Topic] = {}
         self._lock = Lock()
         self._making = Lock()
-        # Called with each topic that comes into use, before anybody else sees it: its subscriptions are put into it.
+        self._sweeping = False
+        # Whether there is such a namespace, given as tenant/namespace.
+        self.has_namespace: Callable[[str], bool] = lambda _: True
+        # Called with each topic that comes into use, before anybody else sees it: its subscriptions are put into it. May block.
         self.on_load: list[Callable[[Topic], None]] = []
+        # Called with each topic that has gone out of use; its producers and consumers have been told. Must not block.
+        self.on_unload: list[Callable[[Topic], None]] = []
 
     # -- looking up: never blocks ----------------------------------------------------------------------------------------
 
     def get(self, name: TopicName) -> Topic | None:
         """The topic if it is in use."""
-        return self._topics.get(name)
+        topic = self._topics.get(name)
+        return None if topic is None or topic.closed else topic
 
     def loaded(self) -> list[Topic]:
         """All topics that are in use."""
         return list(self._topics.values())
+
+    def check_namespace(self, name: TopicName) -> None:
+        """Raises TopicNotFound where the namespace does not exist, NotAllowed for topics that are not kept."""
+        if not self.has_namespace(name.namespace):
+            raise TopicNotFound(f"Namespace {name.namespace} does not exist")
+        if not name.persistent:
+            raise NotAllowed("This broker has persistent topics only.")
 
     def place(self, name: TopicName) -> Place | None:
         """Where the messages of this topic are, or of this partition. None: it does not exist, or it is a partitioned topic and
@@ -78,13 +115,11 @@ class TopicRegistry:
 
     def partitions(self, name: TopicName) -> int | None:
         """How many partitions the topic has for Pulsar, 0 if it is not partitioned. None: there is no such topic."""
-        info = self._logs.topic(kafka_name(name.whole))
-        if name.partition >= 0 and (info is None or not self.is_partitioned(info)):
-            return 0 if self.place(name) is not None else None
+        if name.partition >= 0:
+            return None if self.place(name) is None else 0
+        info = self._logs.topic(kafka_name(name))
         if info is None:
             return None
-        if name.partition >= 0:
-            return 0 if name.partition < info.partitions else None
         return info.partitions if self.is_partitioned(info) else 0
 
     def is_partitioned(self, info: TopicInfo) -> bool:
@@ -105,60 +140,191 @@ class TopicRegistry:
             return [name.of_partition(number) for number in range(info.partitions)]
         return [name]
 
+    # -- being made: may block -------------------------------------------------------------------------------------------
+
+    def creates_partitioned(self, name: TopicName) -> bool:
+        """Whether asking for the partitions of a topic that does not exist makes it."""
+        return self._creation.on_demand and self._creation.partitions > 0 and name.partition < 0
+
+    def create_on_demand(self, name: TopicName) -> int:
+        """Make a partitioned topic, or find that it was made meanwhile. How many partitions it has. Raises refusals,
+        StorageError."""
+        try:
+            return self.create_partitioned(name, self._creation.partitions).partitions
+        except TopicExists:
+            return self.partitions(name) or 0
+
+    def create_partitioned(
+        self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> TopicInfo:
+        """Make a partitioned topic. Raises TopicExists and other refusals, StorageError."""
+        with self._making:
+            return self._make(kafka_name(name), partitions, partitioned=True, properties=properties)
+
+    def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> TopicInfo:
+        """Make a topic that is not partitioned. Raises TopicExists and other refusals, StorageError."""
+        with self._making:
+            return self._make(kafka_name(name.as_local), 1, partitioned=False, properties=properties)
+
+    def _make(
+        self, topic: str, partitions: int, *, partitioned: bool, properties: Mapping[str, str] | None = None
+    ) -> TopicInfo:
+        check_legal(topic)
+        record = self._documents.new_record(partitioned=partitioned, properties=properties)
+        # The row of the topic and its document in one step: a topic of one partition is known to be partitioned, or not there.
+        return self._logs.create_topic(
+            topic, partitions, also=lambda info: self._documents.adding(info.topic_id, record)
+        )
+
     # -- coming into use: may block ---------------------------------------------------------------------------------------
 
     def get_or_create(self, name: TopicName, *, create: bool = True) -> Topic:
-        """The topic, made if there is none and ``create`` is true. Raises TopicNotFound and other refusals, StorageError."""
+        """The topic, made if there is none and both ``create`` and the settings allow it. Raises TopicNotFound and other
+        refusals, StorageError."""
         topic = self._topics.get(name)
         if topic is not None and not topic.closed:
+            topic.idle_since = self._clock.monotonic()
             return topic
+        self.check_namespace(name)
         place = self.place(name)
         if place is None:
-            if not create:
+            if not (create and self._creation.on_demand):
                 raise TopicNotFound(f"Topic {name} does not exist")
             place = self._create(name)
         return self._load(place)
 
     def _create(self, name: TopicName) -> Place:
-        whole = kafka_name(name.whole)
         with self._making:
             place = self.place(name)
             if place is not None:
                 return place
-            info = self._logs.topic(whole)
-            if info is not None and name.partition < 0:
-                raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
-            local = kafka_name(name.as_local)
-            check_legal(local)
-            try:
-                info = self._logs.create_topic(local, 1)
-            except TopicExists:
-                info = self._logs.topic(local)
-                if info is None:
-                    raise
-            return Place(info, 0, name.as_local)
-
-    def create_partitioned(self, name: TopicName, partitions: int) -> TopicInfo:
-        """Make a partitioned topic. Raises TopicExists and other refusals, StorageError."""
-        with self._making:
-            whole = kafka_name(name)
-            check_legal(whole)
-            info = self._logs.create_topic(whole, partitions)
-            self._documents.ensure(info.topic_id, partitioned=True)
-            return info
+            info = self._logs.topic(kafka_name(name))
+            if info is not None and self.is_partitioned(info):
+                if name.partition < 0:
+                    raise NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
+                raise TopicNotFound(f"Topic {name.whole} has {info.partitions} partitions")
+            local = name.as_local
+            return Place(self._make(kafka_name(local), 1, partitioned=False), 0, local)
 
     def _load(self, place: Place) -> Topic:
-        record = self._documents.ensure(place.info.topic_id)
-        log = self._logs.get(place.info.name, place.partition)
-        if log is None:
-            raise TopicNotFound(f"Topic {place.name} has been deleted")
-        with self._lock:
+        """Only one thread at a time, so that no topic is there twice."""
+        with self._making:
             topic = self._topics.get(place.name)
             if topic is not None and not topic.closed:
                 return topic
-            topic = Topic(place.name, log, self._open_reader(log), record, Producers())
+            record = self._documents.ensure(place.info.topic_id)
+            store = self._logs.get(place.info.name, place.partition)
+            if store is None:
+                raise TopicNotFound(f"Topic {place.name} has been deleted")
+            producers = Producers(record.epochs.get(place.partition, -1))
+            topic = Topic(place.name, store, self._open_reader(store), record, producers)
             topic.idle_since = self._clock.monotonic()
             for prepare in self.on_load:
                 prepare(topic)
-            self._topics[place.name] = topic
+            with self._lock:
+                self._topics[place.name] = topic
+                start = not self._sweeping
+                self._sweeping = True
+            if (
+                self._logs.get(place.info.name, place.partition) is not store
+            ):  # meanwhile, and whoever was told of it did not see this topic
+                self._close(topic, deleted=True)
+                raise TopicNotFound(f"Topic {place.name} has been deleted")
+        if start:
+            self._timer.at(self._clock.monotonic() + _IDLE_S, self._sweep)
         return topic
+
+    # -- what is known of a topic -------------------------------------------------------------------------------------------
+
+    def record(self, name: TopicName) -> TopicRecord | None:
+        """None: it does not exist, or Pulsar has never used it."""
+        info = self._logs.topic(kafka_name(name.whole))
+        return None if info is None else self._documents.get(info.topic_id)
+
+    def change(self, topic: Topic, change: Callable[[TopicRecord], TopicRecord], done: Done) -> None:
+        """Change what is known of the topic of this partition, then call ``done`` on the writer's thread. Never blocks."""
+        topic_id = topic.log.topic_id
+        record = self._documents.change(topic_id, change, done)
+        if record is not None:
+            for each in self.loaded():
+                if each.log.topic_id == topic_id:
+                    each.record = record
+
+    def save_epoch(self, topic: Topic, epoch: int, done: Done) -> None:
+        """Make the epoch of a topic's exclusive producers durable, then call ``done`` on the writer's thread. Never blocks."""
+        partition = topic.log.partition
+        self.change(
+            topic,
+            lambda record: attrs.evolve(
+                record, epochs={**record.epochs, partition: max(epoch, record.epochs.get(partition, -1))}
+            ),
+            done,
+        )
+
+    def terminate(self, topic: Topic, done: Done) -> None:
+        """Nothing more is written to the topic. Its producers are told at their next SEND. ``done`` is called when that is
+        durable, on the writer's thread."""
+
+        def durable(error: StorageError | None) -> None:
+            topic.tail.wake()  # who has read everything is told that this was the end
+            done(error)
+
+        self.change(topic, lambda record: attrs.evolve(record, terminated=True), durable)
+
+    # -- going out of use -------------------------------------------------------------------------------------------------
+
+    def unload(self, topic: Topic) -> None:
+        """Have all its clients look it up again."""
+        self._close(topic, deleted=False)
+
+    def on_topic_deleted(self, info: TopicInfo) -> None:
+        """A topic of Kafka is gone: who used it looks it up again. On the deleting thread, which may block."""
+        for topic in self.loaded():
+            if topic.log.topic_id == info.topic_id:
+                self._close(topic, deleted=True)
+        try:
+            self._documents.forget(info.topic_id)
+        except StorageError as error:  # the next start removes it
+            log.error("topic_document_not_removed", topic=info.name, error=str(error))
+
+    def close(self) -> None:
+        """The broker stops; the threads have ended."""
+        for topic in self.loaded():
+            for ended in self.on_unload:
+                ended(topic)
+
+    def _close(self, topic: Topic, *, deleted: bool) -> None:
+        with topic.lock:
+            if topic.closed:
+                return
+            topic.closed = True
+            producers = list(topic.producers)
+            subscriptions = list(topic.subscriptions.values())
+        with self._lock:
+            if self._topics.get(topic.name) is topic:
+                del self._topics[topic.name]
+        for producer in producers:
+            producer.close()
+        for subscription in subscriptions:
+            if deleted:
+                subscription.deleted()
+            else:
+                subscription.close()
+        topic.reader.close()
+        for ended in self.on_unload:
+            ended(topic)
+
+    def _sweep(self) -> None:
+        """On the timer's thread: topics that nobody uses go out of use, about a microsecond for each topic that is in use."""
+        now = self._clock.monotonic()
+        for topic in self.loaded():
+            with topic.lock:
+                if topic.in_use:
+                    topic.idle_since = now
+            if now - topic.idle_since >= _IDLE_S:
+                self._close(topic, deleted=False)
+        with self._lock:
+            self._sweeping = bool(self._topics)
+            again = self._sweeping
+        if again:
+            self._timer.at(now + _IDLE_S, self._sweep)

@@ -23,6 +23,7 @@ from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
     CRC_START,
+    ENTRY,
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -33,8 +34,6 @@ from protocol.kafka.records.batch import (
 )
 from protocol.kafka.records.records import varint
 from protocol.wire import BytesLike
-
-ENTRY = 0x80  # of a batch's attributes
 
 _NEVER = COMPRESSION_MASK | CONTROL | TRANSACTIONAL  # what an entry is not
 _CRC_AT = 17

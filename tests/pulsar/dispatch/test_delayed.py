@@ -24,7 +24,9 @@ class DelayedMachine(RuleBasedStateMachine):
         self.now_ms = now_ms
         self.offset = 0
 
-    @rule(delay_ms=st.integers(-10, 5000) | st.integers(0, 60 * 60_000) | st.integers(0, 1 << 60), count=st.integers(1, 5))
+    @rule(
+        delay_ms=st.integers(-10, 5000) | st.integers(0, 60 * 60_000) | st.integers(0, 1 << 60), count=st.integers(1, 5)
+    )
     def add(self, delay_ms: int, count: int) -> None:
         for _ in range(count):
             self.offset += 1
@@ -156,6 +158,15 @@ def test_a_fixed_delay_pauses_reading_and_a_shorter_one_among_them_does_not() ->
     assert not mixed.paused
     fixed.due(1_000_500, 1)
     assert not fixed.paused
+
+
+def test_a_tracker_that_was_empty_looks_for_a_fixed_delay_anew() -> None:
+    tracker = DelayedTracker(look_ahead=3)
+    tracker.passed()
+    for offset in (10, 11, 12):
+        assert not tracker.paused
+        tracker.add(4_000_000, offset)
+    assert tracker.paused
 
 
 def test_what_is_due_comes_in_the_order_of_the_log() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import StorageError
-from broker.pulsar.subscriptions.cursor import Cursor, bits_from_words, words_from_bits
+from broker.pulsar.subscriptions.cursor import Cursor
 
 OFFSETS = st.integers(0, 1 << 62)
 TEXTS = st.text(max_size=30)
@@ -77,14 +77,6 @@ def test_two_hundred_thousand_ranges_are_stored_in_less_than_two_megabytes() -> 
     state = cursor.encode()
     assert len(state) < 2_000_000
     assert facts(cursor) == facts(Cursor.decode(state))
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6))
-def test_words_are_bits_and_back_without_trailing_zeros(words: list[int]) -> None:
-    while words and not words[-1]:
-        words.pop()
-    assert words == list(words_from_bits(bits_from_words(words)))
-    assert bits_from_words(words) == bits_from_words([word % 2**64 for word in words])
 
 
 def test_a_bit_of_0_acknowledges_and_a_missing_word_is_all_zeros() -> None:

@@ -10,7 +10,8 @@ from protocol.shuffle.data_type import AS_KNOWN_BY, IS_BLOCKING_UPSTREAM, IS_BUF
 from protocol.shuffle.errors import ErrorResponse
 from protocol.shuffle.ids import IndexSet
 from protocol.shuffle.messages import BacklogAnnouncement
-from tests.sim.clients.stream import PATIENCE_S, StreamClient
+from tests.sim.clients.shuffle_client import ShuffleClient
+from tests.sim.clients.stream import PATIENCE_S
 from tests.sim.jobs import Attempt, Range
 from tests.sim.world import Violation
 
@@ -109,7 +110,7 @@ class Receiver:
             )
 
 
-class ShuffleReader(StreamClient):
+class ShuffleReader(ShuffleClient):
     """``retention_s``: how long the broker keeps a pipelined partition for a reader that was lost."""
 
     def __init__(self, *args: Any, parts: Sequence[Range], retention_s: float) -> None:

@@ -13,7 +13,7 @@ from protocol.shuffle.writer_frames import (
     encode_release_data_set,
     encode_release_partition,
 )
-from tests.sim.clients.stream import StreamClient
+from tests.sim.clients.shuffle_client import ShuffleClient
 from tests.sim.jobs import Attempt, Job
 from tests.sim.world import Violation
 
@@ -21,7 +21,7 @@ from tests.sim.world import Violation
 VANDALS = b"vandal"
 
 
-class Steward(StreamClient):
+class Steward(ShuffleClient):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._correlation = 0

@@ -5,8 +5,8 @@ from typing import Any
 from protocol.shuffle import messages, writer_frames
 from protocol.shuffle.generation import Generation
 from protocol.shuffle.ids import IndexSet, ResultPartitionID
+from tests.sim.clients.shuffle_client import SHUFFLE_PORT
 from tests.sim.clients.shuffle_steward import VANDALS
-from tests.sim.clients.stream import SHUFFLE_PORT
 from tests.sim.fabric import ClientSocket
 
 

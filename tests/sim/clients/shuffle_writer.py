@@ -20,7 +20,8 @@ from protocol.shuffle.writer_frames import (
     encode_open_partition,
     encode_push_buffer,
 )
-from tests.sim.clients.stream import PATIENCE_S, StreamClient
+from tests.sim.clients.shuffle_client import ShuffleClient
+from tests.sim.clients.stream import PATIENCE_S
 from tests.sim.jobs import Attempt, Job
 from tests.sim.world import Violation
 
@@ -30,7 +31,7 @@ _NOT_WANTED = (WriterErrorCode.RELEASED, WriterErrorCode.READERS_GONE)
 _TTL_MS = 30 * 86_400_000
 
 
-class Writer(StreamClient):
+class Writer(ShuffleClient):
     """``rival``: makes one attempt at each of its jobs while another writer makes another."""
 
     def __init__(self, *args: Any, jobs: Sequence[Job], rival: bool = False) -> None:

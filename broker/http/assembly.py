@@ -1,0 +1,57 @@
+"""The HTTP service put together from the broker's settings, for all its listeners. It opens last, when all routes are there."""
+
+from collections.abc import Sequence
+
+from broker.config import Listener
+from broker.config.listener import ALL_INTERFACES
+from broker.http import health
+from broker.http.router import Router
+from broker.http.service import HttpService, HttpServiceSettings
+from broker.http.session import CHUNKING_MAX_BYTES, HEAD_MAX_BYTES
+from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.runtime.threads import Event
+from broker.storage.log_manager import LogManager
+
+
+def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
+    return HttpPart(surroundings)
+
+
+class HttpPart:
+    """The routes of all services, which all http listeners share."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._stopping = Event()
+        self._router = Router(())
+
+    def open(self) -> None:
+        self._router = Router([*health.routes(self._stopping), *self._surroundings.routes])
+
+    def threads(self) -> Sequence[PartThread]:
+        return []
+
+    def service(self, listener: Listener) -> HttpService:
+        surroundings, config = self._surroundings, self._surroundings.config
+        # What does not fit in a frame would be cut off without an answer.
+        room = config.socket_request_max_bytes - HEAD_MAX_BYTES - CHUNKING_MAX_BYTES
+        settings = HttpServiceSettings(
+            body_max=max(0, min(config.http_max_body_bytes, room)),
+            timeout_s=config.http_request_timeout_ms / 1000,
+            hosts={*config.http_allowed_hosts, *self._own_hosts(listener)},
+        )
+        return HttpService(self._router, settings, surroundings.runtime, surroundings.timer, self._stopping)
+
+    def _own_hosts(self, listener: Listener) -> Sequence[str]:
+        advertised = self._surroundings.config.advertised_address(listener.name)
+        hosts = [listener.host, *([] if advertised is None else [advertised[0]])]
+        return [host.lower() for host in hosts if host not in (ALL_INTERFACES, "::")]
+
+    def stopping(self) -> None:
+        self._stopping.set()
+
+    def shut_down(self) -> None:
+        """Nothing to do: no request waits."""
+
+    def close(self) -> None:
+        """Nothing to do: nothing is kept."""

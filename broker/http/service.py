@@ -1,0 +1,224 @@
+"""HTTP as a ``Service`` of the reactor: which route a request takes, where it runs, and the bytes of its answer.
+
+What is wrong with a request, and what a route answers that does not block, is handled on the connection's processor; blocking
+routes go to the handlers through the admin lane. A connection takes one request at a time, so pipelined requests are answered in
+order. Errors are JSON: ``{"reason": "..."}``, Pulsar's form.
+
+Tests: tests/http/test_service.py, tests/http/test_hostile.py.
+"""
+
+from collections.abc import Collection
+from email.utils import formatdate
+from functools import partial
+from typing import Any
+
+import attrs
+import h11
+
+from broker.errors import StorageError
+from broker.http import origins
+from broker.http.router import MethodNotAllowed, Router
+from broker.http.session import HttpRequest, HttpSession
+from broker.http.targets import parse_target
+from broker.log import EventLimit, get_logger
+from broker.network.routes import Answer, Call, HttpError, Route, json_answer
+from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.work import ADMIN, Abandoned, Work
+from broker.runtime import Runtime
+from broker.runtime.threads import Event
+from broker.runtime.timers import Timer
+
+log = get_logger("http")
+
+# What follows an unreadable request is read and dropped (see `session.py`) until nothing has come for so long (s), but at most
+# so many times as long.
+_LINGER_S = 1.0
+_LINGER_ROUNDS = 10
+_FAILED = 500
+# Answers may show what not everybody may see, and are not for the cache or for a browser to guess what they are.
+_ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+
+
+@attrs.frozen
+class HttpServiceSettings:
+    body_max: int  # bytes
+    timeout_s: float
+    hosts: Collection[str]  # allowed in the header Host, besides those that always are
+
+
+@attrs.frozen
+class _Decision:
+    """A route that a request takes, and its arguments."""
+
+    route: Route
+    names: Any
+    query: Any
+
+
+class HttpService:
+    """The service of one listener. All listeners have the same routes."""
+
+    def __init__(
+        self, router: Router, settings: HttpServiceSettings, runtime: Runtime, timer: Timer, stopping: Event
+    ) -> None:
+        """``stopping`` is set when the broker is about to stop."""
+        self._router = router
+        self._settings = settings
+        self._clock = runtime.clock
+        self._timer = timer
+        self._stopping = stopping
+        self._violations = EventLimit()
+        self._failures = EventLimit()
+
+    def connect(self, peer: Peer) -> HttpSession:
+        return HttpSession(self._settings.body_max, self._settings.timeout_s, self._clock.monotonic)
+
+    def inline(self, request: Request) -> Any:
+        """None, a `_Decision`, or the HttpError that says why there is none."""
+        assert isinstance(request, HttpRequest)
+        if request.dropped or request.proceed or request.fault is not None:
+            return None
+        try:
+            decision = self._decide(request)
+        except HttpError as error:
+            return error
+        return Handover(ADMIN, decision) if decision.route.blocking else decision
+
+    def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
+        assert isinstance(request, HttpRequest)
+        if request.dropped:
+            outbox.no_op(request)
+        elif request.proceed:
+            assert request.head is not None
+            go_on = request.head.parser.send(h11.InformationalResponse(status_code=100, headers=[]))
+            outbox.send(request, [go_on or b""])
+        elif request.fault is not None:
+            self._answer_fault(request, outbox)
+        else:
+            try:
+                answer = self._answer(request, prepared)
+            except Abandoned:
+                outbox.close(request)
+            else:
+                self._send(request, outbox, answer)
+
+    def writable(self, connection: Connection) -> None:
+        """Nothing to do: nothing is pushed."""
+
+    def stopping(self, connection: Connection) -> None:
+        """Nothing to do: no request is parked."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """Nothing to do: nothing is kept of a connection."""
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _decide(self, request: HttpRequest) -> _Decision:
+        head = request.head
+        assert head is not None
+        target = parse_target(head.event.target)
+        origins.check(head.headers, target.authority, request.connection.peer.local[0], self._settings.hosts)
+        route, names = self._router.match(head.event.method.decode("ascii"), target.segments)
+        return _Decision(route, names, target.query)
+
+    def _answer(self, request: HttpRequest, prepared: _Decision | HttpError) -> Answer:
+        if isinstance(prepared, HttpError):
+            return _refusal(prepared)
+        head, connection = request.head, request.connection
+        assert head is not None
+        call = Call(
+            method=head.event.method.decode("ascii"),
+            names=prepared.names,
+            query=prepared.query,
+            headers=head.headers,
+            body=request.body(),
+            peer=connection.peer,
+            principal=connection.principal,
+            received_at=request.received_at,
+            work=Work(lambda: connection.closed or self._stopping.is_set()),
+        )
+        try:
+            return prepared.route.handler(call)
+        except HttpError as error:
+            return _refusal(error)
+        except Abandoned:
+            raise
+        except Exception as error:  # the seam: a route's bug costs one answer
+            self._log_failure(prepared.route, error)
+            return json_answer({"reason": "The broker could not do this; its log says why."}, _FAILED)
+
+    def _log_failure(self, route: Route, error: Exception) -> None:
+        unlogged = self._failures.take(self._clock.monotonic())
+        if unlogged is None:
+            return
+        where = f"{route.method} {route.pattern}"
+        if isinstance(error, StorageError):
+            log.error("http_request_failed", route=where, error=str(error), unlogged_before=unlogged)
+        else:
+            log.error("http_request_failed", route=where, exc_info=error, unlogged_before=unlogged)
+
+    # -- answering ----------------------------------------------------------------------------------------------------
+
+    def _send(self, request: HttpRequest, outbox: Outbox, answer: Answer) -> None:
+        assert request.head is not None
+        parser = request.head.parser
+        bodiless = request.head.event.method == b"HEAD"
+        parts = _response(parser, answer, self._clock.time_ms(), bodiless)
+        closes = parser.our_state is h11.MUST_CLOSE
+        outbox.send(request, parts)
+        if closes:
+            outbox.close(request)
+
+    def _answer_fault(self, request: HttpRequest, outbox: Outbox) -> None:
+        fault = request.fault
+        assert fault is not None
+        connection = request.connection
+        unlogged = self._violations.take(request.received_at)
+        if unlogged is not None:
+            # What the client has sent is not in it: it may be a secret.
+            log.info(
+                "protocol_violated",
+                peer=connection.peer.host,
+                listener=connection.peer.listener,
+                error=f"a request that is answered with {fault.status}",
+                unlogged_before=unlogged,
+            )
+        answer = json_answer({"reason": fault.reason}, fault.status)
+        answer = attrs.evolve(answer, headers=(("connection", "close"),))
+        # A parser of its own: that of the request may not answer any more.
+        parser = h11.Connection(h11.SERVER)
+        outbox.send(request, _response(parser, answer, self._clock.time_ms()))
+        self._linger(request, outbox, _LINGER_ROUNDS)
+
+    def _linger(self, request: Request, outbox: Outbox, rounds: int) -> None:
+        """Close the connection when its client has stopped sending. On its processor."""
+        connection = request.connection
+        session = connection.session
+        assert isinstance(session, HttpSession)
+        before = session.dropped_bytes
+
+        def look_again() -> None:
+            if rounds > 1 and session.dropped_bytes > before:
+                self._linger(request, outbox, rounds - 1)
+            else:
+                outbox.close(request)
+
+        self._timer.at(self._clock.monotonic() + _LINGER_S, partial(outbox.call, connection, look_again))
+
+
+def _refusal(error: HttpError) -> Answer:
+    answer = json_answer({"reason": error.message}, error.status)
+    if isinstance(error, MethodNotAllowed):
+        return attrs.evolve(answer, headers=(("allow", ", ".join(error.allowed)),))
+    return answer
+
+
+def _response(parser: h11.Connection, answer: Answer, now_ms: int, bodiless: bool = False) -> list[bytes]:
+    headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *_ALWAYS, *answer.headers]
+    if answer.status != 204:
+        headers += [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
+    parts = [parser.send(h11.Response(status_code=answer.status, headers=headers))]
+    if answer.body and answer.status != 204 and not bodiless:
+        parts.append(parser.send(h11.Data(data=answer.body)))
+    parts.append(parser.send(h11.EndOfMessage()))
+    return [part for part in parts if part]

@@ -1,0 +1,70 @@
+"""What a request line and the header Host name: a path in decoded segments, the parameters of a query, a host. Pure.
+
+A path is cut at its slashes before it is decoded, so that a name may contain a slash as ``%2F``.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from broker.network.routes import BAD_REQUEST, HttpError
+
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::\d{0,5})?")
+# A request has no more parameters than this.
+_PARAMETERS_MAX = 100
+
+
+@attrs.frozen
+class Target:
+    segments: Sequence[str]
+    query: Mapping[str, str]
+    authority: str | None  # of a target that is a whole URL
+
+
+def parse_target(text: bytes) -> Target:
+    """Raises HttpError."""
+    target = text.decode("latin-1")
+    authority = None
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is not None:
+        authority, target = absolute[1], absolute[2] or "/"
+    path, _, query = target.partition("?")
+    if not path.startswith("/") or "#" in target:
+        raise HttpError(BAD_REQUEST, "The target of the request is no path.")
+    segments = path[1:].split("/")
+    if len(segments) > 1 and not segments[-1]:
+        del segments[-1]  # as most servers, Pulsar's included, do not tell /a from /a/
+    return Target([decoded(segment) for segment in segments], parse_query(query), authority)
+
+
+def parse_query(text: str) -> Mapping[str, str]:
+    """Raises HttpError."""
+    pairs = [pair for pair in text.split("&", _PARAMETERS_MAX) if pair]
+    if len(pairs) > _PARAMETERS_MAX:
+        raise HttpError(BAD_REQUEST, f"The request has more than {_PARAMETERS_MAX} parameters.")
+    query = {}
+    for pair in pairs:
+        name, _, value = pair.replace("+", " ").partition("=")
+        query[decoded(name)] = decoded(value)
+    return query
+
+
+def decoded(text: str) -> str:
+    """Percent-decoded. Raises HttpError for what is not UTF-8 then."""
+    if "%" not in text and text.isascii():
+        return text
+    try:
+        return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode("latin-1")).decode()
+    except UnicodeDecodeError:
+        raise HttpError(BAD_REQUEST, "The target of the request is not UTF-8.") from None
+
+
+def host_of(authority: str) -> str | None:
+    """The host of ``host:port`` in lower case, without brackets and a dot at the end; None if it is not written so."""
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        return None
+    return (match[1] or match[2]).lower().removesuffix(".")

@@ -1,0 +1,114 @@
+"""What a part of the broker answers over HTTP: the interface between an ``http://`` listener and the services that have routes.
+
+A service adds its routes to `Surroundings.routes` while it is put together. The HTTP service opens last and serves all of them,
+so that neither knows the other. A handler is called with a `Call` and returns an `Answer`, or raises:
+
+- ``HttpError``: the client is at fault;
+- ``StorageError``: the machine is, and the status is 500.
+
+A *blocking* route runs on a handler of the admin lane. Any other runs on the connection's processor and must be done within
+microseconds. A GET must not change anything: any web page can make a browser send one.
+
+Tests: tests/network/test_routes.py.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from broker.errors import Refusal
+from broker.network.service import Peer
+from broker.network.work import Work
+from broker.security.principal import Principal
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
+CONFLICT, PRECONDITION_FAILED, UNPROCESSABLE, UNAVAILABLE = 409, 412, 422, 503
+
+
+class HttpError(Refusal):
+    """The request is refused with this status, and the client is told the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@attrs.frozen
+class Answer:
+    """A response. ``headers``: besides those about the body and the connection, names in lower case."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+NO_CONTENT = Answer(204)
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    return Answer(status, json.dumps(value, separators=(",", ":")).encode())
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+@attrs.frozen
+class Call:
+    """One request, as the handler of its route sees it."""
+
+    method: str
+    names: Mapping[str, str]  # what stands in the path for the pattern's {names}, decoded
+    query: Mapping[str, str]  # decoded; of a name that stands there twice, the last
+    headers: Mapping[str, str]  # names in lower case; the values of a name that stands there twice are joined by ", "
+    body: bytes
+    peer: Peer
+    principal: Principal
+    received_at: float  # Clock.monotonic(), s
+    work: Work  # raises Abandoned from its checkpoint when nobody waits for the answer any more
+
+    def json(self) -> Any:
+        """The body as JSON. Raises HttpError if it is none."""
+        try:
+            return json.loads(self.body, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise HttpError(BAD_REQUEST, "The body is not JSON.") from None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A parameter of the query that is true or false. Raises HttpError if it is something else."""
+        text = self.query.get(name, "").lower()
+        if text not in ("", "true", "false"):
+            raise HttpError(BAD_REQUEST, f"Set the parameter {name} to true or false.")
+        return text == "true" if text else default
+
+
+@attrs.frozen
+class Route:
+    """``pattern``: a path such as ``/admin/v2/tenants/{tenant}``; a name in braces stands for one segment."""
+
+    method: str
+    pattern: str
+    handler: Callable[[Call], Answer]
+    blocking: bool = True
+
+
+class Routes:
+    """Those of the whole broker. Filled on the thread that starts it, before the first request."""
+
+    def __init__(self) -> None:
+        self._routes: dict[tuple[str, str], Route] = {}
+
+    def add(self, *routes: Route) -> None:
+        for route in routes:
+            key = route.method, route.pattern
+            assert key not in self._routes, f"two routes for {route.method} {route.pattern}"
+            self._routes[key] = route
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes.values())

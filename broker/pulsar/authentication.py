@@ -1,0 +1,139 @@
+"""Who a client is: what CONNECT and AUTH_RESPONSE prove.
+
+On listeners with ``+sasl`` every client has to say who it is; on others nobody is asked, and what a client says all the same is
+passed over, as Pulsar does. The methods, by the names that clients use:
+
+| method | proof |
+|---|---|
+| token | a JWT: signed with ``pulsar_token_secret_key`` (HS256, HS384, HS512), or one that OAUTHBEARER accepts |
+| basic | ``user:password``, compared with the stored credential as PLAIN does |
+| tls | the certificate, which the handshake has checked |
+| any other, or none | none: such a client is ``pulsar_anonymous_user`` if that is set, and is refused otherwise |
+
+A token or a password takes up to some milliseconds, so ``authenticate`` runs on a handler.
+
+Tests: tests/pulsar/test_authentication.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from broker.config.sasl_settings import OAUTHBEARER, PLAIN
+from broker.runtime.clock import Clock
+from broker.security.principal import ANONYMOUS, USER, Principal
+from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange
+from protocol.sasl.scram_server import USER_MAX_BYTES
+
+TOKEN, BASIC, TLS = "token", "basic", "tls"
+_ALGORITHMS: Final = ("HS256", "HS384", "HS512")
+# As for OAUTHBEARER: HTTP servers take as much in a header.
+_PROOF_MAX_BYTES = 16 * 1024
+
+
+@attrs.frozen
+class SecretTokens:
+    """Tokens that are signed with a secret key. ``exp`` and ``nbf`` count if they are there; Pulsar's own tokens have
+    neither."""
+
+    key: bytes = attrs.field(repr=False)
+    clock: Clock
+
+    def identify(self, token: bytes) -> Identity:
+        """Raises AuthenticationFailed; nothing of the token is in it."""
+        import jwt  # takes 0.1 s, and most brokers have no such key
+
+        try:
+            claims = jwt.decode(
+                token.decode("ascii"),
+                self.key,
+                algorithms=list(_ALGORITHMS),
+                # The times are compared with the broker's clock below.
+                options={
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_aud": False,
+                    "verify_iss": False,
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise AuthenticationFailed("a token that is not signed with the key, or cannot be read") from None
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not 0 < len(subject.encode("utf-8", "replace")) <= USER_MAX_BYTES:
+            raise AuthenticationFailed("a token without a subject")
+        now_ms = self.clock.time_ms()
+        expires_ms, begins_ms = _time_ms(claims, "exp"), _time_ms(claims, "nbf")
+        if expires_ms is not None and now_ms >= expires_ms:
+            raise AuthenticationFailed("an expired token")
+        if begins_ms is not None and now_ms < begins_ms:
+            raise AuthenticationFailed("a token that is not valid yet")
+        return Identity(Principal(USER, subject), expires_ms)
+
+
+def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
+        raise AuthenticationFailed(f"a token whose {name} is no time")
+    return int(value * 1000)
+
+
+@attrs.frozen
+class Authentication:
+    """That of one listener. ``exchanges`` None: nobody is asked."""
+
+    exchanges: Mapping[str, NewExchange] | None = None
+    tokens: SecretTokens | None = None
+    anonymous: Principal | None = None
+    delay_s: float = 0.0  # before a failure is answered
+    max_reauth_ms: int = 0  # a proof is not valid for longer; 0: for as long as it says
+
+    @property
+    def asks(self) -> bool:
+        return self.exchanges is not None
+
+    def authenticate(self, method: str, proof: bytes, certified: Principal) -> Identity:
+        """Who the client is. ``certified`` is who its certificate says. Raises AuthenticationFailed."""
+        if self.exchanges is None:
+            return Identity(certified)
+        if len(proof) > _PROOF_MAX_BYTES:
+            raise AuthenticationFailed("a proof that is too long")
+        if method == TOKEN and (self.tokens is not None or OAUTHBEARER in self.exchanges):
+            return self._of_token(proof)
+        if method == BASIC and PLAIN in self.exchanges:
+            return self._of_password(proof)
+        # A certificate is a proof, whatever else a client says.
+        if certified != ANONYMOUS:
+            return Identity(certified)
+        if self.anonymous is not None:
+            return Identity(self.anonymous)
+        raise AuthenticationFailed("no proof" if method in ("", "none") else "a method that is not accepted")
+
+    def _of_token(self, token: bytes) -> Identity:
+        if self.tokens is not None:
+            return self.tokens.identify(token)
+        assert self.exchanges is not None
+        # The message of OAUTHBEARER (RFC 7628) that holds the token.
+        identity = self.exchanges[OAUTHBEARER]().evaluate(b"n,,\x01auth=Bearer " + token + b"\x01\x01").identity
+        if identity is None:
+            raise AuthenticationFailed("a token that is not accepted")
+        return identity
+
+    def _of_password(self, proof: bytes) -> Identity:
+        assert self.exchanges is not None
+        user, colon, password = proof.partition(b":")
+        if not colon or b"\0" in proof:
+            raise AuthenticationFailed("a proof that is not user:password")
+        identity = self.exchanges[PLAIN]().evaluate(b"\0" + user + b"\0" + password).identity
+        assert identity is not None
+        return identity
+
+    def valid_for_ms(self, identity: Identity, now_ms: int) -> int | None:
+        """How long; None: without an end."""
+        ends = [] if identity.expires_ms is None else [max(identity.expires_ms - now_ms, 0)]
+        if self.max_reauth_ms and self.asks:
+            ends.append(self.max_reauth_ms)
+        return min(ends, default=None)

@@ -1,0 +1,63 @@
+"""What the handlers of the consumers' commands have in common.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec
+
+from broker.errors import Refusal, StorageError
+from broker.log import get_logger
+from broker.pulsar.command import Call
+from broker.pulsar.refusals import ConsumerNotFound
+from broker.pulsar.subscriptions.consumer import ConnectedConsumer
+from broker.pulsar.subscriptions.subscription import Subscription
+
+log = get_logger("pulsar")
+P = ParamSpec("P")
+
+
+def find_consumer(call: Call, consumer_id: int) -> ConnectedConsumer | None:
+    """The connection's consumer of this number."""
+    connected = call.state.consumers.get(consumer_id)
+    assert connected is None or isinstance(connected, ConnectedConsumer)
+    return connected
+
+
+def consumer_of(call: Call) -> ConnectedConsumer:
+    """The consumer that the command names. Raises ConsumerNotFound."""
+    connected = find_consumer(call, call.body.consumer_id)
+    if connected is None:
+        raise ConsumerNotFound(f"Consumer {call.body.consumer_id} not found")
+    return connected
+
+
+def subscription_of(connected: ConnectedConsumer) -> Subscription:
+    subscription = connected.subscription
+    assert isinstance(subscription, Subscription)
+    return subscription
+
+
+def answering(call: Call, work: Callable[P, None]) -> Callable[P, None]:
+    """``work`` as the later part of a handler, on another thread: what it raises is answered as if the handler had raised
+    it."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            work(*args, **kwargs)
+        except (Refusal, StorageError) as error:
+            call.fail(error)
+        except Exception as error:
+            log.error("request_failed", exc_info=error)
+            if not call.answered:
+                call.close()
+
+    return run
+
+
+def success_when_saved(call: Call, error: StorageError | None) -> None:
+    """On the thread that has written a cursor."""
+    if error is None:
+        call.success()
+    else:
+        call.fail(error)

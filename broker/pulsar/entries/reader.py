@@ -1,0 +1,151 @@
+"""What the subscriptions of one log read it through: from the cache at once, or on a reader thread.
+
+Any thread may call. Nothing here blocks, except in the functions that run on reader threads (``readers.py``). What is skipped on
+reading, because it is not for consumers, is told by the offsets of the entries: they do not follow each other then.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.errors import Refusal, StorageError
+from broker.log import get_logger
+from broker.pulsar.entries.cache import EntryCache, LogEntries
+from broker.pulsar.entries.log_entries import LogEntriesReader, warm
+from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entry import Entry
+from broker.storage.log.log import Log
+
+logger = get_logger("pulsar")
+
+Done = Callable[[Sequence[Entry] | Exception], None]
+
+
+class EntryReader:
+    """One for each log. ``appended``, ``read`` and ``replay`` are what a tailing subscription needs."""
+
+    __slots__ = ("_cached", "_gap", "_log", "_readers", "_scan")
+
+    def __init__(self, log: Log, cache: EntryCache, readers: Readers) -> None:
+        self._log = log
+        self._readers = readers
+        self._cached = LogEntries(cache)
+        self._scan = LogEntriesReader(log)
+        # (start, end): there is nothing for consumers between these offsets. Replaced as a whole.
+        self._gap = (0, 0)
+
+    @property
+    def end(self) -> int:
+        """The end of what consumers may read. If it is known that only what they do not see (such as the markers of
+        transactions) stands before it, the offset after the last entry."""
+        end = self._log.last_stable_offset
+        start, gap_end = self._gap
+        return start if gap_end == end else end
+
+    # -- cursors -------------------------------------------------------------------------------------------------------
+
+    def cursor_opened(self) -> None:
+        """A cursor has consumers from now on: each new entry will be read once more. The caller holds the topic's lock."""
+        self._cached.cursors += 1
+
+    def cursor_closed(self) -> None:
+        """The opposite. The caller holds the topic's lock."""
+        self._cached.cursors -= 1
+
+    def expect(self, offsets: Sequence[int]) -> None:
+        """These entries will be replayed: keep them if they are in the cache."""
+        self._cached.expect(offsets)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def appended(self, entries: Sequence[Entry]) -> None:
+        """The producers' path has appended these, one right after the other."""
+        self._cached.put(entries)
+
+    def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
+        """Entries from ``offset`` on that are in memory; the first one whatever its size. Empty at the end; None if the log has
+        to be read."""
+        end = self.end
+        if offset >= end:
+            return ()
+        if self._log.offline is not None:
+            return None
+        get = self._cached.get
+        entries: list[Entry] = []
+        while len(entries) < max_entries and offset < end:
+            entry = get(offset)
+            if entry is None:
+                break
+            max_bytes -= entry.size
+            if max_bytes < 0 and entries:
+                break
+            entries.append(entry)
+            offset = entry.last + 1
+        return entries or None
+
+    def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:
+        """The entries that begin at these offsets, if all of them are in memory; None otherwise."""
+        if self._log.offline is not None:
+            return None
+        entries = []
+        for offset in offsets:
+            entry = self._cached.get(offset)
+            if entry is None or entry.offset != offset:
+                return None
+            entries.append(entry)
+        return entries
+
+    def read_later(self, offset: int, max_entries: int, max_bytes: int, done: Done) -> None:
+        """As ``read``, from the log. ``done`` is called on a reader thread, with an empty sequence if there is nothing for
+        consumers from ``offset`` to the end, or with the error: StorageError, or a Refusal if the topic was deleted."""
+        self._readers.submit(partial(self._run, done, partial(self._read, offset, max_entries, max_bytes)))
+
+    def replay_later(self, offsets: Sequence[int], done: Done) -> None:
+        """As ``replay``, from the log: ``done`` gets those that are still there. ``offsets`` ascend."""
+        self._readers.submit(partial(self._run, done, partial(self._replay, offsets)))
+
+    def _run(self, done: Done, attempt: Callable[[], Sequence[Entry]]) -> None:
+        result: Sequence[Entry] | Exception
+        try:
+            result = attempt()
+        except (StorageError, Refusal) as error:
+            result = error
+        except OSError as error:
+            result = self._log.failed("entries could not be read", error)
+        except BaseException as error:
+            # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
+            done(StorageError(f"{self._log.topic}-{self._log.partition}: entries could not be read: {error!r}"))
+            raise
+        done(result)
+
+    def _read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry]:
+        known = self.read(offset, max_entries, max_bytes)  # several subscriptions may have asked for the same
+        if known is not None:
+            return known
+        stable = self._log.last_stable_offset
+        found = self._scan.read(offset, max_entries, max_bytes)
+        if not found.entries:
+            if found.searched >= stable > offset:
+                start, end = self._gap
+                self._gap = (min(start, offset), end) if end == stable else (offset, stable)
+            return ()
+        self._keep(offset, found.entries)
+        return found.entries
+
+    def _replay(self, offsets: Sequence[int]) -> Sequence[Entry]:
+        known = self.replay(offsets)
+        if known is not None:
+            return known
+        entries = self._scan.replay(offsets)
+        warm(entries)
+        return entries
+
+    def _keep(self, start: int, entries: Sequence[Entry]) -> None:
+        warm(entries)
+        # This reader has them. They are kept for the others, if there are any.
+        others = self._cached.cursors - 1
+        if others > 0:
+            self._cached.put(entries, start, others)
+
+    def close(self) -> None:
+        """The topic is deleted or no longer served here: forget what is cached."""
+        self._cached.close()

@@ -1,0 +1,20 @@
+"""FLOW: a consumer can take so many messages more."""
+
+from broker.pulsar.command import Call, Command, Type
+from broker.pulsar.consumer_calls import find_consumer, subscription_of
+from protocol.errors import ProtocolError
+from protocol.pulsar.acks import read_flow
+
+
+def handle(call: Call) -> None:
+    consumer_id, permits = read_flow(call.frame)
+    if not permits:
+        raise ProtocolError("a FLOW without permits")
+    connected = find_consumer(call, consumer_id)
+    # One of a consumer that this side has closed may have been under way.
+    if connected is not None:
+        subscription_of(connected).flow(connected, permits)
+    call.done()
+
+
+COMMAND = Command(Type.FLOW, handle)

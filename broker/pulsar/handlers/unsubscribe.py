@@ -1,0 +1,21 @@
+"""UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable."""
+
+from functools import partial
+
+from broker.pulsar.command import Call, Command, Type
+from broker.pulsar.consumer_calls import consumer_of, subscription_of, success_when_saved
+from broker.pulsar.refusals import ConsumerBusy
+
+
+def handle(call: Call) -> None:
+    connected = consumer_of(call)
+    subscription = subscription_of(connected)
+    if not call.body.force and set(subscription.connected) - {connected}:
+        # Clients show this text.
+        raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
+    call.state.remove_consumer(connected.id, connected)
+    subscription.leave(connected)
+    call.context.subscriptions.remove(subscription, partial(success_when_saved, call))
+
+
+COMMAND = Command(Type.UNSUBSCRIBE, handle)

@@ -1,0 +1,77 @@
+"""Keep-alive: a client that says nothing for a while gets a PING, and its connection is closed if it says nothing after that.
+
+So a connection whose client has lost its network does not hold its producers and consumers for ever, and one behind a firewall
+is not cut off for being quiet. One timer looks at all connections.
+
+Any thread.
+
+Tests: tests/pulsar/test_keep_alive.py.
+"""
+
+from broker.log import EventLimit, get_logger
+from broker.network.service import Request
+from broker.pulsar.connection import PulsarConnection
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Lock
+from broker.runtime.timers import Timer
+from protocol.pulsar.receipts import PING
+
+log = get_logger("pulsar")
+
+
+class KeepAlive:
+    def __init__(self, clock: Clock, timer: Timer, interval_s: float) -> None:
+        """``interval_s``: how long a client may be silent before it gets a PING, and how long after it. 0: for ever."""
+        self._clock = clock
+        self._timer = timer
+        self._interval_s = interval_s
+        # When the last PING left (Clock.monotonic() s), in the order in which the clients connected: what a sweep does must not
+        # depend on addresses.
+        self._connections: dict[PulsarConnection, float] = {}
+        self._lock = Lock()
+        self._sweeping = False
+        self._silent = EventLimit()
+
+    def watch(self, state: PulsarConnection) -> None:
+        """The client has connected."""
+        if self._interval_s <= 0:
+            return
+        with self._lock:
+            self._connections[state] = 0.0
+            if self._sweeping:
+                return
+            self._sweeping = True
+        self._again()
+
+    def forget(self, state: PulsarConnection) -> None:
+        """The connection is closed."""
+        with self._lock:
+            self._connections.pop(state, None)
+
+    def _again(self) -> None:
+        self._timer.at(self._clock.monotonic() + self._interval_s / 2, self._sweep)
+
+    def _sweep(self) -> None:
+        """On the timer's thread: about a microsecond for each connection."""
+        now = self._clock.monotonic()
+        with self._lock:
+            connections = list(self._connections.items())
+            self._sweeping = bool(connections)
+        for state, pinged_at in connections:
+            # One whose SENDs wait for the disk cannot be heard.
+            if now - state.heard_at < self._interval_s or state.parked is not None:
+                continue
+            if pinged_at <= state.heard_at:
+                with self._lock:
+                    if state in self._connections:
+                        self._connections[state] = now
+                state.push(PING)
+            elif now - pinged_at >= self._interval_s:
+                left_out = self._silent.take(now)
+                if left_out is not None:
+                    log.info("client_silent", peer=state.connection.peer.host, unlogged_before=left_out)
+                request = Request()
+                request.connection = state.connection
+                state.outbox.close(request)
+        if connections:
+            self._again()

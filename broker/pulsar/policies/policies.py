@@ -1,0 +1,134 @@
+"""The policies of a namespace or of a topic. Pure values.
+
+A policy that is None is not set there: a topic has then that of its namespace, and a namespace that of the broker (``BROKER``,
+or the settings). In the catalogue they are JSON; a member that this version does not know is kept out, so that an older broker
+can read what a newer one has written.
+
+Tests: tests/pulsar/policies/test_store.py.
+"""
+
+import json
+from enum import StrEnum
+from typing import Any, Final
+
+import attrs
+
+from broker.errors import StorageError
+from broker.pulsar.schemas.compatibility import Strategy
+
+UNLIMITED: Final = -1
+
+
+class WhenFull(StrEnum):
+    """What happens when the backlog is over its quota: Pulsar's names."""
+
+    HOLD = "producer_request_hold"
+    EXCEPTION = "producer_exception"
+    EVICT = "consumer_backlog_eviction"
+
+
+@attrs.frozen
+class Retention:
+    """What is kept of a topic although all subscriptions have acknowledged it. -1: without limit."""
+
+    minutes: int = 0
+    megabytes: int = 0
+
+
+@attrs.frozen
+class BacklogQuota:
+    """-1: no limit."""
+
+    limit_bytes: int = UNLIMITED
+    limit_s: int = UNLIMITED
+    policy: WhenFull = attrs.field(default=WhenFull.HOLD, converter=WhenFull)
+
+
+@attrs.frozen
+class Rate:
+    """-1 or 0: no limit."""
+
+    messages: int = UNLIMITED
+    bytes: int = UNLIMITED
+    period_s: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class Policies:
+    """Bounds of 0 are none."""
+
+    retention: Retention | None = None
+    message_ttl_s: int | None = None  # 0: none
+    backlog_quota: BacklogQuota | None = None
+    deduplication: bool | None = None
+    max_producers: int | None = None  # of a topic
+    max_consumers: int | None = None  # of a topic
+    max_consumers_per_subscription: int | None = None
+    max_subscriptions: int | None = None  # of a topic
+    max_unacked_per_consumer: int | None = None
+    max_unacked_per_subscription: int | None = None
+    dispatch_rate: Rate | None = None  # of a topic
+    subscription_dispatch_rate: Rate | None = None
+    delayed_delivery: bool | None = None
+    delayed_delivery_tick_ms: int | None = None
+    compaction_threshold_bytes: int | None = None  # 0: only on demand
+    subscription_expiration_minutes: int | None = None  # 0: never
+    schema_compatibility: Strategy | None = None
+    schema_auto_update: bool | None = None  # whether clients may add versions
+    schema_validation_enforced: bool | None = None  # whether producers need a schema where the topic has one
+
+    def over(self, other: "Policies") -> "Policies":
+        """These, and those of ``other`` where they are not set."""
+        return attrs.evolve(other, **{name: value for name, value in _members(self) if value is not None})
+
+
+# The policies that are not set by settings, as Pulsar has them.
+BROKER: Final = Policies(
+    message_ttl_s=0,
+    backlog_quota=BacklogQuota(),
+    deduplication=False,
+    dispatch_rate=Rate(),
+    subscription_dispatch_rate=Rate(),
+    delayed_delivery=True,
+    compaction_threshold_bytes=0,
+    subscription_expiration_minutes=0,
+    schema_compatibility=Strategy.FULL,
+    schema_auto_update=True,
+    schema_validation_enforced=False,
+)
+
+_VALUES: Final[dict[str, Any]] = {
+    "retention": Retention,
+    "backlog_quota": BacklogQuota,
+    "dispatch_rate": Rate,
+    "subscription_dispatch_rate": Rate,
+}
+_NAMES: Final = frozenset(one.name for one in attrs.fields(Policies))
+
+
+def _members(policies: Policies) -> list[tuple[str, Any]]:
+    return [(name, getattr(policies, name)) for name in sorted(_NAMES)]
+
+
+def encode(policies: Policies) -> bytes:
+    found = {
+        name: attrs.asdict(value) if attrs.has(type(value)) else value
+        for name, value in _members(policies)
+        if value is not None
+    }
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def decode(body: bytes) -> Policies:
+    """Raises StorageError."""
+    try:
+        found = {name: value for name, value in json.loads(body).items() if name in _NAMES}
+        for name, make in _VALUES.items():
+            if name in found:
+                known = {one.name for one in attrs.fields(make)}
+                found[name] = make(**{key: value for key, value in found[name].items() if key in known})
+        if "schema_compatibility" in found:
+            found["schema_compatibility"] = Strategy(found["schema_compatibility"])
+        return Policies(**found)
+    except (ValueError, TypeError, AttributeError):
+        raise StorageError("The catalogue has policies that cannot be read.") from None

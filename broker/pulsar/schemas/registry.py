@@ -1,0 +1,197 @@
+"""The schemas of all topics: the versions of each, from 0, in the catalogue.
+
+A version is a document of kind "pulsar-schema", whose key is the topic's id and the version's number, so a topic that is made
+again under the same name has none of the schemas of the last one, and all partitions of a topic share them. A version is never
+changed. Deleting a topic's schema adds a version that says so, as in Pulsar; what follows need not go with what was before.
+
+Any thread. What writes may block, and runs one at a time under ``_lock``, so that versions are numbered in the order in which
+they are stored. Reading takes no lock: the list of a topic's versions is replaced as a whole.
+
+The versions of a topic are bounded in number and bytes.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue
+from broker.pulsar.refusals import IncompatibleSchema
+from broker.pulsar.schemas.compatibility import Strategy, check, check_definition, identity
+from broker.pulsar.schemas.schema import Schema, StoredSchema
+from broker.runtime.threads import Lock
+
+log = get_logger("pulsar")
+
+KIND: Final = "pulsar-schema"
+VERSIONS_MAX: Final = 1_000
+BYTES_MAX: Final = 8 * 1024 * 1024  # of a topic
+
+
+class _Versions:
+    """Those of one topic. Frozen after it was made."""
+
+    def __init__(self, stored: Sequence[StoredSchema], identities: Sequence[bytes]) -> None:
+        self.stored = stored
+        self.identities = identities
+        first = max((place + 1 for place, one in enumerate(stored) if one.deleted), default=0)
+        self.current = stored[first:]  # those that are not deleted
+        pairs = zip(self.current, identities[first:], strict=True)
+        self.by_identity = {identity: one.version for one, identity in pairs}
+        self.size = sum(len(one.schema.data) for one in stored)
+
+    def and_one(self, one: StoredSchema) -> "_Versions":
+        return _Versions([*self.stored, one], [*self.identities, identity(one.schema)])
+
+
+_NO_VERSIONS: Final = _Versions((), ())
+
+
+class SchemaRegistry:
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._topics: dict[UUID, _Versions] = {}
+        self._lock = Lock()
+
+    def load(self, exists: Callable[[UUID], bool]) -> None:
+        """Read the catalogue, and remove what belongs to topics that do not exist any more. Raises StorageError."""
+        found: dict[UUID, list[StoredSchema]] = {}
+        gone: list[tuple[str, str, bytes | None]] = []
+        for key, body in self._catalogue.load_documents(KIND):
+            topic_id = UUID(key.partition("/")[0])
+            if exists(topic_id):
+                found.setdefault(topic_id, []).append(decode(body))
+            else:
+                gone.append((KIND, key, None))
+        if gone:
+            self._catalogue.alter_documents(gone)
+        for topic_id, stored in found.items():
+            stored.sort(key=lambda one: one.version)
+            self._topics[topic_id] = _Versions(stored, [identity(one.schema) for one in stored])
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def latest(self, topic_id: UUID) -> StoredSchema | None:
+        """None: the topic has no schema."""
+        current = self._of(topic_id).current
+        return current[-1] if current else None
+
+    def get(self, topic_id: UUID, version: int) -> StoredSchema | None:
+        """Also one that was deleted later."""
+        for one in self._of(topic_id).stored:
+            if one.version == version and not one.deleted:
+                return one
+        return None
+
+    def all(self, topic_id: UUID) -> Sequence[StoredSchema]:
+        """Those that are not deleted, the oldest first."""
+        return self._of(topic_id).current
+
+    def find(self, topic_id: UUID, schema: Schema) -> int | None:
+        """The version that this schema has already."""
+        return self._of(topic_id).by_identity.get(identity(schema))
+
+    def check(self, topic_id: UUID, schema: Schema, strategy: Strategy) -> None:
+        """Whether ``put`` would take it. Raises IncompatibleSchema."""
+        check_definition(schema)
+        check(schema, [one.schema for one in reversed(self._of(topic_id).current)], strategy)
+
+    def check_consumer(self, topic_id: UUID, schema: Schema, strategy: Strategy) -> None:
+        """Whether a consumer with this schema reads what is on the topic. Raises IncompatibleSchema."""
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        current = self._of(topic_id).current
+        if not current:
+            raise IncompatibleSchema("Topic does not have schema to check")
+        check_definition(schema)
+        # As Pulsar: but for the strategies that look at all versions, a consumer has to read the latest one.
+        if (
+            not strategy.transitive and strategy is not Strategy.ALWAYS_INCOMPATIBLE
+        ) or strategy is Strategy.FORWARD_TRANSITIVE:
+            strategy = Strategy.BACKWARD
+        check(schema, [one.schema for one in reversed(current)], strategy)
+
+    # -- changes: may block, raise StorageError -----------------------------------------------------------------------------
+
+    def put(self, topic_id: UUID, schema: Schema, strategy: Strategy, now_ms: int, user: str = "") -> int:
+        """The version of this schema: the one that it has, or a new one. Raises IncompatibleSchema."""
+        version = self.find(topic_id, schema)
+        if version is not None:
+            return version
+        with self._lock:
+            version = self.find(topic_id, schema)
+            if version is not None:
+                return version
+            self.check(topic_id, schema, strategy)
+            versions = self._of(topic_id)
+            if len(versions.stored) >= VERSIONS_MAX or versions.size + len(schema.data) > BYTES_MAX:
+                raise IncompatibleSchema(
+                    f"The topic has {len(versions.stored)} versions of its schema, and may have {VERSIONS_MAX}, "
+                    f"and {BYTES_MAX} bytes of them."
+                )
+            return self._append(topic_id, schema, now_ms, user)
+
+    def delete(self, topic_id: UUID, now_ms: int, user: str = "") -> int | None:
+        """The topic has no schema any more. Returns the version that says so; None: it had none."""
+        with self._lock:
+            if not self._of(topic_id).current:
+                return None
+            return self._append(topic_id, Schema(0, b""), now_ms, user, deleted=True)
+
+    def forget(self, topic_id: UUID) -> None:
+        """The topic has been deleted. Does not raise: what cannot be removed now goes with the next start."""
+        with self._lock:
+            versions = self._topics.pop(topic_id, None)
+            if versions is not None:
+                try:
+                    self._catalogue.alter_documents(
+                        [(KIND, _key(topic_id, one.version), None) for one in versions.stored]
+                    )
+                except StorageError as error:
+                    log.warning("schemas_not_removed", topic_id=str(topic_id), error=str(error))
+
+    def _append(self, topic_id: UUID, schema: Schema, now_ms: int, user: str, *, deleted: bool = False) -> int:
+        versions = self._of(topic_id)
+        version = versions.stored[-1].version + 1 if versions.stored else 0
+        one = StoredSchema(version, schema, now_ms, user, deleted)
+        self._catalogue.alter_documents([(KIND, _key(topic_id, version), encode(one))])
+        self._topics[topic_id] = versions.and_one(one)
+        return version
+
+    def _of(self, topic_id: UUID) -> _Versions:
+        return self._topics.get(topic_id, _NO_VERSIONS)
+
+
+def _key(topic_id: UUID, version: int) -> str:
+    return f"{topic_id}/{version}"
+
+
+def encode(one: StoredSchema) -> bytes:
+    """A line of JSON, and the definition as it is."""
+    schema = one.schema
+    head = {
+        "format": 1,
+        "version": one.version,
+        "type": schema.type,
+        "name": schema.name,
+        "properties": dict(schema.properties),
+        "written": one.written_ms,
+        "user": one.user,
+        "deleted": one.deleted,
+    }
+    return json.dumps(head, separators=(",", ":")).encode() + b"\n" + schema.data
+
+
+def decode(body: bytes) -> StoredSchema:
+    """Raises StorageError."""
+    line, _, data = body.partition(b"\n")
+    try:
+        head = json.loads(line)
+        if head["format"] != 1:
+            raise ValueError("format")
+        schema = Schema(head["type"], data, head["name"], head["properties"])
+        return StoredSchema(head["version"], schema, head["written"], head["user"], head["deleted"])
+    except (ValueError, KeyError, TypeError):
+        raise StorageError("The catalogue has a schema that cannot be read.") from None

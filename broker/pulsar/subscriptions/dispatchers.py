@@ -1,0 +1,41 @@
+"""Which dispatcher serves which type of subscription.
+
+Tests: tests/pulsar/subscriptions/test_subscriptions.py.
+"""
+
+import attrs
+
+from broker.pulsar.dispatch.dispatcher import Dispatcher
+from broker.pulsar.dispatch.exclusive import Exclusive
+from broker.pulsar.dispatch.failover import Failover
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.shared import Shared
+from broker.pulsar.refusals import NotAllowed
+from broker.pulsar.subscriptions.cursor import Cursor
+from broker.pulsar.topics.topic import Topic
+from protocol.pulsar.pulsar_pb2 import CommandSubscribe
+
+SubType = CommandSubscribe.SubType
+SINGLE_ACTIVE = frozenset({SubType.Exclusive, SubType.Failover})
+NAMES = {number: name for name, number in SubType.items()}
+
+
+@attrs.frozen
+class KeySharedPolicy:
+    """What all consumers of a Key_Shared subscription have to agree on."""
+
+    sticky: bool = False  # each consumer names its ranges of hashes
+    out_of_order: bool = False
+
+
+def make_dispatcher(
+    kind: int, policy: KeySharedPolicy | None, topic: Topic, cursor: Cursor, settings: DispatchSettings
+) -> Dispatcher:
+    """Raises NotAllowed for a type that there is not."""
+    if kind == SubType.Exclusive:
+        return Exclusive(cursor, settings)
+    if kind == SubType.Failover:
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings)
+    if kind == SubType.Shared:
+        return Shared(cursor, settings)
+    raise NotAllowed(f"Subscriptions of the type {NAMES.get(kind, kind)} are not supported.")

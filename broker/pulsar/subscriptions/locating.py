@@ -1,0 +1,98 @@
+"""Finds entries by the ids and times that clients name: where a subscription starts, where a seek leads to, what comes last.
+
+Nothing here blocks: what is not in the cache is read on a reader's thread, which then calls ``done``. Finding an offset by time
+does block (``offset_at``); it runs on a handler.
+
+A message id is (ledger, entry): the ledger is the topic's generation, the entry an offset. Any offset that an entry covers means
+that entry, because clients compute with ids.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.pulsar.entry import Entry
+from broker.pulsar.topics.topic import Topic
+from protocol.pulsar.pulsar_pb2 import MessageIdData
+
+# As clients write -1 and the largest signed number.
+_UNSIGNED_MINUS_1 = 2**64 - 1
+_LATEST = 2**63 - 1
+
+# Offsets before the end in which the last entry is looked for at a time, and how often. Behind it there may be ends of
+# transactions and what was aborted.
+_WINDOW = 64
+_WINDOWS = 64
+
+Located = Callable[[Entry | Exception | None], None]
+
+
+def offset_of(topic: Topic, message_id: MessageIdData) -> int:
+    """The offset that the id names. Of another generation of the topic, and of "earliest" and "latest": the start or the end."""
+    ledger, entry = message_id.ledgerId, message_id.entryId
+    start, end = topic.log.log_start_offset, topic.reader.end
+    if ledger == _UNSIGNED_MINUS_1 or entry == _UNSIGNED_MINUS_1 or ledger < topic.ledger:
+        return start
+    if ledger > topic.ledger:
+        return end
+    return min(max(entry, start), end)
+
+
+def is_of(topic: Topic, message_id: MessageIdData) -> bool:
+    """Whether the id can be that of an entry of this topic."""
+    return message_id.ledgerId == topic.ledger and message_id.entryId < topic.log.log_end_offset
+
+
+def locate(topic: Topic, offset: int, done: Located) -> None:
+    """Find the entry that covers the offset, or the first one after it; None at the end."""
+    _read(topic, offset, 1, partial(_located, done))
+
+
+def _located(done: Located, result: Sequence[Entry] | Exception) -> None:
+    done(result if isinstance(result, Exception) else result[0] if result else None)
+
+
+def locate_last(topic: Topic, done: Located) -> None:
+    """Find the last entry that consumers can see; None if there is none."""
+    _look_back(topic, topic.reader.end, 1, 0, done)
+
+
+def _look_back(topic: Topic, end: int, window: int, tries: int, done: Located) -> None:
+    start = topic.log.log_start_offset
+    if end <= start or tries > _WINDOWS:
+        done(None)
+        return
+    first = max(start, end - window)
+    _read(topic, first, window, partial(_looked_back, topic, first, end, tries, done))
+
+
+def _looked_back(
+    topic: Topic, first: int, end: int, tries: int, done: Located, result: Sequence[Entry] | Exception
+) -> None:
+    if isinstance(result, Exception):
+        done(result)
+        return
+    found = [entry for entry in result if entry.offset < end]
+    if found:
+        done(found[-1])
+    else:
+        _look_back(topic, first, _WINDOW, tries + 1, done)
+
+
+def _read(topic: Topic, offset: int, entries: int, done: Callable[[Sequence[Entry] | Exception], None]) -> None:
+    # One byte: one entry, whatever its size. Several are only looked for where they are small.
+    size = 1 if entries == 1 else 1024 * 1024
+    try:
+        found = topic.reader.read(offset, entries, size)
+    except Exception as error:
+        done(error)
+        return
+    if found is None:
+        topic.reader.read_later(offset, entries, size, done)
+    else:
+        done(found)
+
+
+def offset_at(topic: Topic, time_ms: int) -> int:
+    """The first offset whose message was published at this time or later; the end if there is none. Blocks."""
+    found = topic.log.offset_for_timestamp(max(0, min(time_ms, 2**62)))
+    return topic.reader.end if found is None else found[0]

@@ -1,0 +1,224 @@
+"""The subscriptions of all topics: loading them, joining them, deleting them.
+
+A topic's table of subscriptions is guarded by the topic's lock. Any thread; nothing here blocks.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from broker.errors import StorageError
+from broker.log import get_logger
+from broker.metadata.catalogue import Catalogue
+from broker.network.part import PartThread
+from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
+from broker.pulsar.subscriptions.consumer import ConnectedConsumer
+from broker.pulsar.subscriptions.cursor import Cursor
+from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
+from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
+from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
+from broker.pulsar.subscriptions.waker import Waker
+from broker.pulsar.topics.topic import Topic
+from broker.runtime.clock import Clock
+from broker.runtime.timers import Timer
+from protocol.pulsar.deliveries import Deliveries
+
+log = get_logger("pulsar")
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """0: no bound."""
+
+    subscriptions_of_topic: int = 10_000
+    consumers_of_topic: int = 0
+    consumers_of_subscription: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Join:
+    """What a consumer asks for with SUBSCRIBE."""
+
+    subscription: str
+    kind: int  # CommandSubscribe.SubType
+    consumer_id: int
+    consumer_name: str
+    durable: bool = True
+    priority: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    policy: KeySharedPolicy | None = None  # of Key_Shared
+    epoch: int | None = None
+    metadata: Mapping[str, str] = attrs.field(factory=dict)
+    properties: Mapping[str, str] = attrs.field(factory=dict)  # of the subscription, if it is made
+
+
+class Busy(ConsumerBusy):
+    """An exclusive subscription has a consumer. It may be one whose connection is dead."""
+
+    def __init__(self, holder: ConnectedConsumer) -> None:
+        super().__init__("Exclusive consumer is already connected")
+        self.holder = holder
+
+
+class Missing(Exception):
+    """There is no such subscription (any more), and it was not said where a new one starts."""
+
+
+class Subscriptions:
+    def __init__(
+        self,
+        clock: Clock,
+        timer: Timer,
+        catalogue: Catalogue,
+        topic_ids: Callable[[], Iterable[uuid.UUID]],
+        bounds: Bounds | None = None,
+        settings: DispatchSettings | None = None,
+    ) -> None:
+        """``topic_ids``: of all topics that exist."""
+        self._topic_ids = topic_ids
+        self.store = CursorStore(catalogue, clock, timer)
+        self.waker = Waker()
+        self._clock = clock
+        self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
+        self._bounds = bounds or Bounds()
+        self._settings = settings or DispatchSettings()
+
+    def threads(self) -> Sequence[PartThread]:
+        return [
+            PartThread("cursor-writer", self.store.writer, waited_for=True),
+            PartThread("pulsar-waker", self.waker, waited_for=True),
+        ]
+
+    def open(self) -> None:
+        """Load the cursors. Raises StorageError."""
+        self.store.open(set(self._topic_ids()))
+
+    def close(self) -> None:
+        """Write what is left. The threads have ended."""
+        self.store.flush()
+
+    def on_topic_deleted(self, _: str) -> None:
+        """Cursors go by the topic's id, which is not known any more here: those go whose topic does not exist."""
+        gone = self.store.topics() - set(self._topic_ids())
+        if gone:
+            self.store.topics_deleted(gone)
+
+    def load(self, topic: Topic) -> None:
+        """A topic comes into use; nobody else sees it yet."""
+        topic.tail.later = self.waker.call
+        for name, (state, saved) in self.store.take(topic.log.topic_id, topic.log.partition).items():
+            try:
+                cursor = Cursor.decode(state)
+            except StorageError as error:
+                # All of it is consumed again rather than lost.
+                log.error("cursor_not_readable", topic=str(topic.name), subscription=name, error=str(error))
+                cursor = Cursor(topic.log.log_start_offset)
+            subscription = Subscription(self._around, topic, name, cursor, durable=True)
+            topic.subscriptions[name] = subscription
+            subscription.loaded(saved)
+
+    def find(self, topic: Topic, name: str) -> Subscription | None:
+        subscription = topic.subscriptions.get(name)
+        assert subscription is None or isinstance(subscription, Subscription)
+        return subscription
+
+    def make(
+        self, topic: Topic, name: str, start: int, *, durable: bool = True, properties: Mapping[str, str] | None = None
+    ) -> Subscription:
+        """A new subscription, or the one that was made meanwhile; ``topic.lock`` is held. Raises NotAllowed, ServiceNotReady."""
+        topic.check_open()
+        subscription = self.find(topic, name)
+        if subscription is None:
+            most = self._bounds.subscriptions_of_topic
+            if most and len(topic.subscriptions) >= most:
+                raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
+            subscription = Subscription(self._around, topic, name, Cursor(start, properties), durable=durable)
+            topic.subscriptions[name] = subscription
+        return subscription
+
+    def create(
+        self, topic: Topic, name: str, start: int, done: Done, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """A durable subscription without consumers, unless there is one; then ``done``, when it is durable. Raises a Refusal."""
+        with topic.lock:
+            subscription = self.make(topic, name, start, properties=properties)
+        subscription.save(done)
+
+    def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
+        """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
+        worth a second try."""
+        with topic.lock:
+            new = join.subscription not in topic.subscriptions
+            if new and start is None:
+                topic.check_open()
+                raise Missing
+            subscription = self.make(
+                topic, join.subscription, start or 0, durable=join.durable, properties=join.properties
+            )
+            try:
+                self._check_consumers(topic, subscription)
+                with subscription.lock:
+                    return self._join(subscription, connection, join)
+            except BaseException:
+                if new:
+                    subscription.closed = subscription.gone = True
+                    del topic.subscriptions[join.subscription]
+                raise
+
+    def _check_consumers(self, topic: Topic, subscription: Subscription) -> None:
+        bounds = self._bounds
+        if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
+            raise ConsumerBusy("Subscription reached max consumers limit")
+        if bounds.consumers_of_topic:
+            consumers = sum(one.consumer_count for one in topic.subscriptions.values())
+            if consumers >= bounds.consumers_of_topic:
+                raise ConsumerBusy("Topic reached max consumers limit")
+
+    def _join(self, subscription: Subscription, connection: PulsarConnection, join: Join) -> ConnectedConsumer:
+        if subscription.closed:
+            raise ServiceNotReady("The subscription is being closed; try again.")
+        if subscription.durable != join.durable:
+            raise NotAllowed("A subscription with the same name exists, and only one of the two is durable.")
+        if subscription.connected:
+            if subscription.kind != join.kind:
+                raise ConsumerBusy("Subscription is of different type")
+            if subscription.policy != join.policy:
+                raise ConsumerBusy("Subscription is of different type: another Key_Shared policy")
+            if join.kind == SubType.Exclusive:
+                raise Busy(next(iter(subscription.connected)))
+        elif subscription.kind != join.kind or subscription.policy != join.policy:
+            settings = self._settings
+            if not join.durable:
+                settings = attrs.evolve(settings, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
+            dispatcher = make_dispatcher(join.kind, join.policy, subscription.topic, subscription.cursor, settings)
+            subscription.use(dispatcher, join.kind, join.policy)
+        topic = subscription.topic
+        connected = ConnectedConsumer(
+            connection,
+            join.consumer_id,
+            subscription,
+            Deliveries(join.consumer_id, topic.ledger, topic.partition),
+            self.waker,
+            self._clock.time_ms(),
+            epoch=join.epoch,
+            metadata=dict(join.metadata),
+        )
+        connected.consumer = Consumer(
+            id=connected, name=join.consumer_name, owner=connected, priority=join.priority, ranges=join.ranges
+        )
+        subscription.add(connected)
+        return connected
+
+    def remove(self, subscription: Subscription, done: Done) -> None:
+        """Delete a subscription, whoever is connected to it. ``done`` is called when it is gone for good, or could not be deleted
+        from the catalogue: then it comes back with the next start."""
+        topic = subscription.topic
+        with topic.lock:
+            if topic.subscriptions.get(subscription.name) is subscription:
+                del topic.subscriptions[subscription.name]
+            subscription.deleted()
+        subscription.delete_state(done)

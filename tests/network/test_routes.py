@@ -1,0 +1,21 @@
+"""The interface between the HTTP listeners and those who have routes."""
+
+import json
+
+import pytest
+
+from broker.network.routes import NO_CONTENT, Route, Routes, json_answer
+
+
+def test_routes_are_kept_in_order_and_each_is_there_once() -> None:
+    routes = Routes()
+    first, second = (Route(method, "/a", lambda call: NO_CONTENT) for method in ("GET", "PUT"))
+    routes.add(first, second)
+    assert [first, second] == list(routes)
+    with pytest.raises(AssertionError, match="two routes for GET /a"):
+        routes.add(Route("GET", "/a", lambda call: NO_CONTENT))
+
+
+def test_json_is_ascii_so_that_every_text_can_be_sent() -> None:
+    value = {"a": "é\ud800", "b": [1, None]}
+    assert value == json.loads(json_answer(value).body.decode("ascii"))

@@ -1,0 +1,30 @@
+"""Exclusive: one consumer, and no second one."""
+
+import pytest
+
+from broker.pulsar.dispatch.dispatcher import Consumer, Now, Read
+from broker.pulsar.dispatch.exclusive import Exclusive
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.refusals import ConsumerBusy
+from broker.pulsar.subscriptions.cursor import Cursor
+
+NOW = Now(0.0, 0)
+
+
+def test_a_second_consumer_is_refused_and_the_first_one_goes_on() -> None:
+    exclusive = Exclusive(Cursor(), DispatchSettings())
+    first = Consumer(1, "first")
+    assert [] == exclusive.add(first, NOW)
+    with pytest.raises(ConsumerBusy):
+        exclusive.add(Consumer(2, "second"), NOW)
+    assert [first] == list(exclusive.consumers)
+    assert [Read(0, 11, 5 * 1024 * 1024, 1)] == exclusive.flow(first, 10, NOW)
+
+
+def test_after_the_first_one_has_left_another_one_may_come() -> None:
+    exclusive = Exclusive(Cursor(), DispatchSettings())
+    first, second = Consumer(1, "first"), Consumer(2, "second")
+    exclusive.add(first, NOW)
+    exclusive.remove(first, NOW)
+    exclusive.add(second, NOW)
+    assert second is exclusive.active

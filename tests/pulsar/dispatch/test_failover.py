@@ -1,0 +1,118 @@
+"""Which consumer of a Failover subscription is served, with values of Pulsar's own hash, and when."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.pulsar.dispatch.dispatcher import Activate, Consumer, Now, Read, WakeAt
+from broker.pulsar.dispatch.failover import Failover, OneOfMany
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.subscriptions.cursor import Cursor
+from protocol.pulsar.murmur3 import murmur3_32
+
+TOPIC = "persistent://public/default/my-topic"
+
+
+def consumers(*names: str, priority: int = 0) -> list[Consumer]:
+    return [Consumer(name, name, priority=priority) for name in names]
+
+
+def chosen(topic: str, partition: int, among: list[Consumer]) -> str:
+    return OneOfMany(topic, partition, 1.0).active(list(among)).name
+
+
+def test_the_partitions_of_a_topic_are_spread_over_the_consumers_by_their_names() -> None:
+    assert ["a", "b", "c", "a"] == [chosen(TOPIC, partition, consumers("c", "a", "b")) for partition in range(4)]
+
+
+@pytest.mark.parametrize("partition", [-1, 0, 1, 2])
+def test_a_better_priority_comes_first(partition: int) -> None:
+    among = consumers("a", "b", priority=2) + consumers("z", priority=1)
+    assert "z" == chosen(TOPIC, partition, among)
+
+
+NAMES = st.lists(st.text("abcdefg", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
+
+
+@given(st.text(max_size=20), NAMES)
+def test_without_partitions_the_ring_of_hashes_decides(topic: str, names: list[str]) -> None:
+    # The ring as Pulsar makes it: a sorted map of points, in which the later of two equal points stays.
+    ring = {}
+    for name in sorted(names):
+        for number in range(100):
+            ring[murmur3_32(f"{name}{number}".encode()) & 0x7FFFFFFF] = name
+    point = murmur3_32(topic.encode()) & 0x7FFFFFFF
+    expected = ring[min((at for at in ring if at >= point), default=min(ring))]
+    assert expected == chosen(topic, -1, consumers(*names))
+
+
+def test_of_two_equal_points_the_later_consumer_has_it() -> None:
+    # "a1" + "1" and "a" + "11" are the same point.
+    choice = OneOfMany("", -1, 0)
+    for topic in range(1000):
+        choice = OneOfMany(f"t{topic}", -1, 0)
+        if choice._distance(Consumer(1, "a")) == choice._distance(Consumer(2, "a1")):
+            assert "a1" == choice.active(consumers("a", "a1")).name
+            return
+    raise AssertionError("no topic has such a point")
+
+
+def test_topics_are_spread_over_consumers() -> None:
+    among = consumers("a", "b", "c", "d")
+    counts = Counter(chosen(f"persistent://public/default/t{number}", -1, among) for number in range(400))
+    assert 4 == len(counts) and min(counts.values()) > 40
+
+
+def test_the_points_of_consumers_that_have_left_are_forgotten() -> None:
+    choice = OneOfMany(TOPIC, -1, 0)
+    for number in range(50):
+        choice.active(consumers("a", f"b{number}"))
+    assert 2 == len(choice._distances)
+
+
+def at(seconds: float) -> Now:
+    return Now(seconds, int(seconds * 1000))
+
+
+def test_the_chosen_one_is_served_after_the_delay_and_all_are_told() -> None:
+    failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
+    a, b = consumers("a", "b")
+    assert [WakeAt(1.0)] == failover.add(b, at(0))
+    assert [] == failover.flow(b, 10, at(0.1))
+    assert [] == failover.add(a, at(0.5))  # the better choice: it is served when the first one would have been
+    assert [WakeAt(1.0)] == failover.tick(at(0.9))
+    effects = failover.tick(at(1.0))
+    assert [(a, True), (b, False)] == [(e.consumer, e.active) for e in effects if isinstance(e, Activate)]
+    read = failover.flow(a, 1, at(1.1))
+    assert isinstance(read[0], Read)
+
+
+def test_one_who_joins_a_subscription_that_is_served_is_told_so_at_once() -> None:
+    failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
+    a, b = consumers("a", "b")
+    failover.add(a, at(0))
+    failover.tick(at(1))
+    assert [Activate(b, active=False)] == failover.add(b, at(2))
+
+
+def test_a_fleet_that_joins_one_by_one_does_not_put_off_the_service_for_ever() -> None:
+    failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
+    for number in range(20, 0, -1):
+        failover.add(Consumer(number, f"{number:02}"), at(0.9 - number / 30))
+    effects = failover.tick(at(1.3))
+    assert "01" == next(e.consumer.name for e in effects if isinstance(e, Activate) and e.active)
+
+
+def test_what_an_inactive_consumer_permits_counts_when_it_becomes_active() -> None:
+    failover = Failover(Cursor(), TOPIC, 0, DispatchSettings())
+    a, b = consumers("a", "b")
+    failover.add(a, at(0))
+    failover.tick(at(1))
+    failover.add(b, at(2))
+    assert [] == failover.flow(b, 7, at(2))
+    assert [WakeAt(4.0)] == failover.remove(a, at(3))
+    effects = failover.tick(at(4))
+    assert [Activate(b, active=True)] == effects[:1]
+    assert isinstance(effects[1], Read) and 8 == effects[1].max_entries

@@ -1,0 +1,3 @@
+"""The storage, as its own tests have it."""
+
+from tests.storage.conftest import storage as storage

@@ -1,0 +1,266 @@
+"""Reading the entries of a log: from the cache, from the file, after a restart, and among batches of Kafka's producers."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.errors import StorageError
+from broker.pulsar.entries.cache import EntryCache
+from broker.pulsar.entries.log_entries import SENDFILE_BYTES
+from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entry import Entry
+from broker.runtime.disk import FileRegion
+from broker.runtime.threads import SystemThreads
+from broker.runtime.timers import Timer
+from broker.storage.log.log import Log
+from broker.storage.refusals import UnknownTopic
+from tests.pulsar.entries.messages import append_entry, batch_of, message
+from tests.storage.helpers import HandClock, Storage
+
+MANY = 1 << 20
+
+
+class Reading:
+    """A reader of a log, whose threads are run by hand."""
+
+    def __init__(self, log: Log, max_bytes: int = 1 << 20) -> None:
+        clock = HandClock()
+        self.readers = Readers(clock, 2)
+        self.cache = EntryCache(clock, Timer(clock), max_bytes, self.readers.submit)
+        self.reader = EntryReader(log, self.cache, self.readers)
+
+    def append(self, stored: bytes, messages: int = 1) -> Entry:
+        entry = append_entry(self.reader._log, stored, messages)
+        self.reader.appended([entry])
+        return entry
+
+    def run(self) -> None:
+        while any(body.step(0) for body in self.readers.bodies):
+            pass
+
+    def later(self, call: Callable[..., None], *args: Any) -> Sequence[Entry] | Exception:
+        results: list[Sequence[Entry] | Exception] = []
+        call(*args, results.append)
+        assert [] == results
+        self.run()
+        (result,) = results
+        return result
+
+    def from_log(self, offset: int, max_entries: int = 100, max_bytes: int = MANY) -> Sequence[Entry]:
+        result = self.later(self.reader.read_later, offset, max_entries, max_bytes)
+        assert not isinstance(result, Exception)
+        return result
+
+    def all(self, max_entries: int = 100, max_bytes: int = MANY) -> list[Entry]:
+        """As a cursor reads: each read goes on where the one before ended."""
+        found: list[Entry] = []
+        offset = 0
+        while offset < self.reader.end:
+            entries = self.from_log(offset, max_entries, max_bytes)
+            if not entries:
+                break
+            found += entries
+            offset = entries[-1].last + 1
+        return found
+
+
+def data_of(entry: Entry) -> bytes:
+    data = entry.data
+    if isinstance(data, FileRegion):
+        data = data.file.pread(data.size, data.offset)
+    assert len(data) == entry.size
+    return bytes(data)
+
+
+@pytest.fixture
+def reading(storage: Storage) -> Reading:
+    return Reading(storage.create())
+
+
+def test_what_was_appended_is_read_from_the_cache(reading: Reading) -> None:
+    one = reading.append(message(b"one"))
+    two = reading.append(batch_of(b"a", b"b", b"c"), 3)
+    assert [one, two] == reading.reader.read(0, 100, MANY)
+    assert [two] == reading.reader.read(1, 100, MANY)
+    assert () == reading.reader.read(4, 100, MANY)
+    assert 4 == reading.reader.end
+
+
+def test_the_cache_gives_at_most_what_was_asked_for_and_at_least_one(reading: Reading) -> None:
+    entries = [reading.append(message(b"x" * 100)) for _ in range(5)]
+    size = entries[0].size
+    assert entries[:2] == reading.reader.read(0, 2, MANY)
+    assert entries[:3] == reading.reader.read(0, 100, 3 * size)
+    assert entries[:1] == reading.reader.read(0, 100, 1)
+
+
+@pytest.mark.parametrize("how", ["", "restart", "crash"])
+def test_what_was_appended_is_read_from_the_log(storage: Storage, how: str) -> None:
+    sent = [message(b"one"), batch_of(b"a", b"b", b"c"), message(b"", partition_key="k", deliver_at_time=7)]
+    reading = Reading(storage.create())
+    for stored, count in zip(sent, (1, 3, 1), strict=True):
+        reading.append(stored, count)
+    if how:
+        getattr(storage, how)()
+    reading = Reading(storage.log())
+    assert reading.reader.read(0, 100, MANY) is None
+    entries = reading.from_log(0)
+    assert sent == [data_of(entry) for entry in entries]
+    assert [(0, 1, 0), (1, 3, 0), (4, 1, 7)] == [(one.offset, one.messages, one.deliver_at_ms) for one in entries]
+
+
+@pytest.mark.parametrize("max_entries", [1, 3, 1000])
+@pytest.mark.parametrize("max_bytes", [1, 5_000, MANY])
+def test_reading_on_and_on_gives_every_entry_once(reading: Reading, max_entries: int, max_bytes: int) -> None:
+    sent = [message(b"%d" % number * (number * 7 % 301)) for number in range(200)]
+    for stored in sent:
+        append_entry(reading.reader._log, stored, 3)
+    assert sent == [data_of(entry) for entry in reading.all(max_entries, max_bytes)]
+
+
+def test_reads_are_bounded(reading: Reading) -> None:
+    for _ in range(50):
+        append_entry(reading.reader._log, message(b"x" * 1000))
+    assert 7 == len(reading.from_log(0, 7))
+    entries = reading.from_log(0, 100, 10_000)
+    assert 8 <= len(entries) <= 9
+    assert sum(entry.size for entry in entries) <= 10_000
+    assert 1 == len(reading.from_log(0, 100, 1))
+
+
+def test_an_offset_within_an_entry_means_that_entry(reading: Reading) -> None:
+    append_entry(reading.reader._log, message(b"before"))
+    append_entry(reading.reader._log, batch_of(*[b"x"] * 10), 10)
+    assert [1] == [entry.offset for entry in reading.from_log(7)]
+
+
+def test_a_large_entry_stays_in_the_file_and_small_ones_around_it_do_not(reading: Reading) -> None:
+    large = message(b"x" * (3 * SENDFILE_BYTES), properties=[{"key": "k", "value": "v" * 20_000}])
+    huge = message(b"y" * (1 << 20), partition_key="k")
+    sent = [message(b"a"), large, message(b"b"), huge, huge, message(b"c")]
+    for stored in sent:
+        append_entry(reading.reader._log, stored)
+    entries = reading.from_log(0, 100, 10 << 20)
+    assert sent == [data_of(entry) for entry in entries]
+    assert [isinstance(entry.data, FileRegion) for entry in entries[3:]] == [True, True, False]
+    assert entries[3].sticky_hash == entries[4].sticky_hash > 0
+
+
+def test_replay_reads_the_entries_that_begin_at_the_offsets(reading: Reading) -> None:
+    for number in range(20):
+        append_entry(reading.reader._log, batch_of(b"%d" % number, b""), 2)
+    result = reading.later(reading.reader.replay_later, [2, 6, 8, 30])
+    assert not isinstance(result, Exception)
+    assert [2, 6, 8, 30] == [entry.offset for entry in result]
+    assert reading.reader.replay([2]) is None
+
+
+def test_replay_leaves_out_what_is_gone(storage: Storage) -> None:
+    log = storage.create(segment_bytes=200)
+    for _ in range(10):
+        append_entry(log, message(b"x" * 100))
+    log.delete_records(5)
+    storage.housekeep()
+    reading = Reading(log)
+    result = reading.later(reading.reader.replay_later, [1, 4, 5, 8, 99])
+    assert not isinstance(result, Exception)
+    assert [5, 8] == [entry.offset for entry in result]
+    assert [5, 6, 7, 8, 9] == [entry.offset for entry in reading.from_log(0)]
+
+
+def test_replay_from_the_cache_needs_all_of_them(reading: Reading) -> None:
+    one, two = reading.append(message(b"a")), reading.append(message(b"b"))
+    assert [one, two] == reading.reader.replay([0, 1])
+    assert reading.reader.replay([0, 1, 2]) is None
+
+
+def test_what_one_subscription_has_read_is_there_for_the_others(reading: Reading) -> None:
+    append_entry(reading.reader._log, message(b"a"))
+    append_entry(reading.reader._log, message(b"b"))
+    reading.reader.cursor_opened()
+    reading.from_log(0)
+    assert reading.reader.read(0, 100, MANY) is None
+    reading.reader.cursor_opened()
+    entries = reading.from_log(0)
+    assert entries == reading.reader.read(0, 100, MANY)
+    reading.reader.cursor_closed()
+    reading.reader.close()
+    assert reading.reader.read(0, 100, MANY) is None
+
+
+def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:
+    reading.append(message(b"a"))
+    reading.reader._log.go_offline("a test")
+    assert reading.reader.read(0, 100, MANY) is None
+    assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), StorageError)
+    assert isinstance(reading.later(reading.reader.replay_later, [0]), StorageError)
+
+
+def test_a_topic_that_was_deleted_answers_with_a_refusal(storage: Storage, reading: Reading) -> None:
+    reading.append(message(b"a"))
+    storage.manager.delete_topic("t")
+    assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), UnknownTopic)
+
+
+def test_an_error_of_the_disk_is_answered(storage: Storage, reading: Reading) -> None:
+    append_entry(reading.reader._log, message(b"a"))
+    storage.disk.fail["read", ".log"] = 5
+    assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), StorageError)
+    assert reading.reader._log.offline is not None
+
+
+def test_a_damaged_batch_is_not_delivered(storage: Storage, reading: Reading) -> None:
+    append_entry(reading.reader._log, message(b"a" * 100))
+    path = next(storage.path().glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[-10] ^= 1
+    path.write_bytes(data)
+    assert isinstance(reading.later(reading.reader.read_later, 0, 100, MANY), StorageError)
+
+
+def test_a_defect_is_answered_and_the_threads_go_on(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading.append(message(b"a"))
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("broker.pulsar.entries.log_entries.LogEntriesReader.replay", fail)
+    assert isinstance(reading.later(reading.reader.replay_later, [3]), StorageError)
+    assert 1 == len(reading.from_log(0))
+
+
+def test_a_slow_read_holds_up_no_other(reading: Reading) -> None:
+    readers = reading.readers
+    reading.append(message(b"a"))
+    slow, began, done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_the_disk() -> None:
+        began.set()
+        assert slow.wait(30)
+
+    crashes: list[BaseException] = []
+    threads = [SystemThreads().spawn("reader", body, crashes.append) for body in readers.bodies]
+    try:
+        readers.submit(wait_for_the_disk)
+        assert began.wait(30)
+        for _ in range(10):
+            done.clear()
+            reading.reader.read_later(0, 1, MANY, lambda result: done.set())
+            assert done.wait(30)
+        slow.set()
+    finally:
+        slow.set()
+        for thread in threads:
+            thread.ask_to_stop()
+        assert all(thread.stop(30) for thread in threads)
+    assert [] == crashes
+
+
+def test_each_thread_ends_when_it_is_told_to() -> None:
+    for _ in range(20):
+        readers = Readers(HandClock(), 4)
+        threads = [SystemThreads().spawn("reader", body, lambda error: None) for body in readers.bodies]
+        assert all(thread.stop(30) for thread in threads)

@@ -1,0 +1,152 @@
+"""Producers and consumers with schemas, with the real client."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from pulsar.schema import Integer, JsonSchema, Record, String, StringSchema
+
+from broker.client.embedded import Broker
+from broker.pulsar.error_codes import code_of
+from broker.pulsar.refusals import IncompatibleSchema, TopicNotFound
+from protocol.pulsar import pulsar_pb2 as pb
+from protocol.pulsar.frames import write_command
+
+
+class Example(Record):
+    a = Integer()
+    b = Integer()
+
+
+class BadExample(Record):
+    a = String()
+    b = Integer()
+
+
+class Optional(Record):
+    a = Integer()
+    b = Integer()
+    c = Integer(default=0, required_default=True)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Any]:
+    client = pulsar.Client(f"pulsar://{broker.address('pulsar')}", operation_timeout_seconds=10)
+    yield client
+    client.close()
+
+
+def test_a_schema_that_does_not_go_with_the_topics_is_refused(client: Any) -> None:
+    producer = client.create_producer("schemas", schema=JsonSchema(Example))
+    for schema in (JsonSchema(BadExample), StringSchema()):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.subscribe("schemas", "s", schema=schema)
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer("schemas", schema=schema)
+    consumer = client.subscribe("schemas", "s", schema=JsonSchema(Example))
+    producer.send(Example(a=4, b=5))
+    message = consumer.receive(10_000)
+    assert (4, 5) == (message.value().a, message.value().b)
+
+
+def test_messages_name_the_version_with_which_they_were_written(client: Any) -> None:
+    consumer = client.subscribe("versions", "s")
+    for schema, value in ((JsonSchema(Example), Example(a=1, b=2)), (JsonSchema(Optional), Optional(a=3, b=4, c=5))):
+        producer = client.create_producer("versions", schema=schema)
+        producer.send(value)
+        producer.close()
+    for version in (0, 1):
+        message = consumer.receive(10_000)
+        assert version.to_bytes(8, "big") == message._message.schema_version().encode("latin-1")
+
+
+def read_frame(stream: Any) -> Any:
+    size = int.from_bytes(stream.read(4), "big")
+    body = stream.read(size)
+    return pb.BaseCommand.FromString(body[4 : 4 + int.from_bytes(body[:4], "big")])
+
+
+def ask(broker: Broker, *commands: tuple[int, Any]) -> list[Any]:
+    """What the broker answers to these commands, on a connection of their own."""
+    host, _, port = broker.address("pulsar").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection, connection.makefile("rb") as stream:
+        connection.sendall(write_command(pb.BaseCommand.CONNECT, pb.CommandConnect(client_version="test")))
+        assert pb.BaseCommand.CONNECTED == read_frame(stream).type
+        answers = []
+        for type_, command in commands:
+            connection.sendall(write_command(type_, command))
+            answers.append(read_frame(stream))
+        return answers
+
+
+def test_schemas_are_told_and_added_without_a_producer(broker: Broker, client: Any) -> None:
+    client.create_producer("asked", schema=JsonSchema(Example))
+    client.create_producer("asked", schema=JsonSchema(Optional))
+    first, latest, unknown, none = (
+        answer.getSchemaResponse
+        for answer in ask(
+            broker,
+            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=0, topic="asked", schema_version=bytes(8))),
+            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=1, topic="asked")),
+            (
+                pb.BaseCommand.GET_SCHEMA,
+                pb.CommandGetSchema(request_id=2, topic="asked", schema_version=b"\0" * 7 + b"\7"),
+            ),
+            (pb.BaseCommand.GET_SCHEMA, pb.CommandGetSchema(request_id=3, topic="nothing")),
+        )
+    )
+    assert (0, bytes(8), b"Example" in first.schema.schema_data) == (first.request_id, first.schema_version, True)
+    assert (1, b"\0" * 7 + b"\1", b"Optional" in latest.schema.schema_data) == (
+        latest.request_id,
+        latest.schema_version,
+        True,
+    )
+    for answer in (unknown, none):
+        assert code_of(TopicNotFound()) == answer.error_code
+    same, other = (
+        answer.getOrCreateSchemaResponse
+        for answer in ask(
+            broker,
+            (
+                pb.BaseCommand.GET_OR_CREATE_SCHEMA,
+                pb.CommandGetOrCreateSchema(request_id=5, topic="asked", schema=first.schema),
+            ),
+            (
+                pb.BaseCommand.GET_OR_CREATE_SCHEMA,
+                pb.CommandGetOrCreateSchema(
+                    request_id=6, topic="asked", schema=pb.Schema(name="", schema_data=b"", type=pb.Schema.String)
+                ),
+            ),
+        )
+    )
+    assert (bytes(8), False) == (same.schema_version, same.HasField("error_code"))
+    assert code_of(IncompatibleSchema()) == other.error_code
+
+
+def test_the_first_consumer_of_an_empty_topic_brings_its_schema(client: Any) -> None:
+    client.subscribe("first", "s", schema=JsonSchema(Example))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer("first", schema=JsonSchema(BadExample))
+    client.create_producer("first", schema=JsonSchema(Example))
+
+
+def test_schemas_are_there_after_a_restart(tmp_path: Path) -> None:
+    for number in range(2):
+        with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
+            client = pulsar.Client(f"pulsar://{broker.address('pulsar')}", operation_timeout_seconds=10)
+            try:
+                if number == 0:
+                    client.create_producer("kept", schema=JsonSchema(Example))
+                with pytest.raises(pulsar.IncompatibleSchema):
+                    client.create_producer("kept", schema=JsonSchema(BadExample))
+            finally:
+                client.close()

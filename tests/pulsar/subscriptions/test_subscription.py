@@ -1,0 +1,440 @@
+"""A subscription between its dispatcher, the log, the connections and the catalogue, step by step."""
+
+import pytest
+
+from broker.pulsar.refusals import ConsumerBusy
+from broker.pulsar.subscriptions.cursor import Cursor
+from broker.pulsar.subscriptions.dispatchers import SubType
+from protocol.pulsar.pulsar_pb2 import BaseCommand
+from tests.pulsar.entries.messages import message
+from tests.pulsar.subscriptions.stage import LEDGER, Stage
+
+KINDS = [SubType.Exclusive, SubType.Shared]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_come_as_there_are_permits(stage: Stage, kind: int) -> None:
+    stage.produce(10)
+    member = stage.client().subscribe(kind=kind)
+    assert [] == member.offsets()
+    member.flow(3)
+    stage.run()
+    assert [0, 1, 2] == member.offsets()
+    member.flow(20)
+    stage.run()
+    assert list(range(3, 10)) == member.offsets()
+    stage.produce(2)
+    assert [10, 11] == member.offsets()  # on the thread that has appended
+
+
+def test_an_entry_that_comes_between_the_look_at_the_end_and_the_wait_is_not_missed(stage: Stage) -> None:
+    member = stage.client().subscribe()
+    tail = stage.topic.tail
+    add = tail.add
+
+    def append_before_it_waits(waiting: object) -> None:
+        tail.add = add  # type: ignore[method-assign]
+        stage.append(message(b"m"))
+        add(waiting)  # type: ignore[arg-type]
+
+    tail.add = append_before_it_waits  # type: ignore[method-assign,assignment]
+    member.flow(10)
+    stage.run()
+    assert [0] == member.offsets()
+
+
+def test_a_subscription_that_waits_goes_on_when_its_consumer_is_replaced(stage: Stage) -> None:
+    client = stage.client()
+    member = client.subscribe()
+    member.flow(10)
+    client.disconnect()
+    stage.produce(1)
+    other = stage.client().subscribe()
+    stage.produce(1)
+    assert [] == other.offsets()
+    other.flow(10)
+    stage.run()
+    assert [0, 1] == other.offsets()
+
+
+def test_many_subscriptions_that_wait_are_served_off_the_thread_that_appends(stage: Stage) -> None:
+    members = [stage.client().subscribe(f"s{number}") for number in range(40)]
+    for member in members:
+        member.flow(10)
+    stage.produce(1)
+    assert [] == [one for member in members for one in member.offsets()]
+    stage.run()
+    assert [[0]] * 40 == [member.offsets() for member in members]
+
+
+def test_what_others_append_to_the_log_is_noticed(stage: Stage) -> None:
+    from tests.pulsar.entries.messages import append_entry
+
+    member = stage.client().subscribe()
+    member.flow(10)
+    append_entry(stage.log, message(b"m"))  # as the end of a transaction, or a producer of Kafka's
+    stage.run()
+    assert [0] == member.offsets()
+    append_entry(stage.log, message(b"m"))
+    stage.run()
+    assert [1] == member.offsets()
+
+
+def test_a_log_without_waiting_subscriptions_is_not_watched_for_long(stage: Stage) -> None:
+    client = stage.client()
+    client.subscribe().flow(10)
+    client.disconnect()
+    assert stage.log._watchers.callbacks
+    from tests.pulsar.entries.messages import append_entry
+
+    append_entry(stage.log, message(b"m"))
+    assert not stage.log._watchers.callbacks
+
+
+def test_a_long_backlog_is_read_in_turns(stage: Stage) -> None:
+    stage.produce(1500)
+    member = stage.client().subscribe()
+    member.flow(1500)
+    assert 400 == len(member.offsets())  # four batches, and the rest on the waker's thread
+    stage.run()
+    assert 1100 == len(member.offsets())
+
+
+def test_a_consumer_that_does_not_read_its_socket_is_given_one_slice(stage: Stage) -> None:
+    stage.produce(100, size=20_000)
+    client = stage.client()
+    member = client.subscribe()
+    client.link.reads = False
+    member.flow(1000)
+    stage.run()
+    assert 100 == len(member.offsets())  # a batch: 2 MB
+    stage.produce(100, size=20_000)
+    stage.run()
+    assert [] == member.offsets()
+    assert member.connected.paused and not client.link.writable
+    client.drained()
+    stage.run()
+    assert 100 == len(member.offsets())
+
+
+def test_a_pause_ends_even_if_everything_has_left_before_the_processor_heard_of_it(stage: Stage) -> None:
+    stage.produce(50, size=20_000)
+    client = stage.client()
+    client.outbox.later = True
+    member = client.subscribe()
+    member.flow(1000)
+    assert member.connected.paused
+    client.outbox.run()  # nothing is queued any more when the processor is asked to report that
+    assert client.link.writable
+    stage.run()
+    client.outbox.run()
+    assert not member.connected.paused
+    stage.produce(1)
+    client.outbox.run()
+    assert 51 == len(member.offsets())
+
+
+def test_consumers_of_a_connection_that_takes_nothing_cost_no_memory_each(stage: Stage) -> None:
+    client = stage.client()
+    members = [client.subscribe(f"s{number}") for number in range(30)]
+    for member in members:
+        member.flow(1000)
+    client.link.reads = client.link.writable = False
+    client.link.bytes_queued = 1
+    stage.produce(50)
+    stage.run()
+    assert [] == client.link.frames
+    client.drained()
+    stage.run()
+    assert [50] * 30 == [len(member.offsets()) for member in members]
+
+
+def test_a_read_that_completes_after_its_consumer_has_left_harms_nobody(stage: Stage) -> None:
+    """Pulsar's #26174, #6966: whatever is in flight when consumers come and go, the last one is served."""
+    stage.produce(5)
+    stage.cache.max_bytes = 0
+    stage.start()
+    for _ in range(3):
+        client = stage.client()
+        client.subscribe().flow(100)
+        assert stage.subscriptions.find(stage.topic, "s") is not None
+        client.disconnect()
+    member = stage.client().subscribe()
+    member.flow(100)
+    stage.run()
+    assert [0, 1, 2, 3, 4] == member.offsets()
+    stage.produce(1)
+    stage.run()
+    assert [5] == member.offsets()
+
+
+def test_redelivery_while_a_read_is_in_flight_neither_loses_nor_repeats(stage: Stage) -> None:
+    stage.produce(5)
+    stage._cache_bytes = 0
+    stage.start()
+    member = stage.client().subscribe()
+    member.flow(3)
+    stage.run()
+    assert [0, 1, 2] == member.offsets()
+    member.flow(100)  # a read of 3, 4 is under way
+    member.subscription.redeliver(member.connected, None, None)
+    stage.run()
+    assert [0, 1, 2, 3, 4] == member.offsets()
+    stage.produce(1)
+    stage.run()
+    assert [5] == member.offsets()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_acknowledged_does_not_come_again(stage: Stage, kind: int) -> None:
+    stage.produce(6)
+    client = stage.client()
+    member = client.subscribe(kind=kind)
+    member.flow(10)
+    stage.run()
+    assert [0, 1, 2, 3, 4, 5] == member.offsets()
+    assert None is member.ack(1, 3, 4)
+    client.disconnect()
+    other = stage.client().subscribe(kind=kind)
+    other.flow(10)
+    stage.run()
+    assert [0, 2, 5] == other.offsets()
+
+
+def test_retention_moves_the_cursor(stage: Stage) -> None:
+    stage.produce(10)
+    client = stage.client()
+    member = client.subscribe()
+    member.flow(2)
+    stage.run()
+    assert [0, 1] == member.offsets()
+    stage.log.delete_records(6)
+    member.flow(10)
+    stage.run()
+    assert 6 == member.subscription.cursor.acknowledged_before
+    assert [6, 7, 8, 9] == [one for one in member.offsets() if one >= 6]
+    assert 4 == member.subscription.backlog
+
+
+def test_a_subscription_whose_messages_are_all_gone_waits_for_new_ones(stage: Stage) -> None:
+    stage.produce(10)
+    stage.log.delete_records(10)
+    member = stage.client().subscribe()
+    member.flow(10)
+    stage.run()
+    assert [] == member.offsets()
+    stage.produce(1)
+    stage.run()
+    assert [10] == member.offsets()
+    assert 1 == member.subscription.backlog
+
+
+def test_a_log_that_cannot_be_read_is_read_again(stage: Stage) -> None:
+    stage.produce(3)
+    stage._cache_bytes = 0
+    stage.start()
+    member = stage.client().subscribe()
+    reader = stage.topic.reader
+    read_later = reader.read_later
+
+    class Failing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(reader, name)
+
+        def read_later(self, offset: int, entries: int, size: int, done: object) -> None:
+            from broker.errors import StorageError
+
+            done(StorageError("disk"))  # type: ignore[operator]
+
+    stage.topic.reader = Failing()  # type: ignore[assignment]
+    assert read_later is not None
+    member.subscription.lock = _Reentrant()  # type: ignore[assignment]
+    member.flow(10)
+    stage.run()
+    assert [] == member.offsets()
+    stage.topic.reader = reader
+    stage.wait(60_000)
+    assert [0, 1, 2] == member.offsets()
+
+
+class _Reentrant:
+    """The failing reader above completes on the caller's stack."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_seek_closes_the_consumers_and_starts_over(stage: Stage) -> None:
+    stage.produce(5)
+    client = stage.client()
+    member = client.subscribe()
+    member.flow(10)
+    stage.run()
+    member.ack(0, 1, 2, 3, 4)
+    subscription = member.subscription
+    subscription.reset(2)
+    assert [BaseCommand.Type.CLOSE_CONSUMER] == [kind for kind, _ in client.commands()]
+    assert not client.state.consumers
+    member.offsets()
+    again = client.subscribe()
+    again.flow(10)
+    stage.run()
+    assert [2, 3, 4] == again.offsets()
+    assert 3 == subscription.backlog
+
+
+def test_a_reader_keeps_its_position_over_a_seek_but_not_for_ever(stage: Stage) -> None:
+    stage.produce(5)
+    client = stage.client()
+    member = client.subscribe(durable=False)
+    member.subscription.reset(3)
+    again = client.subscribe(durable=False, start=None)
+    again.flow(10)
+    stage.run()
+    assert [3, 4] == again.offsets()
+    stage.wait(100_000)
+    assert {"s"} == set(stage.topic.subscriptions)
+    again.subscription.reset(0)
+    stage.wait(100_000)
+    assert {} == stage.topic.subscriptions
+
+
+def test_a_subscription_that_is_not_durable_ends_with_its_last_consumer(stage: Stage) -> None:
+    client = stage.client()
+    client.subscribe(durable=False)
+    client.disconnect()
+    stage.wait(10_000)
+    assert {} == stage.topic.subscriptions
+    assert [] == stage.stored
+
+
+def test_unloading_closes_consumers_and_keeps_what_they_have_acknowledged(stage: Stage) -> None:
+    stage.produce(5)
+    client = stage.client()
+    member = client.subscribe()
+    member.flow(10)
+    stage.run()
+    member.ack(0, 1, 4)
+    member.subscription.close()
+    assert [BaseCommand.Type.CLOSE_CONSUMER] == [kind for kind, _ in client.commands()]
+    with pytest.raises(Exception, match="closed"):
+        client.subscribe()
+    stage.topic = stage.load(stage.log)
+    again = stage.client().subscribe(start=None)
+    again.flow(10)
+    stage.run()
+    assert [2, 3] == again.offsets()
+
+
+def test_clients_of_the_cpp_core_are_not_told_of_the_end_of_a_topic(stage: Stage) -> None:
+    """They would close the connection."""
+    stage.produce(1)
+    clients = [stage.client("Pulsar-CPP-v4.2.0"), stage.client("Pulsar-Java-v4")]
+    members = [client.subscribe(f"s{number}") for number, client in enumerate(clients)]
+    for member in members:
+        member.flow(10)
+    stage.run()
+    from broker.pulsar.topics.topic import TopicRecord
+
+    stage.topic.record = TopicRecord(LEDGER, terminated=True)
+    for member in members:
+        member.ack(0)
+        member.subscription.check_end_of_topic()
+    assert [] == clients[0].commands()
+    assert [BaseCommand.Type.REACHED_END_OF_TOPIC] == [kind for kind, _ in clients[1].commands()]
+
+
+def test_failover_tells_who_is_served_and_moves_on(stage: Stage) -> None:
+    stage.produce(3)
+    first, second = stage.client(), stage.client()
+    members = [
+        first.subscribe(kind=SubType.Failover, consumer_name="a"),
+        second.subscribe(kind=SubType.Failover, consumer_name="b"),
+    ]
+    for member in members:
+        member.flow(10)
+    stage.wait(1_000)
+    told = {name: [one.is_active for _, one in client.commands()] for name, client in (("a", first), ("b", second))}
+    served = [member.offsets() for member in members]
+    assert [[], [0, 1, 2]] == sorted(served)
+    active = 0 if served[0] else 1
+    assert [True, False] == [told["ab"[active]][-1], told["ba"[active]][-1]]
+    (first, second)[active].disconnect()
+    stage.wait(1_000)
+    assert [0, 1, 2] == members[1 - active].offsets()
+    assert True is (first, second)[1 - active].commands()[-1][1].is_active
+
+
+def test_a_second_consumer_of_another_type_is_refused(stage: Stage) -> None:
+    client = stage.client()
+    client.subscribe(kind=SubType.Shared)
+    with pytest.raises(ConsumerBusy):
+        client.subscribe(kind=SubType.Exclusive)
+    assert 1 == len(client.state.consumers)
+
+
+def test_the_type_may_change_when_nobody_is_connected(stage: Stage) -> None:
+    stage.produce(3)
+    member = stage.client().subscribe(kind=SubType.Shared)
+    member.flow(10)
+    stage.run()
+    member.ack(1)
+    member.leave()
+    again = stage.client().subscribe(kind=SubType.Exclusive)
+    again.flow(10)
+    stage.run()
+    assert [0, 2] == again.offsets()
+
+
+def test_a_failed_subscribe_leaves_nothing_behind(stage: Stage) -> None:
+    client = stage.client()
+    with pytest.raises(Exception, match="not supported"):
+        client.subscribe(kind=17)
+    assert {} == stage.topic.subscriptions
+    client.subscribe()
+
+
+def test_the_broker_skips_what_consumers_never_see(stage: Stage) -> None:
+    from tests.pulsar.entries.messages import append_entry
+
+    append_entry(stage.log, message(b"m", marker_type=1))
+    stage.produce(1)
+    member = stage.client().subscribe(kind=SubType.Shared)
+    member.flow(10)
+    stage.run()
+    assert [1] == member.offsets()
+    assert 1 == member.subscription.cursor.acknowledged_before
+
+
+def test_the_epoch_of_a_consumer_is_in_its_messages(stage: Stage) -> None:
+    stage.produce(2)
+    client = stage.client()
+    member = client.subscribe(epoch=3)
+    member.flow(1)
+    stage.run()
+    (first,) = client.messages()
+    assert 3 == first.consumer_epoch
+    member.subscription.redeliver(member.connected, None, 4)
+    member.flow(10)
+    stage.run()
+    assert [(0, 4), (1, 4)] == [(one.message_id.entryId, one.consumer_epoch) for one in client.messages()]
+
+
+def test_an_idle_subscription_is_small(stage: Stage) -> None:
+    import sys
+    import tracemalloc
+
+    from broker.pulsar.subscriptions.subscription import Subscription
+
+    subscriptions = stage.subscriptions
+    names = [f"subscription-{number}" for number in range(2000)]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    with stage.topic.lock:
+        for name in names:
+            subscriptions.make(stage.topic, name, 0)
+    each = (tracemalloc.get_traced_memory()[0] - before) / len(names)
+    tracemalloc.stop()
+    assert sys.getsizeof(Cursor()) and isinstance(subscriptions.find(stage.topic, names[0]), Subscription)
+    assert each < 2000
