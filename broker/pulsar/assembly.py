@@ -20,6 +20,7 @@ from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.limits import LimitsOfTopics
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
@@ -45,9 +46,12 @@ class PulsarPart:
         config, runtime = surroundings.config, surroundings.runtime
         self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
         cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
+        self._policies = PolicyStore(surroundings.catalogue)
+        limits = LimitsOfTopics(config, self._policies)
         subscriptions = self._subscriptions = Subscriptions(
-            runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
+            runtime.clock, surroundings.timer, surroundings.catalogue, limits.of
         )
+        self._policies.on_change.append(subscriptions.policies_changed)
         self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
         topics = self._topics = TopicRegistry(
             logs,
@@ -59,9 +63,9 @@ class PulsarPart:
         )
         logs.on_topic_gone.append(topics.on_topic_deleted)
         topics.on_load.append(subscriptions.load)
-        logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
+        topics.on_unload.append(subscriptions.unloaded)
+        logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
-        self._policies = PolicyStore(surroundings.catalogue)
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         self.commands = handlers.load()
@@ -93,11 +97,12 @@ class PulsarPart:
         )
 
     def open(self) -> None:
-        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        topic_ids = {info.topic_id for info in self.context.logs.topics()}
+        exists = topic_ids.__contains__
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
-        self._subscriptions.open()
+        self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:
         return [*self._subscriptions.threads(), *self._readers.threads()]

@@ -62,7 +62,6 @@ class CursorStore:
         self._ticking = False
         self._doomed: dict[Key, _Doomed] = {}  # deleted, and still in the catalogue
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
-        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
         self._failures = EventLimit()
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -72,18 +71,12 @@ class CursorStore:
         gone = set()
         for row in self._catalogue.load_cursors():
             if row.topic_id in topic_ids:
-                self._topics.add(row.topic_id)
                 unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
                 self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused
             else:
                 gone.add(row.topic_id)
         if gone:
             self._catalogue.delete_topic_cursors(gone)
-
-    def topics(self) -> set[uuid.UUID]:
-        """The topics that may have cursors."""
-        with self._lock:
-            return set(self._topics)
 
     def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
         """The subscriptions of a topic that is not in use."""
@@ -93,7 +86,6 @@ class CursorStore:
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
         with self._lock:
-            self._topics.add(topic_id)
             found = self._unused.pop((topic_id, partition), {})
             for unused in found.values():
                 unused.taken = True
@@ -119,7 +111,6 @@ class CursorStore:
         """Their cursors go as well. The next start does it if this fails."""
         topic_ids = set(topic_ids)
         with self._lock:
-            self._topics -= topic_ids
             for key in [key for key in self._unused if key[0] in topic_ids]:
                 for unused in self._unused.pop(key).values():
                     unused.taken = True

@@ -4,7 +4,7 @@ A topic's table of subscriptions is guarded by the topic's lock. Any thread; not
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
 
@@ -13,13 +13,14 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.part import PartThread
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.dispatcher import Consumer
-from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.dispatch.dispatcher import Consumer, Dispatcher
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
+from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher, set_rate
+from broker.pulsar.subscriptions.limits import Limits
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topics.topic import Topic
@@ -28,15 +29,6 @@ from broker.runtime.timers import Timer
 from protocol.pulsar.deliveries import Deliveries
 
 log = get_logger("pulsar")
-
-
-@attrs.frozen(kw_only=True)
-class Bounds:
-    """0: no bound."""
-
-    subscriptions_of_topic: int = 10_000
-    consumers_of_topic: int = 0
-    consumers_of_subscription: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -74,18 +66,14 @@ class Subscriptions:
         clock: Clock,
         timer: Timer,
         catalogue: Catalogue,
-        topic_ids: Callable[[], Iterable[uuid.UUID]],
-        bounds: Bounds | None = None,
-        settings: DispatchSettings | None = None,
+        limits: Callable[[Topic], Limits],
     ) -> None:
-        """``topic_ids``: of all topics that exist."""
-        self._topic_ids = topic_ids
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
-        self._bounds = bounds or Bounds()
-        self._settings = settings or DispatchSettings()
+        self._limits = limits
+        self._rates: dict[Topic, DispatchRate] = {}  # of the topics in use whose policies limit them
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -93,19 +81,26 @@ class Subscriptions:
             PartThread("pulsar-waker", self.waker, waited_for=True),
         ]
 
-    def open(self) -> None:
-        """Load the cursors. Raises StorageError."""
-        self.store.open(set(self._topic_ids()))
+    def open(self, topic_ids: Container[uuid.UUID]) -> None:
+        """Load the cursors. ``topic_ids``: of all topics that exist. Raises StorageError."""
+        self.store.open(topic_ids)
 
     def close(self) -> None:
         """Write what is left. The threads have ended."""
         self.store.flush()
 
-    def on_topic_deleted(self, _: str) -> None:
-        """Cursors go by the topic's id, which is not known any more here: those go whose topic does not exist."""
-        gone = self.store.topics() - set(self._topic_ids())
-        if gone:
-            self.store.topics_deleted(gone)
+    def topic_deleted(self, topic_id: uuid.UUID) -> None:
+        """Its cursors go away. Its subscriptions are told by the registry, if it is in use."""
+        self.store.topics_deleted([topic_id])
+
+    def unloaded(self, topic: Topic) -> None:
+        """The topic has gone out of use."""
+        self._rates.pop(topic, None)
+
+    def policies_changed(self) -> None:
+        """The rates of topics may be others. What else policies say counts for those who come."""
+        for topic, rate in list(self._rates.items()):
+            set_rate(rate, self._limits(topic).topic_rate)
 
     def load(self, topic: Topic) -> None:
         """A topic comes into use; nobody else sees it yet."""
@@ -133,7 +128,7 @@ class Subscriptions:
         topic.check_open()
         subscription = self.find(topic, name)
         if subscription is None:
-            most = self._bounds.subscriptions_of_topic
+            most = self._limits(topic).subscriptions_of_topic
             if most and len(topic.subscriptions) >= most:
                 raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
             subscription = Subscription(self._around, topic, name, Cursor(start, properties), durable=durable)
@@ -170,12 +165,12 @@ class Subscriptions:
                 raise
 
     def _check_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        bounds = self._bounds
-        if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
+        limits = self._limits(topic)
+        if 0 < limits.consumers_of_subscription <= len(subscription.connected):
             raise ConsumerBusy("Subscription reached max consumers limit")
-        if bounds.consumers_of_topic:
+        if limits.consumers_of_topic:
             consumers = sum(one.consumer_count for one in topic.subscriptions.values())
-            if consumers >= bounds.consumers_of_topic:
+            if consumers >= limits.consumers_of_topic:
                 raise ConsumerBusy("Topic reached max consumers limit")
 
     def _join(self, subscription: Subscription, connection: PulsarConnection, join: Join) -> ConnectedConsumer:
@@ -191,11 +186,7 @@ class Subscriptions:
             if join.kind == SubType.Exclusive:
                 raise Busy(next(iter(subscription.connected)))
         elif subscription.kind != join.kind or subscription.policy != join.policy:
-            settings = self._settings
-            if not join.durable:
-                settings = attrs.evolve(settings, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
-            dispatcher = make_dispatcher(join.kind, join.policy, subscription.topic, subscription.cursor, settings)
-            subscription.use(dispatcher, join.kind, join.policy)
+            subscription.use(self._dispatcher(subscription, join), join.kind, join.policy)
         topic = subscription.topic
         connected = ConnectedConsumer(
             connection,
@@ -212,6 +203,16 @@ class Subscriptions:
         )
         subscription.add(connected)
         return connected
+
+    def _dispatcher(self, subscription: Subscription, join: Join) -> Dispatcher:
+        topic = subscription.topic
+        limits = self._limits(topic)
+        if not join.durable:
+            unlimited = attrs.evolve(limits.dispatch, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
+            limits = attrs.evolve(limits, dispatch=unlimited)
+        rate = self._rates.setdefault(topic, DispatchRate())
+        set_rate(rate, limits.topic_rate)
+        return make_dispatcher(join.kind, join.policy, topic, subscription.cursor, limits, rate)
 
     def remove(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription, whoever is connected to it. ``done`` is called when it is gone for good, or could not be deleted

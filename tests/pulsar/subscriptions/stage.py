@@ -8,7 +8,6 @@ from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
 from broker.network.service import Part, Peer
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
@@ -17,8 +16,9 @@ from broker.pulsar.producers.producers import Producers
 from broker.pulsar.subscriptions.acknowledging import Acknowledging
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.dispatchers import SubType
+from broker.pulsar.subscriptions.limits import Limits
 from broker.pulsar.subscriptions.subscription import Subscription
-from broker.pulsar.subscriptions.subscriptions import Bounds, Join, Subscriptions
+from broker.pulsar.subscriptions.subscriptions import Join, Subscriptions
 from broker.pulsar.topic_names import parse_topic
 from broker.pulsar.topics.topic import Topic, TopicRecord
 from broker.runtime.disk import FileRegion
@@ -201,18 +201,15 @@ class Stage:
         self.errors: list[Any] = []
         self.log = storage.create()
         self._cache_bytes = cache_bytes
-        self.bounds = Bounds()
-        self.settings = DispatchSettings()
+        self.limits = Limits()
         self.start()
 
     def start(self) -> None:
         """A broker begins with what the catalogue and the log have."""
         self.readers = Readers(self.clock, 1)
         self.cache = EntryCache(self.clock, self.timer, self._cache_bytes, self.readers.submit)
-        self.subscriptions = Subscriptions(
-            self.clock, self.timer, self.catalogue, lambda: [self.log.topic_id], self.bounds, self.settings
-        )
-        self.subscriptions.open()
+        self.subscriptions = Subscriptions(self.clock, self.timer, self.catalogue, lambda topic: self.limits)
+        self.subscriptions.open({self.log.topic_id})
         self.topic = self.load(self.log)
 
     def load(self, log: Log) -> Topic:
