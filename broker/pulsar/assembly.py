@@ -13,15 +13,19 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
 from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.policies.retention import RetentionRules
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
-from broker.pulsar.subscriptions.subscriptions import Subscriptions
+from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
 from broker.runtime.web import read_url
@@ -62,6 +66,18 @@ class PulsarPart:
         logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
         self._schemas = SchemaRegistry(surroundings.catalogue)
         self._policies = PolicyStore(surroundings.catalogue)
+        limits = PolicyLimits(self._policies, Bounds(), DispatchSettings())
+        subscriptions.limits = limits
+        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies).rule
+        self._upkeep = Upkeep(
+            logs,
+            topics,
+            subscriptions,
+            self._policies,
+            runtime.clock,
+            expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
+            quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
+        )
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
         self.commands = handlers.load()
@@ -78,6 +94,8 @@ class PulsarPart:
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
+            limits=limits,
+            upkeep=self._upkeep,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -100,7 +118,11 @@ class PulsarPart:
         self._subscriptions.open()
 
     def threads(self) -> Sequence[PartThread]:
-        return [*self._subscriptions.threads(), *self._readers.threads()]
+        return [
+            *self._subscriptions.threads(),
+            *self._readers.threads(),
+            PartThread("pulsar-upkeep", self._upkeep),
+        ]
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)
