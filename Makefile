@@ -93,6 +93,7 @@ bench: $(VENV)/.stamp-test ## measure what the broker costs, each figure in a pr
 	@$(BIN)/python -m tests.bench.bench_sasl
 	@$(BIN)/python -m tests.bench.bench_acl
 	@$(BIN)/python -m tests.bench.bench_quota
+	@$(BIN)/python -m tests.bench.bench_pulsar_codec
 
 docker-check: ## build the image, start the broker in it and use it (buildah; skipped where tools are missing)
 	@docker/check

@@ -14,6 +14,7 @@ from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.markers import read_marker
 from protocol.kafka.records.records import records
+from protocol.translation.opened_entry import OpenedEntry, open_entry
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd", "codec 5", "codec 6", "codec 7")
 # For each segment; otherwise a file of zeros would fill the screen.
@@ -28,8 +29,9 @@ def command(path: str, batches: bool, with_records: bool) -> None:
     """Show and verify segment files, without a running broker.
 
     DIR is a data directory, the directory of one partition, or one .log file. It checks the header and checksum of every
-    batch, the order of the offsets, the entries of the indexes, and with --records every record. Exits with 1 if it finds
-    an error. While a broker writes to DIR, the end of a log may look torn.
+    batch, the order of the offsets, the entries of the indexes, and with --records every record. What a Pulsar producer
+    has sent is shown as an entry, and its messages as records. Exits with 1 if it finds an error. While a broker writes to
+    DIR, the end of a log may look torn.
     """
     found: list[Segment] = []
     transactions = _Transactions()
@@ -80,6 +82,14 @@ def _control(data: memoryview) -> str:
     if marker is None:
         return "control"
     return f"control: {'commit' if marker.commit else 'abort'} by coordinator epoch {marker.coordinator_epoch}"
+
+
+def _entry(entry: OpenedEntry) -> str:
+    described = entry.described()
+    codec = "" if described.compression == "none" else f", {described.compression}"
+    closed = "" if entry.readable else ", encrypted or a chunk"
+    producer = json_text(described.producer_name)
+    return f"entry of {entry.messages} messages from {producer!r} sequence {described.sequence_id}{codec}{closed}"
 
 
 def _print_summary(found: list[Segment]) -> None:
@@ -146,10 +156,13 @@ class _Printer:
             parts.append(_control(data))
         elif header.is_transactional:
             parts.append("transactional")
+        entry = open_entry(data, header) if header.is_entry else None
+        if entry is not None:
+            parts.append(_entry(entry))
         out = sys.stdout.buffer
         out.write(f"  {', '.join(parts)}\n".encode())
         if self._with_records:
-            for record in records(data):
+            for record in records(data if entry is None else entry.records()):
                 fields = {
                     "offset": record.offset,
                     "time": format_time(record.timestamp),

@@ -65,7 +65,8 @@ def check_segment(path: str, on_batch: OnBatch | None = None, with_records: bool
         segment.size = file.size()
         for position, header, data in _batches(file, segment):
             segment.batches += 1
-            segment.records += header.record_count
+            # An entry is stored as one record, whatever the number of its messages.
+            segment.records += header.last_offset_delta + 1 if header.is_entry else header.record_count
             segment.next_offset = header.next_offset
             segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
             offsets.batch(position, header)

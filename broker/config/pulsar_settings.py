@@ -27,7 +27,7 @@ class PulsarSettings:
         least=0,
         doc="Memory for recent messages of all topics, from which consumers at the end of a topic are served. 0: none, every "
         "message is read from the log.",
-        reason="Pulsar takes a fifth of its memory (managedLedgerCacheSizeMB). Here, what is not in it comes from the page cache.",
+        reason="Pulsar's managedLedgerCacheSizeMB is a fifth of its memory. Here, the rest comes from the page cache.",
     )
     pulsar_reader_threads: int = setting(
         4,

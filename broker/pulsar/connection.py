@@ -12,7 +12,8 @@ from typing import Protocol
 
 import attrs
 
-from broker.network.service import Connection, Outbox, Part
+from broker.network.service import Connection, Part
+from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.refusals import ServiceNotReady, TooManyRequests
 from broker.runtime.threads import Lock
@@ -43,7 +44,7 @@ class PulsarConnection:
     """``Connection.data`` of every connection, from its first frame on."""
 
     connection: Connection
-    outbox: Outbox
+    outbox: OrderedOutbox  # for what is said unasked
     # From CONNECT. `protocol_version` is the one of both sides.
     connected: bool = False
     protocol_version: int = 0

@@ -15,6 +15,7 @@ from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 
@@ -49,7 +50,7 @@ class PulsarService:
         connection = request.connection
         state = connection.data
         if state is None:
-            state = connection.data = PulsarConnection(connection, outbox)
+            state = connection.data = PulsarConnection(connection, OrderedOutbox(connection, outbox))
         state.heard_at = request.received_at
         call = Call(self._context, state, request, outbox)
         try:

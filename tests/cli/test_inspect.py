@@ -1,5 +1,6 @@
 """`broker inspect`: what is sound is shown, and no kind of damage goes unseen."""
 
+import json
 import struct
 from pathlib import Path
 
@@ -7,7 +8,11 @@ import pytest
 
 from broker.cli.segment_check import check_segment
 from broker.client import Broker
+from protocol.kafka.records.batch import stamp
+from protocol.kafka.records.entry import build_entry
 from protocol.kafka.records.records import build_batch
+from protocol.pulsar.pulsar_pb2 import MessageMetadata
+from protocol.pulsar.sends import write_stored_part
 from tests.cli.conftest import Run
 
 BASE = 100
@@ -172,6 +177,35 @@ def test_the_command_shows_segments_batches_and_records(run_alone: Run, tmp_path
     assert "codec gzip" in batches[2]
     records = run_alone("inspect", str(path.parent), "--records").stdout.decode()
     assert '{"offset": 129, "time": "2023-11-14T22:13:29.002Z", "key": "key", "value": "value 129"' in records
+
+
+def test_entries_are_shown_as_such_and_their_messages_as_records(run_alone: Run, tmp_path: Path) -> None:
+    partition = tmp_path / "orders-0"
+    partition.mkdir()
+    body = b"".join(
+        len(one).to_bytes(4, "big") + one + value for one, value in [(b"\x18\x01", b"a"), (b"\x18\x02", b"bc")]
+    )
+    stored = write_stored_part(
+        MessageMetadata(
+            producer_name="p\n", sequence_id=7, publish_time=1_700_000_000_000, num_messages_in_batch=2
+        ).SerializeToString(),
+        body,
+    )
+    secret = MessageMetadata(
+        producer_name="q", sequence_id=8, publish_time=0, encryption_keys=[{"key": "k", "value": b"v"}]
+    )
+    data = build_entry(stored, 2, 1_700_000_000_000)
+    data += build_entry(write_stored_part(secret.SerializeToString(), b"?"), 1, 1_700_000_000_000)
+    stamp(data, len(data) - len(build_entry(write_stored_part(secret.SerializeToString(), b"?"), 1, 0)), 2, 0)
+    (partition / f"{0:020}.log").write_bytes(data)
+    shown = run_alone("inspect", str(tmp_path), "--records").stdout.decode()
+    assert "offsets 0-1, " in shown
+    assert "entry of 2 messages from 'p\\n' sequence 7\n" in shown
+    assert "entry of 1 messages from 'q' sequence 8, encrypted or a chunk\n" in shown
+    values = [json.loads(line) for line in shown.splitlines() if line.startswith("    {")]
+    assert [(0, "a"), (1, "bc"), (2, "?")] == [(value["offset"], value["value"]) for value in values]
+    summary = run_alone("inspect", str(tmp_path)).stdout.decode().splitlines()[-1].split()
+    assert ["orders-0", "0", "3", "2", "3"] == summary[:5]
 
 
 def test_the_command_fails_when_anything_is_wrong(run_alone: Run, tmp_path: Path) -> None:

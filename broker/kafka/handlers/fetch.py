@@ -4,6 +4,9 @@ A request of few partitions is handled inline while its records are in the page 
 which reads the records from the disk first, so that no processor waits for the disk. A fetch that must wait is *parked*: it
 watches its logs, and a thread that appends to one of them has the fetch's own processor look at that log again. When there are
 enough bytes, a handler answers a fetch of many partitions. Records are sent by sendfile; nothing here reads them.
+
+Logs that may have entries, which Pulsar's producers write, are the exception: handlers answer for them, with records in the place
+of entries (``broker/kafka/fetched_entries.py``). The bytes that a fetch waits for are counted as they are in the log.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from broker.errors import Refusal, RequestError, StorageError
+from broker.kafka import fetched_entries
 from broker.kafka.api import Api, KafkaRequest
 from broker.kafka.authorization import NO_NAMES, denied, may
 from broker.kafka.context import KafkaContext
@@ -31,6 +35,7 @@ READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
 # A cold range is read into the page cache in pieces of this size (bytes).
 _WARM_BYTES = 1024 * 1024
+_NO_ENTRIES: dict[tuple[str, int], tuple[Log, int]] = {}
 _new = tuple.__new__  # faster than a named tuple's own __new__
 
 
@@ -46,7 +51,7 @@ class _Seen(NamedTuple):
 class _Reading:
     """One pass over the partitions of a request, and what there is to send at that moment."""
 
-    __slots__ = ("committed", "failed", "limit", "logs", "resident", "results", "size")
+    __slots__ = ("committed", "entries", "failed", "limit", "logs", "resident", "results", "size")
 
     def __init__(
         self,
@@ -62,6 +67,8 @@ class _Reading:
         self.size = 0
         self.failed = False
         self.resident = True
+        # Logs that may have entries among what is to be sent, each with the most bytes to send of it.
+        self.entries = _NO_ENTRIES
         self.committed = request.isolation_level == READ_COMMITTED
         left = self.limit = min(request.max_bytes, context.config.fetch_max_bytes)
         partitions: Mapping[tuple[str, int], Log] = context.logs.partitions
@@ -110,6 +117,11 @@ class _Reading:
         self.logs.append(_new(_Seen, (target, wanted, read.high_watermark, read.size)))
         self.size += read.size
         self.resident = self.resident and read.resident
+        if target.state.has_entries and read.size:
+            if self.entries is _NO_ENTRIES:
+                self.entries = {}
+            self.entries[wanted.topic, wanted.partition] = target, wanted.max_bytes
+            self.resident = False  # a handler writes them anew
         return fetch.PartitionData(
             wanted.partition,
             0,
@@ -125,11 +137,39 @@ class _Reading:
         """The response can be sent: it has ``min_bytes`` or an error, or the client does not wait."""
         return self.failed or self.size >= request.min_bytes or request.max_wait_ms <= 0 or not request.partitions
 
+    def translate(self, context: KafkaContext) -> None:
+        """Put records in the place of entries. It takes time: for handler threads only."""
+        plain = sum(
+            data.records_size
+            for topic, some in self.results
+            for data in some
+            if (topic, data.partition) not in self.entries
+        )
+        left, size = min(self.limit - plain, fetched_entries.MOST_BYTES), 0
+        for topic, partitions in self.results:
+            for number, data in enumerate(partitions):
+                found = self.entries.get((topic, data.partition))
+                if found is None:
+                    continue
+                log, most = found
+                try:
+                    parts, taken = fetched_entries.translate(
+                        log, data.records_parts, max(0, min(left, most)), at_least_one=not (size or plain)
+                    )
+                    partitions[number] = data._replace(records_size=taken, records_parts=parts)
+                    size += taken
+                    left -= taken
+                except StorageError as error:
+                    context.complain("read_failed", topic, data.partition, error)
+                    partitions[number] = _error(data.partition, ErrorCode.kafka_storage_error)
+
     def warm(self) -> None:
         """Read what is to be sent, so that sendfile finds it in the page cache. It blocks: for handler threads only."""
         for _, partitions in self.results:
             for data in partitions:
                 for region in data.records_parts:
+                    if not isinstance(region, FileRegion):
+                        continue
                     for offset in range(region.offset, region.offset + region.size, _WARM_BYTES):
                         region.file.pread(min(_WARM_BYTES, region.offset + region.size - offset), offset)
 
@@ -176,7 +216,9 @@ def _prepare(context: KafkaContext, request: KafkaRequest) -> _Prepared | Handov
     unauthorized = NO_NAMES if context.authorizer is None else _unauthorized(context, request, parsed)
     reading = _Reading(context, parsed, None, unauthorized)
     prepared = parsed, reading
-    return prepared if reading.resident else Handover(None, prepared)
+    if reading.resident:
+        return prepared
+    return Handover(BULK if reading.entries else None, prepared)
 
 
 def _handle(
@@ -199,9 +241,9 @@ def _handle(
         _send(request, outbox, (), ErrorCode.invalid_fetch_session_epoch)
         return
     if reading.enough(parsed):
-        _send_records(request, outbox, reading, warm=True)  # inline, all records are resident
+        _send_records(context, request, outbox, reading, warm=True)  # inline, all records are resident
     else:
-        if not reading.resident:
+        if not reading.resident and not reading.entries:
             reading.warm()
         # Parked on the connection's processor, also from a handler: if the connection has closed, the call is dropped.
         outbox.call(request.connection, _Parked(context, request, outbox, parsed, reading).park)
@@ -214,9 +256,13 @@ def _send(
     outbox.send(request, parts)
 
 
-def _send_records(request: KafkaRequest, outbox: Outbox, reading: _Reading, *, warm: bool) -> None:
+def _send_records(
+    context: KafkaContext, request: KafkaRequest, outbox: Outbox, reading: _Reading, *, warm: bool
+) -> None:
     """Send what there is, or nothing if the client has used up its quota. ``warm``: first read what is not in the page cache,
-    which blocks."""
+    which blocks; a reading with entries needs it."""
+    if reading.entries:
+        reading.translate(context)
     parts = fetch.response_parts(request.correlation_id, request.api_version, 0, 0, 0, reading.results)
     if type(outbox) is Metered and not outbox.fetched(sum(map(_size, parts)) - 4):
         _send(request, outbox, ())
@@ -338,9 +384,12 @@ class _Parked:
             self._finish(_Reading(self._context, self._parsed))
 
     def _finish(self, reading: _Reading) -> None:
+        if reading.entries:
+            self._hand_over()
+            return
         self.abandon()
         self._request.connection.data = None
-        _send_records(self._request, self._outbox, reading, warm=False)
+        _send_records(self._context, self._request, self._outbox, reading, warm=False)
 
     def _hand_over(self) -> None:
         # The handler ends the watches: for 10,000 logs that takes milliseconds.
@@ -352,7 +401,7 @@ class _Parked:
         self.abandon()
         self._request.connection.data = None
         reading = _Reading(self._context, self._parsed, self._request.work(self._context))
-        _send_records(self._request, self._outbox, reading, warm=True)
+        _send_records(self._context, self._request, self._outbox, reading, warm=True)
 
     def abandon(self) -> None:
         """Stop waiting without an answer. Called on the processor when the connection has closed, and on a handler for a fetch

@@ -17,6 +17,9 @@ from broker.delivery.in_flight import Owner, Record
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.entry import Entry
 
+# The tag of a record whose entry has not been read yet, but for its time of delivery. All other tags are the assignment's.
+UNKNOWN = -1
+
 
 @attrs.define(eq=False)
 class Sent:

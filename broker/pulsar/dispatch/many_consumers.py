@@ -7,15 +7,14 @@ Every entry goes to one consumer and is acknowledged by itself. Which consumer t
        |                |  | (put off)        | redeliver, consumer left
        +--> delayed --> replay <--- waits <---+
 
-When something has happened, ``_more`` asks for what can be sent next, in this order; what cannot be done now is passed over:
+When something has happened, ``_more`` asks for what can be sent next:
 
-| what | not while |
-|---|---|
-| the next slice of what an event has left to do (``_chores``) | |
-| nothing else | there is more of that; or nobody is available; or a replay is outstanding; or a read has failed a short time ago; or a rate limit is reached |
-| entries whose time has come begin to wait | |
-| ``Replay`` some that wait | none of them could be sent |
-| ``Read`` new ones | a read is outstanding; too many messages are unacknowledged; too many entries wait or are delayed; the cursor is crowded |
+1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that what
+   is handed back is not overtaken by what comes after it.
+2. Nothing, if nobody is available, a replay is outstanding, a read failed a short time ago, or a rate limit is reached.
+3. Entries whose time has come begin to wait, and ``Replay`` is asked for some of those that wait and can be sent.
+4. If there are none: ``Read`` new ones, unless a read is outstanding, too many messages are unacknowledged, too many entries
+   wait or are delayed, or the cursor is crowded.
 
 So entries are sent again although a ``Read`` waits at the end of the log, and although the subscription has too many
 unacknowledged messages. Whatever stops ``_more`` ends with an event, or with the alarm that is set for it: nothing that could
@@ -32,7 +31,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from broker.delivery.chores import Chores
 from broker.delivery.in_flight import InFlight, Record
 from broker.pulsar.dispatch.alarm import Alarm
-from broker.pulsar.dispatch.assignment import Assignment
+from broker.pulsar.dispatch.assignment import UNKNOWN, Assignment
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import CancelRead, Consumer, Deliver, Discard, Effect, Now, Read, Replay
 from broker.pulsar.dispatch.rate_limit import RateLimit
@@ -40,9 +39,6 @@ from broker.pulsar.dispatch.reading import Reading
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
-
-# The tag of a record whose key is not known before it is read.
-UNKNOWN = -1
 
 
 class ManyConsumers:

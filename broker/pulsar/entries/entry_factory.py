@@ -5,12 +5,19 @@ Pure. The data of an entry is a view of the bytes that are given: whoever has re
 
 from broker.pulsar.entry import Chunk, Entry
 from broker.runtime.disk import Buffer, FileRegion
-from protocol.kafka.records.batch import BatchHeader
+from broker.runtime.threads import Lock
+from broker.storage.log.inspection import SMALL_BYTES
+from protocol.kafka.records.batch import HEADER_SIZE, BatchHeader
+from protocol.kafka.records.compression import largest_size
 from protocol.kafka.records.entry import entry_value
 from protocol.pulsar.metadata import is_chunk, publish_time_ms, read_stored_metadata, sticky_key
 from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part
+from protocol.translation.to_pulsar import to_pulsar
+
+# Records of a batch that is translated beside others: each takes some 500 bytes meanwhile.
+_FEW_RECORDS = 10_000
 
 
 def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: int, metadata: MessageMetadata) -> Entry:
@@ -48,6 +55,26 @@ def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> E
     metadata = read_stored_metadata(prefix[position + stored.metadata : position + stored.payload])
     region = FileRegion(place.file, place.offset + position, size)
     return from_metadata(header.base_offset, header.last_offset_delta + 1, region, size, metadata)
+
+
+def from_kafka(batch: memoryview, header: BatchHeader, large: Lock) -> list[Entry]:
+    """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. Raises
+    ProtocolError for a batch that cannot be read, or is too large to be."""
+    codec = header.compression
+    size = largest_size(codec, batch[HEADER_SIZE:]) if codec else len(batch)
+    if size <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
+        return _translated(batch, header)
+    with large:
+        return _translated(batch, header)
+
+
+def _translated(batch: memoryview, header: BatchHeader) -> list[Entry]:
+    entries = []
+    for offset, messages, data in to_pulsar(batch, 0, header):
+        stored = read_stored_part(data)
+        metadata = read_stored_metadata(data[stored.metadata : stored.payload])
+        entries.append(from_metadata(offset, messages, data, len(data), metadata))
+    return entries
 
 
 def prefix_size(prefix: memoryview, header: BatchHeader) -> int:

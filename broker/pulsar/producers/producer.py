@@ -14,8 +14,9 @@ from typing import NamedTuple
 import attrs
 
 from broker.errors import Refusal, StorageError
-from broker.network.service import Connection, Outbox
+from broker.network.service import Connection
 from broker.pulsar.error_codes import code_of
+from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producers import Access
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Lock
@@ -43,7 +44,7 @@ class Producer:
     name: str
     topic: Topic
     connection: Connection
-    outbox: Outbox
+    outbox: OrderedOutbox
     on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
     on_paid: Callable[[int], None]  # so many SENDs were answered
     on_promoted: Callable[["Producer"], None]  # it has waited, and is the exclusive producer now

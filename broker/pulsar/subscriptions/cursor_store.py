@@ -160,8 +160,8 @@ class CursorStore:
         self._enqueue(stored)
 
     def delete(self, stored: Stored, done: Done) -> None:
-        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has failed
-        is tried again every second as well."""
+        """The subscription is deleted: its ``state`` is None from now on. Then ``done``, as for ``save``. A deletion that has
+        failed is tried again every second as well."""
         doomed = _Doomed(stored.key)
         with self._lock:
             self._changed.pop(stored, None)
@@ -264,18 +264,21 @@ class _Unused:
 class _Write:
     """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
 
-    __slots__ = ("_state", "_store", "_stored", "_waiting")
+    __slots__ = ("_asked", "_state", "_store", "_stored", "_waiting")
 
     def __init__(self, store: CursorStore, stored: Stored) -> None:
         self._store = store
         self._stored = stored
         self._waiting: list[Done] | None = None
+        self._asked = False
         self._state: tuple[int, bytes] | None = None
 
     def __call__(self, catalogue: Catalogue) -> None:
         if self._waiting is None:
             self._waiting = self._store._take_waiting(self._stored)
-            self._state = self._stored.state()
+        if not self._asked:
+            self._state = self._stored.state()  # raises StorageError for one that cannot be stored
+            self._asked = True
         if self._state is not None:
             topic_id, partition, subscription = self._stored.key
             catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._state[1])])

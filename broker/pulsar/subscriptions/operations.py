@@ -1,7 +1,7 @@
 """What operators and the broker's upkeep do with a subscription: skip, expire, clear, reset, peek, and its figures.
 
-Any thread; what blocks says so. Where an answer takes a read of the log, ``done`` gets it, on a reader's thread or at once. What is
-changed is written within a second; ``Subscription.save`` waits for that.
+Any thread; what blocks says so. Where an answer takes a read of the log, ``done`` gets it, on a reader's thread or at once. What
+is changed is written within a second; ``Subscription.save`` waits for that.
 
 Tests: tests/pulsar/subscriptions/test_operations.py.
 """

@@ -15,6 +15,7 @@ from broker.storage.log import inspection
 from broker.storage.log.reading import LogReader
 from broker.storage.log.state import LogState
 from broker.storage.segments.segment import (
+    ATTRIBUTES,
     BASE_OFFSET,
     LAST_DELTA,
     LENGTH,
@@ -25,7 +26,7 @@ from broker.storage.segments.segment import (
     Segment,
 )
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import LOG_OVERHEAD, check_crc, read_header
+from protocol.kafka.records.batch import ENTRY, LOG_OVERHEAD, check_crc, read_header
 from protocol.kafka.records.record_scan import first_record, latest_record
 
 # One look-up decompresses at most so many batches. Two are enough if the headers are true.
@@ -115,6 +116,8 @@ class TimeLookup:
         self, segment: Segment, position: int, header: Header, timestamp: int, start: int
     ) -> tuple[int, int] | None:
         """Raises ProtocolError if the producer wrote a batch that cannot be read, CorruptSegment if the disk has damaged it."""
+        if header[ATTRIBUTES] & ENTRY:  # its messages have all been published together
+            return _answer_as_a_whole(header, start)
         batch = _read(segment, position, header)
         parsed = read_header(batch)
 
@@ -191,6 +194,8 @@ class TimeLookup:
 
     def _latest_from(self, segment: Segment, position: int, header: Header, start: int) -> int:
         """The largest timestamp among those records of a batch that the log start offset has left; -1 if none has one."""
+        if header[ATTRIBUTES] & ENTRY:
+            return header[MAX_TIMESTAMP]
         batch = _read(segment, position, header)
         parsed = read_header(batch)
 

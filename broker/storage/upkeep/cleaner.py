@@ -12,6 +12,8 @@ time
 - The last batch of an idempotent producer is kept, without records if necessary, because it has the sequence number. So is a
 marker
   if nothing else of its producer is left, because it has the epoch that fences older instances.
+- An entry, which a Pulsar producer has written, becomes a plain batch when some of its messages go. One that is encrypted, or a
+  part of a message in several chunks, stays whole.
 - A batch that keeps all its records is copied unchanged. So is a batch that matches its checksum and cannot be read, or that is
   larger inside than ``inspection.py`` allows: its keys are not known. A batch that does not match its checksum takes the
   partition offline.

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from broker.runtime.threads import Lock
-from broker.storage.log import inspection
+from broker.storage.log import entry_records, inspection
 from broker.storage.log.log_config import LogConfig
 from broker.storage.segments.txn_index import AbortedTransaction
 from broker.storage.upkeep.cleaned_transactions import CleanedTransactions
 from protocol.errors import ProtocolError
-from protocol.kafka.records.batch import DELETE_HORIZON, BatchHeader
+from protocol.kafka.records.batch import DELETE_HORIZON, BatchHeader, read_header
 from protocol.kafka.records.record_scan import check_records
 from protocol.kafka.records.records import Record, build_batch, read_records
 
@@ -49,6 +49,12 @@ class KeptRecords:
 
     def learn(self, batch: memoryview, header: BatchHeader) -> int:
         """Remember the keys of a batch. Returns how much memory that takes."""
+        if header.is_entry:
+            plain = self._records_of(batch, header)
+            if plain is None:
+                self.end_offset = max(self.end_offset, header.next_offset)
+                return 0
+            batch, header = plain, read_header(plain)
         taken = 0
         aborted = self.transactions.is_aborted(header)
         if header.last_offset >= self.end_offset and not header.is_control and not aborted:
@@ -72,6 +78,10 @@ class KeptRecords:
         self.transactions.saw(header)
         if header.base_offset >= self.end_offset:
             return batch
+        if header.is_entry:
+            plain = self._records_of(batch, header)
+            stays = None if plain is None else self.what_stays(plain, read_header(plain))
+            return batch if plain is None or stays is plain else stays
         if header.is_control and not self._is_over(header):
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
@@ -140,6 +150,10 @@ class KeptRecords:
         """Is the marker no longer needed, apart from the time that it is kept as a tombstone is?"""
         needed = self.last_epochs.get(marker.producer_id, -1) == marker.producer_epoch
         return not needed and self.transactions.is_over(marker.base_offset)
+
+    def _records_of(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
+        """An entry as a batch of records; None for one that stays whole, because its records are not known."""
+        return entry_records.taken_apart(batch, header, self._large)
 
     def _inspect(self, batch: memoryview, header: BatchHeader, look: Callable[[bytes], T], otherwise: T) -> T:
         """Returns what ``look`` returns for the bytes of the batch's records, which are well formed; ``otherwise`` for a batch

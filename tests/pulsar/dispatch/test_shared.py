@@ -1,10 +1,16 @@
 """Shared, event by event, and against a model."""
 
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize
+
+from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Now, Read, Replay
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.dispatch.shared import Shared
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
+from tests.pulsar.dispatch.world import Machine, World
 
 NOW = Now(1.0, 1_000)
 
@@ -31,3 +37,24 @@ def test_a_read_goes_to_the_consumer_that_gave_permits() -> None:
     (deliver,) = shared.replay_done(replay, [entry(1)], NOW)
     assert isinstance(deliver, Deliver)
     assert [(1, 1)] == [(delivery.entry.offset, delivery.redelivery_count) for delivery in deliver.deliveries]
+
+
+class SharedMachine(Machine):
+    @initialize(
+        limits=st.sampled_from([(50_000, 200_000, 40_000), (5, 12, 40_000), (1, 1, 40_000), (30, 100, 3)]),
+        batch=st.sampled_from([100, 7]),
+    )
+    def start(self, limits: tuple[int, int, int], batch: int) -> None:
+        cursor = Cursor()
+        per_consumer, per_subscription, look_ahead = limits
+        config = DispatchSettings(
+            unacked_max_per_consumer=per_consumer,
+            unacked_max_per_subscription=per_subscription,
+            look_ahead_max=look_ahead,
+            read_entries_max=batch,
+        )
+        self.world = World(Shared(cursor, config, DelayedTracker()), cursor)
+
+
+TestShared = SharedMachine.TestCase
+TestShared.settings = settings(stateful_step_count=60, deadline=None)

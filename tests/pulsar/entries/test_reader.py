@@ -1,5 +1,6 @@
 """Reading the entries of a log: from the cache, from the file, after a restart, and among batches of Kafka's producers."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
+from broker.runtime.threads import SystemThreads
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.refusals import UnknownTopic
@@ -228,3 +230,37 @@ def test_a_defect_is_answered_and_the_threads_go_on(reading: Reading, monkeypatc
     monkeypatch.setattr("broker.pulsar.entries.log_entries.LogEntriesReader.replay", fail)
     assert isinstance(reading.later(reading.reader.replay_later, [3]), StorageError)
     assert 1 == len(reading.from_log(0))
+
+
+def test_a_slow_read_holds_up_no_other(reading: Reading) -> None:
+    readers = reading.readers
+    reading.append(message(b"a"))
+    slow, began, done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_the_disk() -> None:
+        began.set()
+        assert slow.wait(30)
+
+    crashes: list[BaseException] = []
+    threads = [SystemThreads().spawn("reader", body, crashes.append) for body in readers.bodies]
+    try:
+        readers.submit(wait_for_the_disk)
+        assert began.wait(30)
+        for _ in range(10):
+            done.clear()
+            reading.reader.read_later(0, 1, MANY, lambda result: done.set())
+            assert done.wait(30)
+        slow.set()
+    finally:
+        slow.set()
+        for thread in threads:
+            thread.ask_to_stop()
+        assert all(thread.stop(30) for thread in threads)
+    assert [] == crashes
+
+
+def test_each_thread_ends_when_it_is_told_to() -> None:
+    for _ in range(20):
+        readers = Readers(HandClock(), 4)
+        threads = [SystemThreads().spawn("reader", body, lambda error: None) for body in readers.bodies]
+        assert all(thread.stop(30) for thread in threads)

@@ -1,0 +1,1 @@
+"""Records of Kafka's format as messages of Pulsar's, and the other way round."""

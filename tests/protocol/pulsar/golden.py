@@ -1,0 +1,11 @@
+"""What Pulsar's C++ client sent (golden/pulsar-client.json; ``capture.py`` has recorded it)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "pulsar-client.json").read_text())
+SENDS: dict[str, list[bytes]] = {
+    name: [bytes.fromhex(frame) for frame in frames] for name, frames in GOLDEN["sends"].items()
+}
+COMMANDS: dict[str, bytes] = {name: bytes.fromhex(frame) for name, frame in GOLDEN["commands"].items()}
