@@ -37,6 +37,21 @@ class PulsarSettings:
         doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
         reason="So many slow reads may wait for the disk before those of other topics wait for them.",
     )
+    pulsar_message_expiry_check_interval_ms: int = setting(
+        300_000,
+        kafka=None,
+        least=100,
+        doc="How often messages that are older than the TTL of their topic are looked for, and subscriptions that have not been "
+        "used for as long as their namespace allows.",
+        reason="Pulsar's messageExpiryCheckIntervalInMinutes.",
+    )
+    pulsar_backlog_quota_check_interval_ms: int = setting(
+        60_000,
+        kafka=None,
+        least=100,
+        doc="How often backlog quotas are enforced. A producer that connects is checked against them at once.",
+        reason="Pulsar's backlogQuotaCheckIntervalInSeconds.",
+    )
     pulsar_namespaces: tuple[str, ...] = setting(
         ("public/default",),
         kafka=None,

@@ -9,7 +9,9 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -47,6 +49,8 @@ class PulsarContext:
     subscriptions: Subscriptions
     schemas: SchemaRegistry
     policies: PolicyStore
+    limits: PolicyLimits
+    upkeep: Upkeep
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str

@@ -62,6 +62,7 @@ class CursorStore:
         self._ticking = False
         self._doomed: dict[Key, _Doomed] = {}  # deleted, and still in the catalogue
         self._unused: dict[tuple[uuid.UUID, int], dict[str, _Unused]] = {}
+        self._topics: set[uuid.UUID] = set()  # those that have cursors, or may have
         self._failures = EventLimit()
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -71,6 +72,7 @@ class CursorStore:
         gone = set()
         for row in self._catalogue.load_cursors():
             if row.topic_id in topic_ids:
+                self._topics.add(row.topic_id)
                 unused = _Unused((row.topic_id, row.partition, row.subscription), row.state, is_saved=True)
                 self._unused.setdefault((row.topic_id, row.partition), {})[row.subscription] = unused
             else:
@@ -78,14 +80,25 @@ class CursorStore:
         if gone:
             self._catalogue.delete_topic_cursors(gone)
 
+    def topics(self) -> set[uuid.UUID]:
+        """The topics that may have cursors."""
+        with self._lock:
+            return set(self._topics)
+
     def names(self, topic_id: uuid.UUID, partition: int) -> list[str]:
         """The subscriptions of a topic that is not in use."""
         with self._lock:
             return list(self._unused.get((topic_id, partition), ()))
 
+    def states(self, topic_id: uuid.UUID, partition: int) -> list[bytes]:
+        """Those of a topic that is not in use."""
+        with self._lock:
+            return [unused.bytes for unused in self._unused.get((topic_id, partition), {}).values()]
+
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
         with self._lock:
+            self._topics.add(topic_id)
             found = self._unused.pop((topic_id, partition), {})
             for unused in found.values():
                 unused.taken = True
@@ -111,6 +124,7 @@ class CursorStore:
         """Their cursors go as well. The next start does it if this fails."""
         topic_ids = set(topic_ids)
         with self._lock:
+            self._topics -= topic_ids
             for key in [key for key in self._unused if key[0] in topic_ids]:
                 for unused in self._unused.pop(key).values():
                     unused.taken = True

@@ -1,4 +1,4 @@
-"""Which dispatcher serves which type of subscription, and the rates at which it does.
+"""Which dispatcher serves which type of subscription.
 
 Tests: tests/pulsar/subscriptions/test_subscriptions.py.
 """
@@ -10,12 +10,11 @@ from broker.pulsar.dispatch.dispatcher import Dispatcher
 from broker.pulsar.dispatch.exclusive import Exclusive
 from broker.pulsar.dispatch.failover import Failover
 from broker.pulsar.dispatch.key_shared import KeyShared
-from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
+from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.dispatch.shared import Shared
-from broker.pulsar.policies.policies import Rate
 from broker.pulsar.refusals import NotAllowed
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.limits import Limits
 from broker.pulsar.topics.topic import Topic
 from protocol.pulsar.pulsar_pb2 import CommandSubscribe
 
@@ -37,39 +36,18 @@ def make_dispatcher(
     policy: KeySharedPolicy | None,
     topic: Topic,
     cursor: Cursor,
-    limits: Limits,
-    topic_rate: DispatchRate | None = None,
+    settings: DispatchSettings,
+    limit: RateLimit | None = None,
+    delayed: DelayedTracker | None = None,
 ) -> Dispatcher:
-    """``topic_rate`` is shared by the topic's subscriptions. Raises NotAllowed for a type that there is not."""
-    settings = limits.dispatch
-    rates = [topic_rate] if topic_rate is not None else []
-    if is_limit(limits.subscription_rate):
-        rates.append(DispatchRate())
-        set_rate(rates[-1], limits.subscription_rate)
-    rate_limit = RateLimit(rates)
+    """Raises NotAllowed for a type that there is not."""
     if kind == SubType.Exclusive:
-        return Exclusive(cursor, settings, rate_limit)
+        return Exclusive(cursor, settings, limit)
     if kind == SubType.Failover:
-        return Failover(cursor, str(topic.name.whole), topic.partition, settings, rate_limit)
-    delayed = DelayedTracker(settings.delayed_tick_ms, settings.delayed_strict) if limits.delayed_delivery else None
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings, limit)
     if kind == SubType.Shared:
-        return Shared(cursor, settings, delayed, rate_limit if rates else None)
+        return Shared(cursor, settings, delayed, limit)
     if kind == SubType.Key_Shared:
         assert policy is not None
-        return KeyShared(
-            cursor,
-            settings,
-            delayed,
-            rate_limit if rates else None,
-            sticky=policy.sticky,
-            out_of_order=policy.out_of_order,
-        )
+        return KeyShared(cursor, settings, delayed, limit, sticky=policy.sticky, out_of_order=policy.out_of_order)
     raise NotAllowed(f"There are no subscriptions of the type {kind}.")
-
-
-def is_limit(rate: Rate) -> bool:
-    return rate.messages > 0 or rate.bytes > 0
-
-
-def set_rate(rate: DispatchRate, policy: Rate) -> None:
-    rate.set(max(0, policy.messages), max(0, policy.bytes), policy.period_s)

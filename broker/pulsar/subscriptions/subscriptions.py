@@ -4,7 +4,8 @@ A topic's table of subscriptions is guarded by the topic's lock. Any thread; not
 """
 
 import uuid
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -13,14 +14,15 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.part import PartThread
 from broker.pulsar.connection import PulsarConnection
-from broker.pulsar.dispatch.dispatcher import Consumer, Dispatcher
-from broker.pulsar.dispatch.rate_limit import DispatchRate
+from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.rate_limit import RateLimit
+from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
-from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher, set_rate
-from broker.pulsar.subscriptions.limits import Limits
+from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
 from broker.pulsar.subscriptions.subscription import Subscription, SubscriptionSurroundings
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topics.topic import Topic
@@ -29,6 +31,15 @@ from broker.runtime.timers import Timer
 from protocol.pulsar.deliveries import Deliveries
 
 log = get_logger("pulsar")
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """0: no bound."""
+
+    subscriptions_of_topic: int = 10_000
+    consumers_of_topic: int = 0
+    consumers_of_subscription: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +57,39 @@ class Join:
     epoch: int | None = None
     metadata: Mapping[str, str] = attrs.field(factory=dict)
     properties: Mapping[str, str] = attrs.field(factory=dict)  # of the subscription, if it is made
+
+
+class Limits(Protocol):
+    """What holds for a topic (``broker/pulsar/policies/limits.py``)."""
+
+    def bounds(self, topic: Topic) -> Bounds: ...
+
+    def settings(self, topic: Topic) -> DispatchSettings: ...
+
+    def delays(self, topic: Topic) -> bool:
+        """Whether messages may be delivered later than they are sent."""
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit: ...
+
+
+@attrs.frozen
+class SameLimits:
+    """The same for all topics."""
+
+    of_all: Bounds = attrs.field(factory=Bounds)
+    dispatch: DispatchSettings = attrs.field(factory=DispatchSettings)
+
+    def bounds(self, topic: Topic) -> Bounds:
+        return self.of_all
+
+    def settings(self, topic: Topic) -> DispatchSettings:
+        return self.dispatch
+
+    def delays(self, topic: Topic) -> bool:
+        return True
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
+        return RateLimit()
 
 
 class Busy(ConsumerBusy):
@@ -66,14 +110,13 @@ class Subscriptions:
         clock: Clock,
         timer: Timer,
         catalogue: Catalogue,
-        limits: Callable[[Topic], Limits],
+        limits: Limits | None = None,
     ) -> None:
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
-        self._limits = limits
-        self._rates: dict[Topic, DispatchRate] = {}  # of the topics in use whose policies limit them
+        self.limits: Limits = limits or SameLimits()
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -92,15 +135,6 @@ class Subscriptions:
     def topic_deleted(self, topic_id: uuid.UUID) -> None:
         """Its cursors go away. Its subscriptions are told by the registry, if it is in use."""
         self.store.topics_deleted([topic_id])
-
-    def unloaded(self, topic: Topic) -> None:
-        """The topic has gone out of use."""
-        self._rates.pop(topic, None)
-
-    def policies_changed(self) -> None:
-        """The rates of topics may be others. What else policies say counts for those who come."""
-        for topic, rate in list(self._rates.items()):
-            set_rate(rate, self._limits(topic).topic_rate)
 
     def load(self, topic: Topic) -> None:
         """A topic comes into use; nobody else sees it yet."""
@@ -128,7 +162,7 @@ class Subscriptions:
         topic.check_open()
         subscription = self.find(topic, name)
         if subscription is None:
-            most = self._limits(topic).subscriptions_of_topic
+            most = self.limits.bounds(topic).subscriptions_of_topic
             if most and len(topic.subscriptions) >= most:
                 raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
             subscription = Subscription(self._around, topic, name, Cursor(start, properties), durable=durable)
@@ -165,12 +199,12 @@ class Subscriptions:
                 raise
 
     def _check_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        limits = self._limits(topic)
-        if 0 < limits.consumers_of_subscription <= len(subscription.connected):
+        bounds = self.limits.bounds(topic)
+        if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
             raise ConsumerBusy("Subscription reached max consumers limit")
-        if limits.consumers_of_topic:
+        if bounds.consumers_of_topic:
             consumers = sum(one.consumer_count for one in topic.subscriptions.values())
-            if consumers >= limits.consumers_of_topic:
+            if consumers >= bounds.consumers_of_topic:
                 raise ConsumerBusy("Topic reached max consumers limit")
 
     def _join(self, subscription: Subscription, connection: PulsarConnection, join: Join) -> ConnectedConsumer:
@@ -186,7 +220,20 @@ class Subscriptions:
             if join.kind == SubType.Exclusive:
                 raise Busy(next(iter(subscription.connected)))
         elif subscription.kind != join.kind or subscription.policy != join.policy:
-            subscription.use(self._dispatcher(subscription, join), join.kind, join.policy)
+            topic, limits = subscription.topic, self.limits
+            settings = limits.settings(topic)
+            if not join.durable:
+                settings = attrs.evolve(settings, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
+            dispatcher = make_dispatcher(
+                join.kind,
+                join.policy,
+                topic,
+                subscription.cursor,
+                settings,
+                limits.rate_limit(topic, subscription.name),
+                DelayedTracker(settings.delayed_tick_ms, settings.delayed_strict) if limits.delays(topic) else None,
+            )
+            subscription.use(dispatcher, join.kind, join.policy)
         topic = subscription.topic
         connected = ConnectedConsumer(
             connection,
@@ -203,16 +250,6 @@ class Subscriptions:
         )
         subscription.add(connected)
         return connected
-
-    def _dispatcher(self, subscription: Subscription, join: Join) -> Dispatcher:
-        topic = subscription.topic
-        limits = self._limits(topic)
-        if not join.durable:
-            unlimited = attrs.evolve(limits.dispatch, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
-            limits = attrs.evolve(limits, dispatch=unlimited)
-        rate = self._rates.setdefault(topic, DispatchRate())
-        set_rate(rate, limits.topic_rate)
-        return make_dispatcher(join.kind, join.policy, topic, subscription.cursor, limits, rate)
 
     def remove(self, subscription: Subscription, done: Done) -> None:
         """Delete a subscription, whoever is connected to it. ``done`` is called when it is gone for good, or could not be deleted

@@ -1,14 +1,12 @@
 """Joining and making subscriptions: who is refused, and that a refusal leaves nothing behind."""
 
-import attrs
 import pytest
 
+from broker.pulsar.dispatch.rate_limit import DispatchRate
 from broker.pulsar.dispatch.settings import DispatchSettings
-from broker.pulsar.policies.policies import Rate
 from broker.pulsar.refusals import ConsumerAssignError, ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
-from broker.pulsar.subscriptions.limits import Limits
-from broker.pulsar.subscriptions.subscriptions import Busy, Missing
+from broker.pulsar.subscriptions.subscriptions import Bounds, Busy, Missing
 from tests.pulsar.subscriptions.stage import Stage
 
 
@@ -22,7 +20,7 @@ def test_an_exclusive_subscription_has_one_consumer(stage: Stage) -> None:
 
 
 def test_a_topic_has_so_many_subscriptions(stage: Stage) -> None:
-    stage.limits = Limits(subscriptions_of_topic=2)
+    stage.limits.of_all = Bounds(subscriptions_of_topic=2)
     for name in "ab":
         stage.client().subscribe(name)
     with pytest.raises(NotAllowed):
@@ -31,7 +29,7 @@ def test_a_topic_has_so_many_subscriptions(stage: Stage) -> None:
 
 
 def test_a_subscription_and_a_topic_have_so_many_consumers(stage: Stage) -> None:
-    stage.limits = Limits(consumers_of_subscription=2, consumers_of_topic=3)
+    stage.limits.of_all = Bounds(consumers_of_subscription=2, consumers_of_topic=3)
     for _ in range(2):
         stage.client().subscribe("a", kind=SubType.Shared)
     with pytest.raises(ConsumerBusy, match="Subscription reached"):
@@ -103,25 +101,25 @@ def test_the_type_stays_while_somebody_is_connected(stage: Stage) -> None:
     assert [0, 1, 2, 3] == second.offsets()
 
 
-def test_the_rate_of_a_topic_is_shared_by_its_subscriptions(stage: Stage) -> None:
+def test_subscriptions_may_share_a_rate(stage: Stage) -> None:
     stage.produce(20)
-    stage.limits = Limits(topic_rate=Rate(messages=4), dispatch=DispatchSettings(read_entries_max=2))
+    rate = DispatchRate()
+    rate.set(4)
+    stage.limits.rates = [rate]
+    stage.limits.dispatch = DispatchSettings(read_entries_max=2)
     members = [stage.client().subscribe(name) for name in "ab"]
     for member in members:
         member.flow(100)
     stage.run()
     assert 4 <= sum(len(member.offsets()) for member in members) <= 6
-    stage.limits = Limits(topic_rate=Rate())
-    stage.subscriptions.policies_changed()
+    rate.set(0)
     stage.wait(2_000)
     assert all(20 == member.connected.messages_out for member in members)
 
 
 def test_consumers_that_never_acknowledge_are_blocked(stage: Stage) -> None:
     stage.produce(30)
-    stage.limits = attrs.evolve(
-        stage.limits, dispatch=DispatchSettings(unacked_max_per_consumer=10, read_entries_max=5)
-    )
+    stage.limits.dispatch = DispatchSettings(unacked_max_per_consumer=10, read_entries_max=5)
     member = stage.client().subscribe(kind=SubType.Shared)
     member.flow(2**31 - 1)
     stage.run()
@@ -134,7 +132,7 @@ def test_consumers_that_never_acknowledge_are_blocked(stage: Stage) -> None:
 
 def test_readers_are_not_blocked_by_what_they_have_not_acknowledged(stage: Stage) -> None:
     stage.produce(30)
-    stage.limits = attrs.evolve(stage.limits, dispatch=DispatchSettings(unacked_max_per_consumer=10))
+    stage.limits.dispatch = DispatchSettings(unacked_max_per_consumer=10)
     member = stage.client().subscribe(kind=SubType.Shared, durable=False)
     member.flow(100)
     stage.run()
