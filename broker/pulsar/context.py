@@ -10,7 +10,9 @@ from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -49,6 +51,8 @@ class PulsarContext:
     schemas: SchemaRegistry
     policies: PolicyStore
     namespaces: Namespaces
+    limits: PolicyLimits
+    upkeep: Upkeep
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str
