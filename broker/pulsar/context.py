@@ -10,6 +10,7 @@ from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -49,6 +50,7 @@ class PulsarContext:
     policies: PolicyStore
     liveness: Liveness
     keep_alive: KeepAlive
+    deduplications: Deduplications
     cluster_id: str
     login_counters: LoginCounters
     authentications: dict[str, Authentication]  # by the listener's name

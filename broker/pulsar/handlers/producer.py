@@ -15,6 +15,7 @@ from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, 
 from broker.pulsar.rights import require_creation, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import parse_topic
+from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
@@ -40,6 +41,7 @@ def handle(call: Call) -> None:
         topic = context.topics.get_or_create(name)
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
+    context.deduplications.prepare(topic)
     producer = Producer(
         id=body.producer_id,
         name=body.producer_name or context.new_producer_name(),
@@ -72,13 +74,18 @@ def _check(body: CommandProducer) -> None:
         raise NotAllowed("This broker has no transactions for producers.")
 
 
+def _most_producers(context: PulsarContext, topic: Topic) -> int:
+    most = context.policies.of(topic.name.namespace, topic.log.topic_id).max_producers
+    return context.config.pulsar_max_producers_per_topic if most is None else most
+
+
 def _admit(call: Call, producer: Producer) -> None:
     """On any thread, without blocking. Raises a Refusal."""
     topic = producer.topic
     try:
         with topic.lock:
             topic.check_open()
-            admitted = topic.producers.admit(producer, call.context.config.pulsar_max_producers_per_topic)
+            admitted = topic.producers.admit(producer, _most_producers(call.context, topic))
     except NameTaken as taken:
         holder = taken.holder
         assert isinstance(holder, Producer)
@@ -158,8 +165,12 @@ def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -
 
 
 def _success(context: PulsarContext, producer: Producer, request_id: int) -> CommandProducerSuccess:
+    deduplication = producer.topic.deduplication
     success = CommandProducerSuccess(
-        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=producer.schema_version
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=-1 if deduplication is None else deduplication.last(producer.name),
+        schema_version=producer.schema_version,
     )
     if producer.access != Access.SHARED:
         success.topic_epoch = max(producer.topic.producers.epoch, 0)
