@@ -6,6 +6,8 @@ Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 import base64
 from collections.abc import Sequence
 
+import attrs
+
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
@@ -19,9 +21,11 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.policies.upkeep import Upkeep
+from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
@@ -63,7 +67,9 @@ class PulsarPart:
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
-        self._policies = PolicyStore(surroundings.catalogue)
+        self._policies = PolicyStore(
+            surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
+        )
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         subscriptions.limits = limits
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies).rule
@@ -78,6 +84,15 @@ class PulsarPart:
         )
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
+        deduplications = self._deduplications = Deduplications(
+            surroundings.catalogue,
+            subscriptions.store.writer,
+            runtime.clock,
+            surroundings.timer,
+            lambda topic: bool(self._policies.of(topic.name.namespace, topic.log.topic_id).deduplication),
+        )
+        topics.on_unload.append(deduplications.unloaded)
+        logs.on_topic_gone.append(lambda info: deduplications.deleted(info.topic_id))
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -94,6 +109,7 @@ class PulsarPart:
             policies=self._policies,
             limits=limits,
             upkeep=self._upkeep,
+            deduplications=deduplications,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -114,6 +130,7 @@ class PulsarPart:
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
+        self._deduplications.load(exists)
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:
@@ -133,6 +150,7 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
+        self._topics.close()
         self._subscriptions.close()
 
 

@@ -12,6 +12,7 @@ from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.policies.upkeep import Upkeep
+from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -53,6 +54,7 @@ class PulsarContext:
     upkeep: Upkeep
     liveness: Liveness
     keep_alive: KeepAlive
+    deduplications: Deduplications
     cluster_id: str
     login_counters: LoginCounters
     authentications: dict[str, Authentication]  # by the listener's name
