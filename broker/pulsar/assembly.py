@@ -13,6 +13,7 @@ from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.settings import DispatchSettings
@@ -20,6 +21,7 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
@@ -63,7 +65,10 @@ class PulsarPart:
             lambda log: EntryReader(log, cache, self._readers),
             Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
         )
+        namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
+        topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
+        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
@@ -107,6 +112,7 @@ class PulsarPart:
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
+            namespaces=namespaces,
             limits=limits,
             upkeep=self._upkeep,
             deduplications=deduplications,
@@ -123,6 +129,7 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
+        surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
@@ -131,6 +138,7 @@ class PulsarPart:
         self._schemas.load(exists)
         self._policies.load(exists)
         self._deduplications.load(exists)
+        self._namespaces.load(topic_ids)
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:

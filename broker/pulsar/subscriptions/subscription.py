@@ -181,8 +181,8 @@ class Subscription:
             self._drop()
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
-        assert self.dispatcher is not None
         for connected in leaving:
+            assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
