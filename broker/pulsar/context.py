@@ -10,7 +10,10 @@ from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
+from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Subscriptions
@@ -46,11 +49,14 @@ class PulsarContext:
     entropy: Entropy
     topics: TopicRegistry
     subscriptions: Subscriptions
-    namespaces: Namespaces
     schemas: SchemaRegistry
     policies: PolicyStore
+    namespaces: Namespaces
+    limits: PolicyLimits
+    upkeep: Upkeep
     liveness: Liveness
     keep_alive: KeepAlive
+    deduplications: Deduplications
     cluster_id: str
     login_counters: LoginCounters
     authentications: dict[str, Authentication]  # by the listener's name
