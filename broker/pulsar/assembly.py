@@ -68,7 +68,6 @@ class PulsarPart:
         namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
         topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
-        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
@@ -138,7 +137,7 @@ class PulsarPart:
         self._schemas.load(exists)
         self._policies.load(exists)
         self._deduplications.load(exists)
-        self._namespaces.load(topic_ids)
+        self._namespaces.load()
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:
