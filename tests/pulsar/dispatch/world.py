@@ -27,6 +27,9 @@ from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+# As many keys as these, with hashes that are far from each other.
+KEYS, SPREAD = 10, 6007
+
 
 class World:
     def __init__(self, dispatcher: ManyConsumers, cursor: Cursor, *, early_ms: int = 1000) -> None:
@@ -291,7 +294,6 @@ class Machine(RuleBasedStateMachine):
     world: World
     # Reads complete at once, as from the cache, and not only when a rule says so.
     quick = True
-    keys = 3
 
     def begin(self, world: World, quick: bool) -> None:
         self.world = world
@@ -312,7 +314,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         messages=st.sampled_from([1, 1, 1, 2, 5]),
-        key=st.integers(0, 2),
+        key=st.integers(0, KEYS - 1),
         delay_ms=st.sampled_from([0, 0, 0, 0, 1500, 4000]),
         marker=st.sampled_from([False] * 7 + [True]),
         chunk=st.sampled_from([None] * 5 + [0, 1, 2]),
@@ -321,7 +323,7 @@ class Machine(RuleBasedStateMachine):
         world = self.world
         world.append(
             messages=messages,
-            sticky_hash=key,
+            sticky_hash=key * SPREAD,
             deliver_at_ms=world.wall_ms + delay_ms if delay_ms else 0,
             marker=marker,
             chunk=None if chunk is None else Chunk(bytes([key]), chunk, 3),
@@ -330,7 +332,7 @@ class Machine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 60), key=st.integers(0, 2))
     def produce_many(self, count: int, key: int) -> None:
         for number in range(count):
-            self.world.append(sticky_hash=(key + number) % self.keys)
+            self.world.append(sticky_hash=(key + number) % KEYS * SPREAD)
 
     @precondition(lambda self: len(self.consumers) < 5)
     @rule(name=st.sampled_from("abc"), priority=st.integers(0, 1), permits=st.sampled_from([0, 1, 7]))
