@@ -295,9 +295,10 @@ class Machine(RuleBasedStateMachine):
     # Reads complete at once, as from the cache, and not only when a rule says so.
     quick = True
 
-    def begin(self, world: World, quick: bool) -> None:
+    def begin(self, world: World, quick: bool, slice: int) -> None:
         self.world = world
         self.quick = quick
+        world.dispatcher._chores.slice = slice
         for name, permits in (("a", 200), ("b", 40), ("c", 0)):
             world.join(name, permits)
         self.produce_many(30, 0)
