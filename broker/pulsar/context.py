@@ -8,6 +8,7 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
+from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
@@ -51,6 +52,7 @@ class PulsarContext:
     policies: PolicyStore
     limits: PolicyLimits
     upkeep: Upkeep
+    compactions: Compactions
     liveness: Liveness
     keep_alive: KeepAlive
     cluster_id: str
