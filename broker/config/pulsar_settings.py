@@ -178,3 +178,9 @@ class PulsarSettings:
         doc="Who a client of a `pulsar+sasl` listener is that does not say who it is. Unset: it is refused.",
         reason="Pulsar's anonymousUserRole.",
     )
+    pulsar_deduplication: bool = setting(
+        False,
+        kafka=None,
+        doc="Messages that a producer sends again are not stored again, in all topics for which no policy says otherwise.",
+        reason="Pulsar's brokerDeduplicationEnabled.",
+    )

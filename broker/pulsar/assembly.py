@@ -6,11 +6,14 @@ Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 import base64
 from collections.abc import Sequence
 
+import attrs
+
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.compaction.reader import CompactedReader
@@ -20,10 +23,13 @@ from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.limits import PolicyLimits
+from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.policies.upkeep import Upkeep
+from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
@@ -61,11 +67,16 @@ class PulsarPart:
             lambda log: EntryReader(log, cache, self._readers),
             Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
         )
+        namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
+        topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
+        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
-        self._policies = PolicyStore(surroundings.catalogue)
+        self._policies = PolicyStore(
+            surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
+        )
         compactions = self._compactions = Compactions(runtime.disk, f"{config.data_dir}/pulsar-compacted")
         subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
@@ -84,6 +95,15 @@ class PulsarPart:
         )
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
+        deduplications = self._deduplications = Deduplications(
+            surroundings.catalogue,
+            subscriptions.store.writer,
+            runtime.clock,
+            surroundings.timer,
+            lambda topic: bool(self._policies.of(topic.name.namespace, topic.log.topic_id).deduplication),
+        )
+        topics.on_unload.append(deduplications.unloaded)
+        logs.on_topic_gone.append(lambda info: deduplications.deleted(info.topic_id))
         self.commands = handlers.load()
         self.context = PulsarContext(
             config=config,
@@ -98,9 +118,11 @@ class PulsarPart:
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
+            namespaces=namespaces,
             limits=limits,
             upkeep=self._upkeep,
             compactions=compactions,
+            deduplications=deduplications,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
@@ -114,6 +136,7 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
+        surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
@@ -122,7 +145,9 @@ class PulsarPart:
         self._schemas.load(exists)
         self._policies.load(exists)
         self._compactions.open(exists)
+        self._namespaces.load(topic_ids)
         self._subscriptions.open(topic_ids)
+        self._deduplications.load(exists)
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -141,6 +166,7 @@ class PulsarPart:
         """Nothing to do: no command waits for an event."""
 
     def close(self) -> None:
+        self._topics.close()
         self._subscriptions.close()
 
 

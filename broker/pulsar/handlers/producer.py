@@ -43,6 +43,7 @@ def handle(call: Call) -> None:
     check_producer(topic, policies.backlog_quota, context.clock.time_ms())
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
+    context.deduplications.prepare(topic)
     producer = Producer(
         id=body.producer_id,
         name=body.producer_name or context.new_producer_name(),
@@ -162,8 +163,12 @@ def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -
 
 
 def _success(context: PulsarContext, producer: Producer, request_id: int) -> CommandProducerSuccess:
+    deduplication = producer.topic.deduplication
     success = CommandProducerSuccess(
-        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=producer.schema_version
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=-1 if deduplication is None else deduplication.last(producer.name),
+        schema_version=producer.schema_version,
     )
     if producer.access != Access.SHARED:
         success.topic_epoch = max(producer.topic.producers.epoch, 0)

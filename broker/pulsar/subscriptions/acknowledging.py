@@ -64,7 +64,7 @@ class Acknowledging:
 
     def _resolve(self) -> bool:
         """Read the next unknown entries. False: that takes a while."""
-        reader = self._subscription.topic.reader
+        reader = self._subscription.reader
         while self._unknown:
             # Several sets of one batch may be in one command.
             asked, self._unknown = self._unknown[:_READ_AT_ONCE], self._unknown[_READ_AT_ONCE:]

@@ -33,11 +33,13 @@ from broker.pulsar.dispatch.dispatcher import (
     Replay,
     WakeAt,
 )
+from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
 from broker.pulsar.subscriptions.delivered import Delivered
+from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.clock import Clock
@@ -141,6 +143,12 @@ class Subscription:
         return bool(self.connected)
 
     @property
+    def reader(self) -> EntryReader:
+        """The one that suits the type of the consumers."""
+        reader = self.topic.reader
+        return reader.by_key if self.kind == SubType.Key_Shared else reader
+
+    @property
     def consumer_count(self) -> int:
         return len(self.connected)
 
@@ -177,8 +185,8 @@ class Subscription:
             self._drop()
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
-        assert self.dispatcher is not None
         for connected in leaving:
+            assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
@@ -510,7 +518,7 @@ class Subscription:
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:
         topic, cursor = self.topic, self.cursor
-        reader = self.compacted or topic.reader
+        reader = self.compacted or self.reader
         effects: Sequence[Effect] = ()
         start = self._first_offset()
         if cursor.acknowledged_before < start:
@@ -563,7 +571,7 @@ class Subscription:
             # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
             # knows that by now; if it has, the rest is looked at as well.
             self._empty = (offset, end)
-            if self.topic.reader.end <= offset:
+            if self.reader.end <= offset:
                 self.cursor.skip(offset, end)
                 self.changed()
             return [read]
@@ -594,7 +602,7 @@ class Subscription:
 
     def _begin_replay(self, replay: Replay, now: Now) -> Sequence[Effect]:
         assert self.dispatcher is not None
-        reader = self.topic.reader
+        reader = self.compacted or self.reader
         try:
             entries = reader.replay(replay.offsets)
         except Exception as error:
