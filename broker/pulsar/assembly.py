@@ -15,6 +15,8 @@ from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
+from broker.pulsar.compaction.compactions import Compactions
+from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
@@ -74,14 +76,18 @@ class PulsarPart:
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
         )
+        compactions = self._compactions = Compactions(runtime.disk, f"{config.data_dir}/pulsar-compacted")
+        subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
+        logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         subscriptions.limits = limits
-        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies).rule
+        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
         self._upkeep = Upkeep(
             logs,
             topics,
             subscriptions,
             self._policies,
+            compactions,
             runtime.clock,
             expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
             quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
@@ -114,6 +120,7 @@ class PulsarPart:
             namespaces=namespaces,
             limits=limits,
             upkeep=self._upkeep,
+            compactions=compactions,
             deduplications=deduplications,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
@@ -136,6 +143,7 @@ class PulsarPart:
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
+        self._compactions.open(exists)
         self._deduplications.load(exists)
         self._namespaces.load()
         self._subscriptions.open(topic_ids)

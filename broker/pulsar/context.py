@@ -8,6 +8,7 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
+from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.limits import PolicyLimits
@@ -54,6 +55,7 @@ class PulsarContext:
     namespaces: Namespaces
     limits: PolicyLimits
     upkeep: Upkeep
+    compactions: Compactions
     liveness: Liveness
     keep_alive: KeepAlive
     deduplications: Deduplications

@@ -137,6 +137,9 @@ class RoundRobin:
         batch: list[Delivery] = []
         room = 0  # messages that are left of the turn
         for entry in entries:
+            if new and in_flight.blocked:
+                sent.left = entry
+                break
             if room <= 0:
                 if turn is not None:
                     turns.end_turn(turn)

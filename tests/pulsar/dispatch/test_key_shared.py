@@ -30,8 +30,9 @@ class KeySharedMachine(Machine):
         consistent=st.booleans(),
         batch=st.sampled_from([100, 7]),
         quick=st.booleans(),
+        slice=st.sampled_from([2, 1000]),
     )
-    def start(self, limits: tuple[int, int, int], consistent: bool, batch: int, quick: bool) -> None:
+    def start(self, limits: tuple[int, int, int], consistent: bool, batch: int, quick: bool, slice: int) -> None:
         cursor = Cursor()
         per_consumer, per_subscription, look_ahead = limits
         config = DispatchSettings(
@@ -41,7 +42,7 @@ class KeySharedMachine(Machine):
             consistent_hashing=consistent,
             read_entries_max=batch,
         )
-        self.begin(KeyedWorld(KeyShared(cursor, config, DelayedTracker()), cursor), quick)
+        self.begin(KeyedWorld(KeyShared(cursor, config, DelayedTracker()), cursor), quick, slice)
 
 
 TestKeyShared = KeySharedMachine.TestCase

@@ -44,8 +44,9 @@ class SharedMachine(Machine):
         limits=st.sampled_from([(50_000, 200_000, 40_000), (5, 12, 40_000), (1, 1, 40_000), (30, 100, 3)]),
         batch=st.sampled_from([100, 7]),
         quick=st.booleans(),
+        slice=st.sampled_from([2, 1000]),
     )
-    def start(self, limits: tuple[int, int, int], batch: int, quick: bool) -> None:
+    def start(self, limits: tuple[int, int, int], batch: int, quick: bool, slice: int) -> None:
         cursor = Cursor()
         per_consumer, per_subscription, look_ahead = limits
         config = DispatchSettings(
@@ -54,7 +55,7 @@ class SharedMachine(Machine):
             look_ahead_max=look_ahead,
             read_entries_max=batch,
         )
-        self.begin(World(Shared(cursor, config, DelayedTracker()), cursor), quick)
+        self.begin(World(Shared(cursor, config, DelayedTracker()), cursor), quick, slice)
 
 
 TestShared = SharedMachine.TestCase
