@@ -9,6 +9,7 @@ from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.policies.backlog import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady
@@ -38,8 +39,11 @@ def handle(call: Call) -> None:
     if topic is None:
         require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name)
+    policies = context.policies.of(topic.name.namespace, topic.log.topic_id)
+    check_producer(topic, policies.backlog_quota, context.clock.time_ms())
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
+    context.deduplications.prepare(topic)
     producer = Producer(
         id=body.producer_id,
         name=body.producer_name or context.new_producer_name(),
@@ -74,11 +78,12 @@ def _check(body: CommandProducer) -> None:
 
 def _admit(call: Call, producer: Producer) -> None:
     """On any thread, without blocking. Raises a Refusal."""
-    topic = producer.topic
+    context, topic = call.context, producer.topic
     try:
         with topic.lock:
             topic.check_open()
-            admitted = topic.producers.admit(producer, call.context.config.pulsar_max_producers_per_topic)
+            most = context.limits.producers_max(topic, context.config.pulsar_max_producers_per_topic)
+            admitted = topic.producers.admit(producer, most)
     except NameTaken as taken:
         holder = taken.holder
         assert isinstance(holder, Producer)
@@ -158,8 +163,12 @@ def _say(call: Call, outcome: CommandProducerSuccess | Refusal | StorageError) -
 
 
 def _success(context: PulsarContext, producer: Producer, request_id: int) -> CommandProducerSuccess:
+    deduplication = producer.topic.deduplication
     success = CommandProducerSuccess(
-        request_id=request_id, producer_name=producer.name, last_sequence_id=-1, schema_version=producer.schema_version
+        request_id=request_id,
+        producer_name=producer.name,
+        last_sequence_id=-1 if deduplication is None else deduplication.last(producer.name),
+        schema_version=producer.schema_version,
     )
     if producer.access != Access.SHARED:
         success.topic_epoch = max(producer.topic.producers.epoch, 0)

@@ -18,7 +18,8 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entries.entry_factory import from_metadata
 from broker.pulsar.entry import Entry
-from broker.pulsar.producers.producer import Owed, Producer, send_error
+from broker.pulsar.producers.deduplication import counts, highest_sequence_id
+from broker.pulsar.producers.producer import Owed, Producer, duplicate, send_error
 from broker.pulsar.refusals import AuthorizationError, ChecksumMismatch, MetadataInvalid, NotAllowed, TopicTerminated
 from broker.pulsar.rights import may_produce
 from broker.pulsar.topics.topic import Topic
@@ -42,12 +43,14 @@ class _Accepted(NamedTuple):
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "batches", "topic")
+    __slots__ = ("accepted", "batches", "highest", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.accepted: list[_Accepted] = []
         self.batches: list[bytearray] = []
+        # With deduplication: the highest sequence id of each producer in this run, by name.
+        self.highest: dict[str, int] = {}
 
 
 def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview) -> None:
@@ -82,20 +85,20 @@ def _accept(
     try:
         if not crc_matches(frame, send):
             raise ChecksumMismatch("Checksum failed on the broker")
-        most = context.config.pulsar_max_message_bytes
-        if send.end - send.metadata > most:
-            raise NotAllowed(f"Message of {send.end - send.metadata} bytes: at most {most} are allowed")
         if run.topic.terminated:
             raise TopicTerminated("Topic has been terminated")
         if context.authorizer is not None and not may_produce(context, producer.connection, run.topic):
             raise AuthorizationError("Not authorized to produce to the topic any more")
         try:
             metadata = read_metadata(frame[send.metadata : send.payload])
-            messages = check_batch(metadata, send.end - send.payload, most)
+            messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
         except ProtocolError as error:
             raise MetadataInvalid(str(error)) from error
     except Refusal as refusal:
         _refuse(context, state, run, producer, send, refusal)
+        return
+    if run.topic.deduplication is not None and _is_duplicate(run, producer, send, metadata):
+        _owe_duplicate(context, state, run, producer, send)
         return
     run.accepted.append(_Accepted(producer, send, messages, metadata))
     run.batches.append(build_entry(frame[send.start : send.end], messages, publish_time_ms(metadata)))
@@ -113,6 +116,30 @@ def _refuse(
     _owe_error(state, producer, send, error)
 
 
+def _is_duplicate(run: _Run, producer: Producer, send: Send, metadata: MessageMetadata) -> bool:
+    deduplication = run.topic.deduplication
+    if deduplication is None or not counts(metadata):
+        return False
+    name = producer.name
+    first = highest_sequence_id(send.sequence_id, send.sequence_id)
+    if first <= max(deduplication.last(name), run.highest.get(name, -1)):
+        return True
+    run.highest[name] = highest_sequence_id(send.sequence_id, send.highest_sequence_id)
+    return False
+
+
+def _owe_duplicate(context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, send: Send) -> None:
+    """The log has the message already: a receipt without an id, when what the log has is durable, and after those before it."""
+    if run.batches:
+        _append(context, state, run)
+        run.accepted, run.batches = [], []
+    log = run.topic.log
+    end = log.log_end_offset
+    state.owe(1)
+    producer.owe([duplicate(send.sequence_id, send.highest_sequence_id, end)])
+    context.flusher.wait_durable(log, end, partial(_durable, [producer]))
+
+
 def _owe_error(state: PulsarConnection, producer: Producer, send: Send, error: Refusal | StorageError) -> None:
     state.owe(1)
     # There is nothing to wait for but its turn.
@@ -125,7 +152,9 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     if topic.closed:
         return  # its producers are being told
     records = memoryview(run.batches[0] if len(run.batches) == 1 else bytearray().join(run.batches))
-    log, tail = topic.log, topic.tail
+    log, tail, deduplication = topic.log, topic.tail, topic.deduplication
+    token = 0 if deduplication is None else deduplication.begin()
+    appended: list[tuple[str, int]] = []
     tail.begin_append()
     try:
         try:
@@ -149,8 +178,12 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
             owed[producer.id][1].append(Owed(offset, send.sequence_id, send.highest_sequence_id, entry))
             producer.messages_in += messages
             producer.bytes_in += size
+            if deduplication is not None and counts(metadata):
+                appended.append((producer.name, highest_sequence_id(send.sequence_id, send.highest_sequence_id)))
         topic.reader.appended(entries)
     finally:
+        if deduplication is not None and deduplication.end(token, appended):
+            context.deduplications.save(topic)
         tail.end_append()
     if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S

@@ -109,7 +109,7 @@ class Acknowledging:
         ledger, entry, ack_set = ids[0]
         if ledger != topic.ledger or entry >= topic.log.log_end_offset:
             return True
-        end = subscription.end_of(entry)
+        end = subscription.end_of(entry, whole=not ack_set)
         if end is None:
             locate(topic, entry, partial(self._located, entry, ack_set or None))
             return False

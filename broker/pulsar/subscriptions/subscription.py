@@ -181,8 +181,8 @@ class Subscription:
             self._drop()
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
-        assert self.dispatcher is not None
         for connected in leaving:
+            assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
@@ -325,19 +325,18 @@ class Subscription:
         if self.topic.terminated:
             self._tell_end_of_topic()
 
-    def end_of(self, entry: int) -> int | None:
-        """The offset after the entry with this id, or with this offset in it. None: it has to be read."""
+    def end_of(self, entry: int, *, whole: bool) -> int | None:
+        """The offset after the entry with this id, or, of a ``whole`` one, with this offset in it. None: it has to be read."""
         with self.lock:
-            delivered = self.delivered
-            if entry < self.cursor.acknowledged_before:
-                return self.cursor.acknowledged_before
-            if delivered is not None:
-                messages = delivered.messages(entry)
-                if messages is not None:
-                    return entry + messages
-                if entry + 1 in delivered:
-                    return entry + 1
-        return None
+            delivered, before = self.delivered, self.cursor.acknowledged_before
+            if entry < before:
+                return before
+            if delivered is None:
+                return None
+            messages = delivered.messages(entry)
+            if messages is not None:
+                return entry + messages
+            return entry + 1 if whole and entry + 1 in delivered else None
 
     def acknowledge_until(
         self, connected: ConnectedConsumer | None, offset: int, last: tuple[int, int, Sequence[int]] | None = None

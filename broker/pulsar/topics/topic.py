@@ -15,6 +15,7 @@ from typing import Protocol
 import attrs
 
 from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.producers.deduplication import Deduplication
 from broker.pulsar.producers.producers import Producers
 from broker.pulsar.refusals import ServiceNotReady
 from broker.pulsar.subscriptions.tail import Tail
@@ -62,6 +63,7 @@ class Topic:
     lock: Lock = attrs.Factory(Lock)
     closed: bool = False  # unloaded or deleted: get it from the registry again
     idle_since: float = 0.0  # Clock.monotonic() s
+    deduplication: Deduplication | None = None  # None: it is off
     tail: Tail = attrs.field(init=False)  # where subscriptions wait for the next entry
 
     def __attrs_post_init__(self) -> None:
