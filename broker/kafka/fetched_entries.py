@@ -4,7 +4,7 @@ On threads that may block: an entry is read, decompressed and written anew, in P
 bytes of them, and at least one, and the client asks again for the rest. Batches of Kafka's producers that lie between entries
 still leave by sendfile.
 
-Tests: tests/kafka/handlers/test_fetch_entries.py.
+Tests: tests/kafka/test_fetched_entries.py, tests/kafka/handlers/test_fetch_entries.py.
 """
 
 from collections.abc import Iterator, Sequence
