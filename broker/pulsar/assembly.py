@@ -137,9 +137,9 @@ class PulsarPart:
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
+        self._deduplications.load(exists)
         self._namespaces.load(topic_ids)
         self._subscriptions.open(topic_ids)
-        self._deduplications.load(exists)
 
     def threads(self) -> Sequence[PartThread]:
         return [

@@ -1,7 +1,8 @@
 """Tenants, namespaces, and what has been set for namespaces and topics: their policies.
 
 A namespace of ``pulsar_namespaces`` is always there, and its tenant with it; all others are made by admin calls. What is kept are
-documents of the catalogue: of kind "pulsar-tenant" by name, "pulsar-namespace" by ``tenant/namespace``, and "pulsar-admin-policies" by
+documents of the catalogue: of kind "pulsar-tenant" by name, "pulsar-namespace" by ``tenant/namespace``, and
+"pulsar-admin-policies" by
 the id of a topic, which makes a topic that is deleted and made again start without policies.
 
 Policies are a JSON object whose keys and values are those of Pulsar's admin API (``retention_policies``). A value of the topic
