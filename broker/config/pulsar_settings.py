@@ -37,6 +37,21 @@ class PulsarSettings:
         doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
         reason="So many slow reads may wait for the disk before those of other topics wait for them.",
     )
+    pulsar_message_expiry_check_interval_ms: int = setting(
+        300_000,
+        kafka=None,
+        least=100,
+        doc="How often messages that are older than the TTL of their topic are looked for, and subscriptions that have not been "
+        "used for as long as their namespace allows.",
+        reason="Pulsar's messageExpiryCheckIntervalInMinutes.",
+    )
+    pulsar_backlog_quota_check_interval_ms: int = setting(
+        60_000,
+        kafka=None,
+        least=100,
+        doc="How often backlog quotas are enforced. A producer that connects is checked against them at once.",
+        reason="Pulsar's backlogQuotaCheckIntervalInSeconds.",
+    )
     pulsar_namespaces: tuple[str, ...] = setting(
         ("public/default",),
         kafka=None,
@@ -58,6 +73,78 @@ class PulsarSettings:
         least=0,
         doc="How many producers a topic, or a partition of one, may have at a time. 0: any number.",
         reason="Pulsar's maxProducersPerTopic.",
+    )
+    pulsar_max_subscriptions_per_topic: int = setting(
+        10_000,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many subscriptions a topic, or a partition of one, may have. 0: any number.",
+        reason="Pulsar's maxSubscriptionsPerTopic, which is unlimited; each takes about 2 KB and a row of the catalogue.",
+    )
+    pulsar_max_consumers_per_topic: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many consumers a topic, or a partition of one, may have at a time. 0: any number.",
+        reason="Pulsar's maxConsumersPerTopic.",
+    )
+    pulsar_max_consumers_per_subscription: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many consumers a subscription may have at a time, for each partition. 0: any number.",
+        reason="Pulsar's maxConsumersPerSubscription.",
+    )
+    pulsar_max_unacked_per_consumer: int = setting(
+        50_000,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="How many messages a consumer of a Shared or Key_Shared subscription may have that it has not acknowledged, before "
+        "it is sent no more. 0: any number.",
+        reason="Pulsar's maxUnackedMessagesPerConsumer.",
+    )
+    pulsar_max_unacked_per_subscription: int = setting(
+        200_000,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="The same for all consumers of such a subscription together. 0: any number.",
+        reason="Pulsar's maxUnackedMessagesPerSubscription.",
+    )
+    pulsar_key_shared_consistent_hashing: bool = setting(
+        True,
+        kafka=None,
+        doc="Keys are shared out among the consumers of a Key_Shared subscription by consistent hashing. If false, a new "
+        "consumer takes half of the largest range of hashes.",
+        reason="Pulsar's subscriptionKeySharedUseConsistentHashing.",
+    )
+    pulsar_failover_delay_ms: int = setting(
+        1_000,
+        kafka=None,
+        least=0,
+        most=3_600_000,
+        doc="How long after a change the consumer of a Failover subscription that is served from then on gets its first message.",
+        reason="Pulsar's activeConsumerFailoverDelayTimeMillis.",
+    )
+    pulsar_delayed_delivery_tick_ms: int = setting(
+        1_000,
+        kafka=None,
+        least=1,
+        most=3_600_000,
+        doc="How exactly delayed messages are delivered: so late at most, or, if `pulsar_delayed_delivery_strict` is false, so "
+        "early.",
+        reason="Pulsar's delayedDeliveryTickTimeMillis.",
+    )
+    pulsar_delayed_delivery_strict: bool = setting(
+        True,
+        kafka=None,
+        doc="Delayed messages are never delivered early.",
+        reason="Pulsar's isDelayedDeliveryDeliverAtTimeStrict is false; a message that comes early surprises more than one that "
+        "is late.",
     )
     pulsar_auto_create_topics: bool = setting(
         True,

@@ -8,24 +8,30 @@ from collections.abc import Sequence
 
 import attrs
 
-from broker.config import Listener
+from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.pulsar import handlers
+from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
+from broker.pulsar.policies.retention import RetentionRules
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
 from broker.pulsar.subscriptions.liveness import Liveness
-from broker.pulsar.subscriptions.subscriptions import Subscriptions
+from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
 from broker.runtime.web import read_url
@@ -49,9 +55,7 @@ class PulsarPart:
         config, runtime = surroundings.config, surroundings.runtime
         self._readers = Readers(runtime.clock, config.pulsar_reader_threads)
         cache = EntryCache(runtime.clock, surroundings.timer, config.pulsar_cache_bytes, self._readers.submit)
-        subscriptions = self._subscriptions = Subscriptions(
-            runtime.clock, surroundings.timer, surroundings.catalogue, lambda: [info.topic_id for info in logs.topics()]
-        )
+        subscriptions = self._subscriptions = Subscriptions(runtime.clock, surroundings.timer, surroundings.catalogue)
         self._documents = TopicDocuments(surroundings.catalogue, subscriptions.store.writer)
         topics = self._topics = TopicRegistry(
             logs,
@@ -61,12 +65,27 @@ class PulsarPart:
             lambda log: EntryReader(log, cache, self._readers),
             Creation(config.pulsar_auto_create_topics, config.pulsar_auto_topic_partitions),
         )
+        namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
+        topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
+        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
-        logs.on_topic_deleted.append(subscriptions.on_topic_deleted)
+        logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
+        )
+        limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
+        subscriptions.limits = limits
+        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies).rule
+        self._upkeep = Upkeep(
+            logs,
+            topics,
+            subscriptions,
+            self._policies,
+            runtime.clock,
+            expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
+            quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
         )
         logs.on_topic_gone.append(lambda info: self._schemas.forget(info.topic_id))
         logs.on_topic_gone.append(lambda info: self._policies.forget(info.topic_id))
@@ -93,6 +112,9 @@ class PulsarPart:
             subscriptions=subscriptions,
             schemas=self._schemas,
             policies=self._policies,
+            namespaces=namespaces,
+            limits=limits,
+            upkeep=self._upkeep,
             deduplications=deduplications,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
@@ -107,17 +129,24 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=_endpoints(surroundings),
         )
+        surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
-        exists = {info.topic_id for info in self.context.logs.topics()}.__contains__
+        topic_ids = {info.topic_id for info in self.context.logs.topics()}
+        exists = topic_ids.__contains__
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
         self._deduplications.load(exists)
-        self._subscriptions.open()
+        self._namespaces.load(topic_ids)
+        self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:
-        return [*self._subscriptions.threads(), *self._readers.threads()]
+        return [
+            *self._subscriptions.threads(),
+            *self._readers.threads(),
+            PartThread("pulsar-upkeep", self._upkeep),
+        ]
 
     def service(self, listener: Listener) -> PulsarService:
         return PulsarService(self.context, self.commands)
@@ -163,6 +192,25 @@ def _secret_key(text: str) -> bytes:
             "for example file:///etc/broker/secret.key."
         )
     return key
+
+
+def _bounds(config: BrokerConfig) -> Bounds:
+    return Bounds(
+        subscriptions_of_topic=config.pulsar_max_subscriptions_per_topic,
+        consumers_of_topic=config.pulsar_max_consumers_per_topic,
+        consumers_of_subscription=config.pulsar_max_consumers_per_subscription,
+    )
+
+
+def _dispatch_settings(config: BrokerConfig) -> DispatchSettings:
+    return DispatchSettings(
+        unacked_max_per_consumer=config.pulsar_max_unacked_per_consumer,
+        unacked_max_per_subscription=config.pulsar_max_unacked_per_subscription,
+        consistent_hashing=config.pulsar_key_shared_consistent_hashing,
+        failover_delay_s=config.pulsar_failover_delay_ms / 1000,
+        delayed_tick_ms=config.pulsar_delayed_delivery_tick_ms,
+        delayed_strict=config.pulsar_delayed_delivery_strict,
+    )
 
 
 def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:

@@ -9,7 +9,10 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
+from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.subscriptions.liveness import Liveness
@@ -48,6 +51,9 @@ class PulsarContext:
     subscriptions: Subscriptions
     schemas: SchemaRegistry
     policies: PolicyStore
+    namespaces: Namespaces
+    limits: PolicyLimits
+    upkeep: Upkeep
     liveness: Liveness
     keep_alive: KeepAlive
     deduplications: Deduplications

@@ -136,6 +136,14 @@ def pulsar_name(topic: str) -> TopicName:
     return TopicName(PUBLIC_TENANT, DEFAULT_NAMESPACE, topic)
 
 
+def namespace_prefix(namespace: str) -> str | None:
+    """How the names of all topics of a namespace begin in Kafka, and of no others. None for ``public/default``."""
+    tenant, _, name = namespace.partition("/")
+    if (tenant, name) == (PUBLIC_TENANT, DEFAULT_NAMESPACE):
+        return None
+    return f"{_PREFIX}{_escape(tenant)}.{_escape(name)}."
+
+
 def check_legal(topic: str) -> None:
     """Raises InvalidTopicName where no topic can have this name in Kafka."""
     try:

@@ -76,8 +76,18 @@ def to_pulsar(
     own_times = not header.is_log_append_time
     return [
         _entry(records, publish_time, own_times, max_message_size)
-        for records in _runs(read_records(header, data), by_key, max_message_size)
+        for records in _runs(_ascending(header, data), by_key, max_message_size)
     ]
+
+
+def _ascending(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    """The records, if their offsets are the batch's and ascend: no broker looks at them when they are produced."""
+    last = header.base_offset - 1
+    for record in read_records(header, data):
+        if not last < record.offset <= header.last_offset:
+            raise ProtocolError(f"the offset {record.offset} after {last}, in a batch up to {header.last_offset}")
+        last = record.offset
+        yield record
 
 
 def _runs(records: Iterator[Record], by_key: bool, max_message_size: int) -> Iterator[list[Record]]:
@@ -91,8 +101,6 @@ def _runs(records: Iterator[Record], by_key: bool, max_message_size: int) -> Ite
             or size + record_size > max_message_size
             or len(run) == MOST_MESSAGES
         ):
-            if record.offset <= run[-1].offset:
-                raise ProtocolError(f"the offset {record.offset} after {run[-1].offset}")
             yield run
             run, size = [], _OVERHEAD
         run.append(record)

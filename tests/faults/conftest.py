@@ -7,6 +7,7 @@ import pytest
 
 from broker.client import Broker
 from broker.log import Logger
+from tests.faults.pulsar_faults import LISTENERS, PulsarFaults
 from tests.faults.raw import Faults
 
 
@@ -35,4 +36,16 @@ def faults(settings: dict[str, Any], errors: list[str]) -> Iterator[Faults]:
         yield attacked
         attacked.close()
         attacked.assert_nothing_is_left()
+    assert errors == []
+
+
+@pytest.fixture
+def pulsar(settings: dict[str, Any], errors: list[str]) -> Iterator[PulsarFaults]:
+    """With listeners of both protocols and for HTTP."""
+    with Broker(listeners=LISTENERS, **settings) as broker:
+        attacked = PulsarFaults(Faults(broker))
+        yield attacked
+        attacked.close()
+        attacked.faults.close()
+        attacked.faults.assert_nothing_is_left()
     assert errors == []

@@ -256,6 +256,9 @@ class ManyConsumers:
         reading, assignment = self._reading, self._assignment
         if reading.replay is not None or not assignment.anyone():
             return effects
+        delayed = self._delayed
+        if reading.read is not None and not assignment.ready() and not (delayed is not None and len(delayed)):
+            return effects
         if reading.retry_at > now.monotonic:
             self._alarm.ring_at(reading.retry_at, now, effects)
             return effects
@@ -268,7 +271,6 @@ class ManyConsumers:
                 return effects
             entries = max(1, min(entries, int(messages / reading.messages_per_entry)))
             size = min(size, allowed)
-        delayed = self._delayed
         if delayed is not None and len(delayed):
             self._take_due(delayed, entries, now)
         if assignment.ready():

@@ -29,19 +29,23 @@ LOOK_AGAIN_S: Final = 1.0
 class DispatchRate:
     """One limit. A rate of 0 or less is none; ``period_s`` is the time (s) in which so many messages and bytes may be sent."""
 
-    __slots__ = ("_bytes", "_messages", "bytes_per_s", "limited", "messages_per_s")
+    __slots__ = ("__weakref__", "_bytes", "_messages", "_set_to", "bytes_per_s", "limited", "messages_per_s")
 
     def __init__(self, messages: float = 0, size: float = 0, period_s: float = 1.0) -> None:
         self.set(messages, size, period_s)
 
     def set(self, messages: float, size: float = 0, period_s: float = 1.0) -> None:
         """Another rate, from now on. Debts are forgotten."""
+        self._set_to = (messages, size, period_s)
         self.messages_per_s = messages / period_s if messages > 0 else 0.0
         self.bytes_per_s = size / period_s if size > 0 else 0.0
         # A bucket holds at least one message, however low the rate is.
         self._messages = TokenBucket(max(period_s, 1.001 / (self.messages_per_s or 1)))
         self._bytes = TokenBucket(max(period_s, 1.001 / (self.bytes_per_s or 1)))
         self.limited = messages > 0 or size > 0
+
+    def is_set_to(self, messages: float, size: float, period_s: float) -> bool:
+        return self._set_to == (messages, size, period_s)
 
     def available(self, now: float) -> tuple[float, float]:
         """Messages and bytes; fewer than 1 while there is a debt."""

@@ -57,20 +57,20 @@ def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> E
     return from_metadata(header.base_offset, header.last_offset_delta + 1, region, size, metadata)
 
 
-def from_kafka(batch: memoryview, header: BatchHeader, large: Lock) -> list[Entry]:
-    """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. Raises
-    ProtocolError for a batch that cannot be read, or is too large to be."""
+def from_kafka(batch: memoryview, header: BatchHeader, large: Lock, *, by_key: bool = False) -> list[Entry]:
+    """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. With
+    ``by_key``, each of them has one key. Raises ProtocolError for a batch that cannot be read, or is too large to be."""
     codec = header.compression
     size = largest_size(codec, batch[HEADER_SIZE:]) if codec else len(batch)
     if size <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
-        return _translated(batch, header)
+        return _translated(batch, header, by_key)
     with large:
-        return _translated(batch, header)
+        return _translated(batch, header, by_key)
 
 
-def _translated(batch: memoryview, header: BatchHeader) -> list[Entry]:
+def _translated(batch: memoryview, header: BatchHeader, by_key: bool) -> list[Entry]:
     entries = []
-    for offset, messages, data in to_pulsar(batch, 0, header):
+    for offset, messages, data in to_pulsar(batch, 0, header, by_key=by_key):
         stored = read_stored_part(data)
         metadata = read_stored_metadata(data[stored.metadata : stored.payload])
         entries.append(from_metadata(offset, messages, data, len(data), metadata))

@@ -52,12 +52,14 @@ class Found(NamedTuple):
 
 
 class LogEntriesReader:
-    """Reads one log. ``read`` and ``replay`` may run on several threads at once."""
+    """Reads one log. ``read`` and ``replay`` may run on several threads at once. ``by_key``: batches of Kafka's producers are cut
+    so that each entry has one key."""
 
-    __slots__ = ("_average", "_log")
+    __slots__ = ("_average", "_by_key", "_log")
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, by_key: bool = False) -> None:
         self._log = log
+        self._by_key = by_key
         self._average = 1024  # bytes of a batch, as of late: how much is read at a time follows from it
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Found:
@@ -135,7 +137,7 @@ class LogEntriesReader:
                 except ProtocolError:
                     if place is not None:  # it only has the mark of an entry
                         batch = memoryview(place.file.pread(place.size, place.offset))
-            return entry_factory.from_kafka(batch, header, self._log.around.large)
+            return entry_factory.from_kafka(batch, header, self._log.around.large, by_key=self._by_key)
         except ProtocolError as error:
             dropped = _unreadable.take(self._log.around.clock.monotonic())
             if dropped is not None:

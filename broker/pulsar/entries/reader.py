@@ -6,6 +6,7 @@ reading, because it is not for consumers, is told by the offsets of the entries:
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
@@ -21,15 +22,23 @@ Done = Callable[[Sequence[Entry] | Exception], None]
 
 
 class EntryReader:
-    """One for each log. ``appended``, ``read`` and ``replay`` are what a tailing subscription needs."""
+    """One for each log. ``appended``, ``read`` and ``replay`` are what a tailing subscription needs.
 
-    __slots__ = ("_cached", "_gap", "_log", "_readers", "_scan")
+    ``by_key`` is a second one for the same log, which Key_Shared subscriptions use: a batch of a Kafka producer, in which there
+    may be many keys, is not one entry for them, but one for each run of records with the same key. Entries of Pulsar's producers
+    are the same in both, and so is their part of the cache.
+    """
 
-    def __init__(self, log: Log, cache: EntryCache, readers: Readers) -> None:
+    __slots__ = ("_cached", "_gap", "_log", "_readers", "_scan", "_translated", "by_key")
+
+    def __init__(self, log: Log, cache: EntryCache, readers: Readers, shared: LogEntries | None = None) -> None:
+        """``shared``: only for ``by_key``."""
         self._log = log
         self._readers = readers
-        self._cached = LogEntries(cache)
-        self._scan = LogEntriesReader(log)
+        self._cached = LogEntries(cache) if shared is None else shared
+        self._translated = LogEntries(cache)  # entries that batches of Kafka's producers have become
+        self._scan = LogEntriesReader(log, by_key=shared is not None)
+        self.by_key: EntryReader = self if shared is not None else EntryReader(log, cache, readers, self._cached)
         # (start, end): there is nothing for consumers between these offsets. Replaced as a whole.
         self._gap = (0, 0)
 
@@ -54,6 +63,7 @@ class EntryReader:
     def expect(self, offsets: Sequence[int]) -> None:
         """These entries will be replayed: keep them if they are in the cache."""
         self._cached.expect(offsets)
+        self._translated.expect(offsets)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -69,10 +79,10 @@ class EntryReader:
             return ()
         if self._log.offline is not None:
             return None
-        get = self._cached.get
+        get, get_translated = self._cached.get, self._translated.get
         entries: list[Entry] = []
         while len(entries) < max_entries and offset < end:
-            entry = get(offset)
+            entry = get(offset) or get_translated(offset)
             if entry is None:
                 break
             max_bytes -= entry.size
@@ -88,7 +98,7 @@ class EntryReader:
             return None
         entries = []
         for offset in offsets:
-            entry = self._cached.get(offset)
+            entry = self._cached.get(offset) or self._translated.get(offset)
             if entry is None or entry.offset != offset:
                 return None
             entries.append(entry)
@@ -143,9 +153,19 @@ class EntryReader:
         warm(entries)
         # This reader has them. They are kept for the others, if there are any.
         others = self._cached.cursors - 1
-        if others > 0:
-            self._cached.put(entries, start, others)
+        if others <= 0:
+            return
+        for translated, run in groupby(entries, _is_translated):
+            of_one_kind = list(run)
+            (self._translated if translated else self._cached).put(of_one_kind, start, others)
+            start = of_one_kind[-1].last + 1
 
     def close(self) -> None:
         """The topic is deleted or no longer served here: forget what is cached."""
         self._cached.close()
+        self._translated.close()
+        self.by_key._translated.close()
+
+
+def _is_translated(entry: Entry) -> bool:
+    return type(entry.data) is bytes  # the data of others are views, or regions of files

@@ -1,4 +1,7 @@
-"""GET_OR_CREATE_SCHEMA: the version of a schema, which is added to the topic if it is new and goes with those before."""
+"""GET_OR_CREATE_SCHEMA: the version of a schema, which is added to the topic if it is new and goes with those before.
+
+Tests: tests/pulsar/schemas/test_clients.py.
+"""
 
 from broker.errors import Refusal, StorageError
 from broker.network.work import ADMIN

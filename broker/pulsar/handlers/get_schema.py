@@ -1,4 +1,7 @@
-"""GET_SCHEMA: the schema of a topic, the latest or of one version."""
+"""GET_SCHEMA: the schema of a topic, the latest or of one version.
+
+Tests: tests/pulsar/schemas/test_clients.py.
+"""
 
 from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, Type

@@ -9,6 +9,7 @@ from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.policies.backlog import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
@@ -39,6 +40,8 @@ def handle(call: Call) -> None:
     if topic is None:
         require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name)
+    policies = context.policies.of(topic.name.namespace, topic.log.topic_id)
+    check_producer(topic, policies.backlog_quota, context.clock.time_ms())
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
     context.deduplications.prepare(topic)
@@ -94,20 +97,16 @@ def _check(body: CommandProducer) -> None:
         raise NotAllowed("This broker has no transactions for producers.")
 
 
-def _most_producers(context: PulsarContext, topic: Topic) -> int:
-    most = context.policies.of(topic.name.namespace, topic.log.topic_id).max_producers
-    return context.config.pulsar_max_producers_per_topic if most is None else most
-
-
 def _admit(call: Call, producer: Producer) -> None:
     """On any thread, without blocking. Raises a Refusal."""
-    topic = producer.topic
+    context, topic = call.context, producer.topic
     try:
         with topic.lock:
             topic.check_open()
             if topic.terminated:
                 raise TopicTerminated("Topic was already terminated")
-            admitted = topic.producers.admit(producer, _most_producers(call.context, topic))
+            most = context.limits.producers_max(topic, context.config.pulsar_max_producers_per_topic)
+            admitted = topic.producers.admit(producer, most)
     except NameTaken as taken:
         holder = taken.holder
         assert isinstance(holder, Producer)

@@ -8,7 +8,7 @@ from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, find_consumer, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ServiceNotReady
-from broker.pulsar.rights import require_subscription, require_topic
+from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
 from broker.pulsar.subscriptions.locating import locate, offset_at, offset_of
@@ -38,7 +38,12 @@ def handle(call: Call) -> None:
             raise NotAllowed("The connection has another consumer of this number.")
         call.success()
         return
-    topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+    topic = context.topics.get(name)
+    if topic is None:
+        if body.force_topic_creation:
+            require_creation(context, call.connection, name)
+        topic = context.topics.get_or_create(name, create=body.force_topic_creation)
+    checks.of_consumer(context, topic, body, str(call.connection.principal))
     checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)

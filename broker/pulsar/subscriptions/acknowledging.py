@@ -64,7 +64,7 @@ class Acknowledging:
 
     def _resolve(self) -> bool:
         """Read the next unknown entries. False: that takes a while."""
-        reader = self._subscription.topic.reader
+        reader = self._subscription.reader
         while self._unknown:
             # Several sets of one batch may be in one command.
             asked, self._unknown = self._unknown[:_READ_AT_ONCE], self._unknown[_READ_AT_ONCE:]
@@ -109,7 +109,7 @@ class Acknowledging:
         ledger, entry, ack_set = ids[0]
         if ledger != topic.ledger or entry >= topic.log.log_end_offset:
             return True
-        end = subscription.end_of(entry)
+        end = subscription.end_of(entry, whole=not ack_set)
         if end is None:
             locate(topic, entry, partial(self._located, entry, ack_set or None))
             return False

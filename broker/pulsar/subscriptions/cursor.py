@@ -208,6 +208,14 @@ class Cursor:
         return cursor
 
 
+def stored_position(state: bytes) -> int:
+    """``acknowledged_before`` of a cursor that is stored; 0 if it cannot be read."""
+    if len(state) < _HEAD.size or state[0] != _VERSION:
+        return 0
+    position: int = _HEAD.unpack_from(state)[1]
+    return position
+
+
 def _take(state: bytes, at: int, size: int) -> bytes:
     if at + size > len(state):
         raise ValueError("it ends inside of a field")

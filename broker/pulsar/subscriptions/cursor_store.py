@@ -90,6 +90,11 @@ class CursorStore:
         with self._lock:
             return list(self._unused.get((topic_id, partition), ()))
 
+    def states(self, topic_id: uuid.UUID, partition: int) -> list[bytes]:
+        """Those of a topic that is not in use."""
+        with self._lock:
+            return [unused.bytes for unused in self._unused.get((topic_id, partition), {}).values()]
+
     def take(self, topic_id: uuid.UUID, partition: int) -> dict[str, TakenState]:
         """The states of a topic that comes into use, by subscription. Those that are not saved have to be reported as changed."""
         with self._lock:

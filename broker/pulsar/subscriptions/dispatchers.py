@@ -5,9 +5,12 @@ Tests: tests/pulsar/subscriptions/test_subscriptions.py.
 
 import attrs
 
+from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Dispatcher
 from broker.pulsar.dispatch.exclusive import Exclusive
 from broker.pulsar.dispatch.failover import Failover
+from broker.pulsar.dispatch.key_shared import KeyShared
+from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.dispatch.shared import Shared
 from broker.pulsar.refusals import NotAllowed
@@ -29,13 +32,22 @@ class KeySharedPolicy:
 
 
 def make_dispatcher(
-    kind: int, policy: KeySharedPolicy | None, topic: Topic, cursor: Cursor, settings: DispatchSettings
+    kind: int,
+    policy: KeySharedPolicy | None,
+    topic: Topic,
+    cursor: Cursor,
+    settings: DispatchSettings,
+    limit: RateLimit | None = None,
+    delayed: DelayedTracker | None = None,
 ) -> Dispatcher:
     """Raises NotAllowed for a type that there is not."""
     if kind == SubType.Exclusive:
-        return Exclusive(cursor, settings)
+        return Exclusive(cursor, settings, limit)
     if kind == SubType.Failover:
-        return Failover(cursor, str(topic.name.whole), topic.partition, settings)
+        return Failover(cursor, str(topic.name.whole), topic.partition, settings, limit)
     if kind == SubType.Shared:
-        return Shared(cursor, settings)
-    raise NotAllowed(f"Subscriptions of the type {NAMES.get(kind, kind)} are not supported.")
+        return Shared(cursor, settings, delayed, limit)
+    if kind == SubType.Key_Shared:
+        assert policy is not None
+        return KeyShared(cursor, settings, delayed, limit, sticky=policy.sticky, out_of_order=policy.out_of_order)
+    raise NotAllowed(f"There are no subscriptions of the type {kind}.")

@@ -32,11 +32,13 @@ from broker.pulsar.dispatch.dispatcher import (
     Replay,
     WakeAt,
 )
+from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
 from broker.pulsar.subscriptions.delivered import Delivered
+from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.waker import Waker
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.clock import Clock
@@ -137,6 +139,12 @@ class Subscription:
         return bool(self.connected)
 
     @property
+    def reader(self) -> EntryReader:
+        """The one that suits the type of the consumers."""
+        reader = self.topic.reader
+        return reader.by_key if self.kind == SubType.Key_Shared else reader
+
+    @property
     def consumer_count(self) -> int:
         return len(self.connected)
 
@@ -173,8 +181,8 @@ class Subscription:
             self._drop()
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
-        assert self.dispatcher is not None
         for connected in leaving:
+            assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
@@ -317,19 +325,18 @@ class Subscription:
         if self.topic.terminated:
             self._tell_end_of_topic()
 
-    def end_of(self, entry: int) -> int | None:
-        """The offset after the entry with this id, or with this offset in it. None: it has to be read."""
+    def end_of(self, entry: int, *, whole: bool) -> int | None:
+        """The offset after the entry with this id, or, of a ``whole`` one, with this offset in it. None: it has to be read."""
         with self.lock:
-            delivered = self.delivered
-            if entry < self.cursor.acknowledged_before:
-                return self.cursor.acknowledged_before
-            if delivered is not None:
-                messages = delivered.messages(entry)
-                if messages is not None:
-                    return entry + messages
-                if entry + 1 in delivered:
-                    return entry + 1
-        return None
+            delivered, before = self.delivered, self.cursor.acknowledged_before
+            if entry < before:
+                return before
+            if delivered is None:
+                return None
+            messages = delivered.messages(entry)
+            if messages is not None:
+                return entry + messages
+            return entry + 1 if whole and entry + 1 in delivered else None
 
     def acknowledge_until(
         self, connected: ConnectedConsumer | None, offset: int, last: tuple[int, int, Sequence[int]] | None = None
@@ -504,7 +511,7 @@ class Subscription:
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:
         topic, cursor = self.topic, self.cursor
-        reader = topic.reader
+        reader = self.reader
         effects: Sequence[Effect] = ()
         start = topic.log.log_start_offset
         if cursor.acknowledged_before < start:
@@ -557,7 +564,7 @@ class Subscription:
             # Only what consumers never see, such as the ends of transactions. If the log has not grown meanwhile, the reader
             # knows that by now; if it has, the rest is looked at as well.
             self._empty = (offset, end)
-            if self.topic.reader.end <= offset:
+            if self.reader.end <= offset:
                 self.cursor.skip(offset, end)
                 self.changed()
             return [read]
@@ -588,7 +595,7 @@ class Subscription:
 
     def _begin_replay(self, replay: Replay, now: Now) -> Sequence[Effect]:
         assert self.dispatcher is not None
-        reader = self.topic.reader
+        reader = self.reader
         try:
             entries = reader.replay(replay.offsets)
         except Exception as error:

@@ -4,7 +4,8 @@ A topic's table of subscriptions is guarded by the topic's lock. Any thread; not
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -13,7 +14,9 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.part import PartThread
 from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer
+from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
@@ -56,6 +59,39 @@ class Join:
     properties: Mapping[str, str] = attrs.field(factory=dict)  # of the subscription, if it is made
 
 
+class Limits(Protocol):
+    """What holds for a topic (``broker/pulsar/policies/limits.py``)."""
+
+    def bounds(self, topic: Topic) -> Bounds: ...
+
+    def settings(self, topic: Topic) -> DispatchSettings: ...
+
+    def delays(self, topic: Topic) -> bool:
+        """Whether messages may be delivered later than they are sent."""
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit: ...
+
+
+@attrs.frozen
+class SameLimits:
+    """The same for all topics."""
+
+    of_all: Bounds = attrs.field(factory=Bounds)
+    dispatch: DispatchSettings = attrs.field(factory=DispatchSettings)
+
+    def bounds(self, topic: Topic) -> Bounds:
+        return self.of_all
+
+    def settings(self, topic: Topic) -> DispatchSettings:
+        return self.dispatch
+
+    def delays(self, topic: Topic) -> bool:
+        return True
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
+        return RateLimit()
+
+
 class Busy(ConsumerBusy):
     """An exclusive subscription has a consumer. It may be one whose connection is dead."""
 
@@ -74,18 +110,13 @@ class Subscriptions:
         clock: Clock,
         timer: Timer,
         catalogue: Catalogue,
-        topic_ids: Callable[[], Iterable[uuid.UUID]],
-        bounds: Bounds | None = None,
-        settings: DispatchSettings | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        """``topic_ids``: of all topics that exist."""
-        self._topic_ids = topic_ids
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
-        self._bounds = bounds or Bounds()
-        self._settings = settings or DispatchSettings()
+        self.limits: Limits = limits or SameLimits()
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -93,19 +124,17 @@ class Subscriptions:
             PartThread("pulsar-waker", self.waker, waited_for=True),
         ]
 
-    def open(self) -> None:
-        """Load the cursors. Raises StorageError."""
-        self.store.open(set(self._topic_ids()))
+    def open(self, topic_ids: Container[uuid.UUID]) -> None:
+        """Load the cursors. ``topic_ids``: of all topics that exist. Raises StorageError."""
+        self.store.open(topic_ids)
 
     def close(self) -> None:
         """Write what is left. The threads have ended."""
         self.store.flush()
 
-    def on_topic_deleted(self, _: str) -> None:
-        """Cursors go by the topic's id, which is not known any more here: those go whose topic does not exist."""
-        gone = self.store.topics() - set(self._topic_ids())
-        if gone:
-            self.store.topics_deleted(gone)
+    def topic_deleted(self, topic_id: uuid.UUID) -> None:
+        """Its cursors go away. Its subscriptions are told by the registry, if it is in use."""
+        self.store.topics_deleted([topic_id])
 
     def load(self, topic: Topic) -> None:
         """A topic comes into use; nobody else sees it yet."""
@@ -133,7 +162,7 @@ class Subscriptions:
         topic.check_open()
         subscription = self.find(topic, name)
         if subscription is None:
-            most = self._bounds.subscriptions_of_topic
+            most = self.limits.bounds(topic).subscriptions_of_topic
             if most and len(topic.subscriptions) >= most:
                 raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
             subscription = Subscription(self._around, topic, name, Cursor(start, properties), durable=durable)
@@ -170,7 +199,7 @@ class Subscriptions:
                 raise
 
     def _check_consumers(self, topic: Topic, subscription: Subscription) -> None:
-        bounds = self._bounds
+        bounds = self.limits.bounds(topic)
         if 0 < bounds.consumers_of_subscription <= len(subscription.connected):
             raise ConsumerBusy("Subscription reached max consumers limit")
         if bounds.consumers_of_topic:
@@ -191,10 +220,19 @@ class Subscriptions:
             if join.kind == SubType.Exclusive:
                 raise Busy(next(iter(subscription.connected)))
         elif subscription.kind != join.kind or subscription.policy != join.policy:
-            settings = self._settings
+            topic, limits = subscription.topic, self.limits
+            settings = limits.settings(topic)
             if not join.durable:
                 settings = attrs.evolve(settings, unacked_max_per_consumer=0, unacked_max_per_subscription=0)
-            dispatcher = make_dispatcher(join.kind, join.policy, subscription.topic, subscription.cursor, settings)
+            dispatcher = make_dispatcher(
+                join.kind,
+                join.policy,
+                topic,
+                subscription.cursor,
+                settings,
+                limits.rate_limit(topic, subscription.name),
+                DelayedTracker(settings.delayed_tick_ms, settings.delayed_strict) if limits.delays(topic) else None,
+            )
             subscription.use(dispatcher, join.kind, join.policy)
         topic = subscription.topic
         connected = ConnectedConsumer(

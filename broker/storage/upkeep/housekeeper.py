@@ -66,6 +66,8 @@ class Housekeeper:
         self._cleaned = False  # whether the cleaning has succeeded; valid at its end
         self._running: dict[str, Iterator[None]] = {}
         self.scrub = Scrub(clock)
+        # What a service needs of a log, if it has a say in that; set before the thread starts.
+        self.retention_rule: Callable[[Log], retention.Rule | None] | None = None
         self._duties: list[Duty] = []
         self._add(lambda config: config.log_retention_check_interval_ms / 1000, self.apply_retention)
         self._add(lambda config: config.log_flush_offset_checkpoint_interval_ms / 1000, self.checkpoint)
@@ -185,7 +187,8 @@ class Housekeeper:
     def apply_retention(self) -> Iterator[None]:
         """In three steps for all logs together: move their starts, make the starts durable, remove the files."""
         now_ms = self._clock.time_ms()
-        self._each("apply_retention", lambda log: retention.advance_start(log, now_ms))
+        rule = self.retention_rule
+        self._each("apply_retention", lambda log: retention.advance_start(log, now_ms, rule(log) if rule else None))
         # Even if none has moved: where an earlier attempt could not save a start, it must be saved before the files are removed.
         self._checkpoints.save_log_starts()
         # Of all logs: a delete_records may have been interrupted before it removed the files.

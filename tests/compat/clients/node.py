@@ -1,6 +1,8 @@
-"""kafkajs and @platformatic/kafka: installed with npm into the user's cache the first time, driven through ../node/*.cjs.
+"""kafkajs, @platformatic/kafka and pulsar-flex: installed with npm into the user's cache the first time, driven through
+../node/*.cjs.
 
 kafkajs was last released in 2023 and speaks old versions; @platformatic/kafka speaks none that is older than Kafka 3.5.
+pulsar-flex is an implementation of Pulsar's protocol that has nothing in common with Pulsar's own clients.
 """
 
 import base64
@@ -107,6 +109,11 @@ class Platformatic(_Node):
         return True
 
 
+class PulsarFlex(_Node):
+    name = "pulsar-flex"
+    script = "pulsarflex.cjs"
+
+
 def _encode(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
@@ -128,7 +135,7 @@ def _node_has_zstd() -> bool:
 
 @functools.cache
 def _modules() -> Path | str:
-    """The directory ``node_modules`` with both clients, or why there is none."""
+    """The directory ``node_modules`` with all of them, or why there is none."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         return "node and npm are not installed"
     sources = [_HERE / "package.json", _HERE / "package-lock.json"]

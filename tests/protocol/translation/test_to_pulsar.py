@@ -198,9 +198,18 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         entries(many)
 
 
-def test_offsets_that_go_back_are_refused() -> None:
-    batch = build_batch([(None, b"", [], NOW)] * 2, offsets=[5, 5], base_offset=0)
-    with pytest.raises(ProtocolError, match="the offset 5 after 5"):
+@pytest.mark.parametrize(
+    ("offsets", "what"),
+    [
+        ([5, 5], "the offset 5 after 5"),
+        ([6, 5], "the offset 5 after 6"),
+        ([4, 5], "the offset 4 after 4"),
+        ([5, 8], "the offset 8 after 5, in a batch up to 7"),
+    ],
+)
+def test_offsets_that_are_not_the_batchs_or_do_not_ascend_are_refused(offsets: list[int], what: str) -> None:
+    batch = build_batch([(None, b"", [], NOW)] * 2, offsets=offsets, base_offset=5, last_offset_delta=2)
+    with pytest.raises(ProtocolError, match=what):
         entries(batch)
 
 

@@ -29,8 +29,9 @@ class KeySharedMachine(Machine):
         limits=st.sampled_from([(50_000, 200_000, 40_000), (5, 12, 40_000), (1, 1, 40_000), (30, 100, 10)]),
         consistent=st.booleans(),
         batch=st.sampled_from([100, 7]),
+        quick=st.booleans(),
     )
-    def start(self, limits: tuple[int, int, int], consistent: bool, batch: int) -> None:
+    def start(self, limits: tuple[int, int, int], consistent: bool, batch: int, quick: bool) -> None:
         cursor = Cursor()
         per_consumer, per_subscription, look_ahead = limits
         config = DispatchSettings(
@@ -40,7 +41,7 @@ class KeySharedMachine(Machine):
             consistent_hashing=consistent,
             read_entries_max=batch,
         )
-        self.world = KeyedWorld(KeyShared(cursor, config, DelayedTracker()), cursor)
+        self.begin(KeyedWorld(KeyShared(cursor, config, DelayedTracker()), cursor), quick)
 
 
 TestKeyShared = KeySharedMachine.TestCase

@@ -43,8 +43,9 @@ class SharedMachine(Machine):
     @initialize(
         limits=st.sampled_from([(50_000, 200_000, 40_000), (5, 12, 40_000), (1, 1, 40_000), (30, 100, 3)]),
         batch=st.sampled_from([100, 7]),
+        quick=st.booleans(),
     )
-    def start(self, limits: tuple[int, int, int], batch: int) -> None:
+    def start(self, limits: tuple[int, int, int], batch: int, quick: bool) -> None:
         cursor = Cursor()
         per_consumer, per_subscription, look_ahead = limits
         config = DispatchSettings(
@@ -53,7 +54,7 @@ class SharedMachine(Machine):
             look_ahead_max=look_ahead,
             read_entries_max=batch,
         )
-        self.world = World(Shared(cursor, config, DelayedTracker()), cursor)
+        self.begin(World(Shared(cursor, config, DelayedTracker()), cursor), quick)
 
 
 TestShared = SharedMachine.TestCase

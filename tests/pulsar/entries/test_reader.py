@@ -1,5 +1,6 @@
 """Reading the entries of a log: from the cache, from the file, after a restart, and among batches of Kafka's producers."""
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from broker.runtime.threads import SystemThreads
 from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.refusals import UnknownTopic
+from protocol.pulsar.murmur3 import key_hash
 from tests.pulsar.entries.messages import append_entry, batch_of, message
-from tests.storage.helpers import HandClock, Storage
+from tests.storage.helpers import HandClock, Storage, append
 
 MANY = 1 << 20
 
@@ -36,6 +38,11 @@ class Reading:
         entry = append_entry(self.reader._log, stored, messages)
         self.reader.appended([entry])
         return entry
+
+    def keyed(self) -> "Reading":
+        other = copy.copy(self)
+        other.reader = self.reader.by_key
+        return other
 
     def run(self) -> None:
         while any(body.step(0) for body in self.readers.bodies):
@@ -189,6 +196,23 @@ def test_what_one_subscription_has_read_is_there_for_the_others(reading: Reading
     reading.reader.cursor_closed()
     reading.reader.close()
     assert reading.reader.read(0, 100, MANY) is None
+
+
+def test_by_key_each_entry_of_a_kafka_producer_has_one_key_and_those_of_pulsar_are_the_same(reading: Reading) -> None:
+    log, reader = reading.reader._log, reading.reader
+    one = reading.append(batch_of(b"a", b"b", keys=["x", "y"]), 2)
+    append(log, *[b"."] * 5, keys=[b"k", b"k", b"l", None, b"k"])
+    assert [one] == reader.by_key.read(0, 100, MANY) == reader.read(0, 100, MANY)
+    reader.cursor_opened(), reader.cursor_opened()
+    plain, keyed = reading.from_log(2), Reading.from_log(reading.keyed(), 2)
+    assert [(2, 5)] == [(entry.offset, entry.messages) for entry in plain]
+    assert [(2, 2), (4, 1), (5, 1), (6, 1)] == [(entry.offset, entry.messages) for entry in keyed]
+    assert [key_hash(b"k"), key_hash(b"l"), key_hash(b"kafka-5"), key_hash(b"k")] == [one.sticky_hash for one in keyed]
+    # Each finds its own in the cache.
+    assert (plain, keyed) == (reader.read(2, 100, MANY), reader.by_key.read(2, 100, MANY))
+    assert ([keyed[1]], None) == (reader.by_key.replay([4]), reader.replay([4]))
+    reader.close()
+    assert (None, None) == (reader.read(2, 100, MANY), reader.by_key.read(2, 100, MANY))
 
 
 def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:

@@ -8,6 +8,7 @@ from broker.errors import StorageError
 from broker.metadata.writer import CatalogueWriter
 from broker.network.service import Part, Peer
 from broker.pulsar.connection import PulsarConnection
+from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.reader import EntryReader
@@ -33,6 +34,27 @@ from tests.sim.catalogue import SimCatalogue, Tables
 from tests.storage.helpers import HandClock, Storage
 
 LEDGER = 7
+
+
+class StageLimits:
+    """For all topics."""
+
+    def __init__(self) -> None:
+        self.of_all = Bounds()
+        self.dispatch = DispatchSettings()
+        self.rates: list[DispatchRate] = []
+
+    def bounds(self, topic: Topic) -> Bounds:
+        return self.of_all
+
+    def settings(self, topic: Topic) -> DispatchSettings:
+        return self.dispatch
+
+    def delays(self, topic: Topic) -> bool:
+        return True
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
+        return RateLimit(self.rates)
 
 
 class FaultyCatalogue(SimCatalogue):
@@ -201,18 +223,15 @@ class Stage:
         self.errors: list[Any] = []
         self.log = storage.create()
         self._cache_bytes = cache_bytes
-        self.bounds = Bounds()
-        self.settings = DispatchSettings()
+        self.limits = StageLimits()
         self.start()
 
     def start(self) -> None:
         """A broker begins with what the catalogue and the log have."""
         self.readers = Readers(self.clock, 1)
         self.cache = EntryCache(self.clock, self.timer, self._cache_bytes, self.readers.submit)
-        self.subscriptions = Subscriptions(
-            self.clock, self.timer, self.catalogue, lambda: [self.log.topic_id], self.bounds, self.settings
-        )
-        self.subscriptions.open()
+        self.subscriptions = Subscriptions(self.clock, self.timer, self.catalogue, self.limits)
+        self.subscriptions.open({self.log.topic_id})
         self.topic = self.load(self.log)
 
     def load(self, log: Log) -> Topic:

@@ -241,9 +241,8 @@ def test_cursors_of_deleted_topics_go_away(stage: Stage) -> None:
     member = subscribed(stage)
     saved(stage, member)
     stage.run()
-    stage.subscriptions._topic_ids = list
     member.subscription.deleted()
-    stage.subscriptions.on_topic_deleted("t")
+    stage.subscriptions.topic_deleted(stage.log.topic_id)
     stage.run()
     assert [] == stage.stored
 

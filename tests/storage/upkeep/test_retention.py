@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.storage.log.log import Log
+from broker.storage.upkeep.retention import Rule
 from tests.storage.helpers import NOW_MS, Storage, append, append_many, offsets, read_records
 
 HOUR_MS = 3_600_000
@@ -160,3 +161,24 @@ def test_who_makes_records_durable_while_old_segments_go_does_not_trust_to_them(
     storage.disk.before = flush
     assert log.drop_old_segments() == 3
     assert log.dir in durable[0]
+
+
+@pytest.mark.parametrize(("needed_from", "start"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (9, 4), (None, 4)])
+def test_what_a_service_needs_stays_however_old_it_is(storage: Storage, needed_from: int | None, start: int) -> None:
+    log = storage.create(retention_ms=HOUR_MS)
+    for hours in (12, 11, 10, 9):
+        rolled(log, at_ms=NOW_MS - hours * HOUR_MS)
+    storage.manager.housekeeper.retention_rule = lambda of: Rule(needed_from)
+    list(storage.manager.housekeeper.apply_retention())
+    assert start == log.log_start_offset
+
+
+def test_a_service_may_have_an_age_and_a_size_of_its_own(storage: Storage) -> None:
+    log = storage.create(retention_ms=HOUR_MS)
+    for hours in (12, 11, 10, 9):
+        rolled(log, at_ms=NOW_MS - hours * HOUR_MS)
+    size = log.view.segments[0].size
+    for rule, start in ((Rule(None, -1), 0), (Rule(None, int(11.5 * HOUR_MS)), 1), (Rule(None, -1, size), 3)):
+        storage.manager.housekeeper.retention_rule = lambda of, rule=rule: rule
+        list(storage.manager.housekeeper.apply_retention())
+        assert start == log.log_start_offset

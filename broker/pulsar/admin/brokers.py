@@ -1,0 +1,63 @@
+"""Admin calls about the cluster and its broker: there is one of each."""
+
+from broker.network.routes import TEXT, Answer, Call, HttpError, Route, json_answer
+from broker.pulsar.admin.calls import require_cluster, route
+from broker.pulsar.admin.lookup import Lookup
+from broker.pulsar.admin.tenants import CLUSTER
+from broker.pulsar.context import PulsarContext
+from broker.security.acl import Operation
+
+_OK = Answer(200, b"ok", TEXT)
+# The newest version of Pulsar whose clients this broker was tried with.
+_VERSION = Answer(200, b"4.2.0", TEXT)
+
+
+class Brokers:
+    def __init__(self, context: PulsarContext, lookup: Lookup) -> None:
+        self._context = context
+        self._lookup = lookup
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", "/admin/v2/clusters", self.clusters),
+            route("GET", "/admin/v2/clusters/{cluster}", self.cluster),
+            route("GET", "/admin/v2/brokers", self.brokers),
+            route("GET", "/admin/v2/brokers/{cluster}", self.brokers),
+            route("GET", "/admin/v2/brokers/leaderBroker", self.leader),
+            Route("GET", "/admin/v2/brokers/health", lambda call: _OK, blocking=False),
+            Route("GET", "/admin/v2/brokers/ready", lambda call: _OK, blocking=False),
+            Route("GET", "/admin/v2/brokers/version", lambda call: _VERSION, blocking=False),
+        ]
+
+    def clusters(self, call: Call) -> Answer:
+        return json_answer([CLUSTER])
+
+    def cluster(self, call: Call) -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        self._check(call)
+        plain, tls = self._lookup.urls(call)
+        return json_answer(
+            {
+                "serviceUrl": self._http(call),
+                "serviceUrlTls": "",
+                "brokerServiceUrl": plain,
+                "brokerServiceUrlTls": tls,
+                "brokerClientTlsEnabled": False,
+            }
+        )
+
+    def brokers(self, call: Call) -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        self._check(call)
+        return json_answer([call.headers.get("host", "")])
+
+    def leader(self, call: Call) -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        return json_answer({"brokerId": call.headers.get("host", ""), "serviceUrl": self._http(call)})
+
+    def _http(self, call: Call) -> str:
+        return f"http://{call.headers.get('host', '')}"
+
+    def _check(self, call: Call) -> None:
+        if call.names.get("cluster", CLUSTER) != CLUSTER:
+            raise HttpError(404, f"There is one cluster: {CLUSTER}.")

@@ -1,0 +1,202 @@
+"""What all admin calls share: the names in their paths, the rights that they ask for, refusals as statuses, and waiting.
+
+| a call | needs |
+|---|---|
+| reads a topic, its subscriptions, policies or schemas | DESCRIBE on the TOPIC |
+| creates a topic | CREATE on the CLUSTER or on the TOPIC |
+| deletes a topic | DELETE on the TOPIC |
+| changes partitions, policies, schemas; unloads, terminates, compacts | ALTER on the TOPIC |
+| changes, skips, resets or peeks at a subscription | READ on the TOPIC and on the GROUP of the subscription's name |
+| lists tenants, namespaces, clusters and brokers | DESCRIBE on the CLUSTER |
+| changes tenants, namespaces, their policies and permissions | ALTER on the CLUSTER |
+
+Lists of topics leave out what the client may not describe. The names of topics are those that they have in Kafka.
+
+Where a ``pulsar+sasl`` listener asks clients who they are, so do the admin calls: with a certificate, a token (``Authorization:
+Bearer``) or a password (``Authorization: Basic``), as the first such listener accepts them.
+
+Tests: tests/pulsar/admin/test_topics.py, tests/pulsar/admin/test_rights.py.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.config.kafka_setting import InvalidSetting
+from broker.errors import Refusal
+from broker.network.routes import Answer, Call, HttpError, Route
+from broker.pulsar import refusals
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.namespaces import AlreadyExists
+from broker.pulsar.topic_names import TopicName, check_namespace, kafka_name, parse_topic
+from broker.pulsar.topics.topic import Topic
+from broker.runtime.threads import Event
+from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.storage import refusals as storage
+
+_STATUSES: Final[Mapping[type[Refusal], int]] = {
+    refusals.AuthenticationError: 401,
+    refusals.AuthorizationError: 403,
+    refusals.TopicNotFound: 404,
+    refusals.SubscriptionNotFound: 404,
+    refusals.ConsumerNotFound: 404,
+    refusals.InvalidTopicName: 412,
+    refusals.ConsumerBusy: 412,
+    refusals.ProducerBusy: 412,
+    refusals.TopicTerminated: 412,
+    refusals.MetadataInvalid: 412,
+    refusals.IncompatibleSchema: 409,
+    refusals.NotAllowed: 405,
+    refusals.TooManyRequests: 429,
+    refusals.ServiceNotReady: 503,
+    AlreadyExists: 409,
+    storage.UnknownTopic: 404,
+    storage.TopicExists: 409,
+    storage.InvalidTopicName: 412,
+    storage.InvalidPartitionCount: 409,
+    storage.OffsetOutOfRange: 412,
+    InvalidSetting: 412,
+}
+
+# How long (s) a call waits for a reader's or a writer's thread, and how often it looks whether its client is still there.
+_PATIENCE_S = 30.0
+_LOOK_S = 0.25
+
+
+def route(method: str, pattern: str, handler: Callable[[Call], Answer]) -> Route:
+    """One whose handler may raise every Refusal of the Pulsar service and of the storage."""
+
+    def handle(call: Call) -> Answer:
+        try:
+            return handler(call)
+        except HttpError:
+            raise
+        except Refusal as error:
+            raise HttpError(status_of(error), error.message or type(error).__name__) from None
+
+    return Route(method, pattern, handle)
+
+
+def status_of(error: Refusal) -> int:
+    for kind in type(error).__mro__:
+        status = _STATUSES.get(kind)
+        if status is not None:
+            return status
+    return 500
+
+
+def waited_for(call: Call, start: Callable[[Callable[[Any], None]], object]) -> Any:
+    """What ``start`` gives to its callback, which may be called at once or later on another thread. Raises it if it is an
+    exception."""
+    results: list[Any] = []
+    event = Event()
+
+    def done(result: Any) -> None:
+        results.append(result)
+        event.set()
+
+    start(done)
+    for _ in range(int(_PATIENCE_S / _LOOK_S)):
+        if event.wait(_LOOK_S):
+            break
+        call.work.checkpoint()
+    if not results:
+        raise HttpError(503, "This takes too long; try again.")
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
+
+
+# -- names ----------------------------------------------------------------------------------------------------------------
+
+
+def topic_name(call: Call, domain: str = "persistent") -> TopicName:
+    """The topic of the path. Raises InvalidTopicName."""
+    names = call.names
+    return parse_topic(f"{names.get('domain', domain)}://{names['tenant']}/{names['namespace']}/{names['topic']}")
+
+
+def namespace_name(call: Call) -> str:
+    """Raises InvalidTopicName."""
+    return check_namespace(f"{call.names['tenant']}/{call.names['namespace']}")
+
+
+def number(value: object, what: str, least: int = 0) -> int:
+    """A whole number out of JSON. Raises HttpError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+        raise HttpError(400, f"{what} has to be a whole number of at least {least}.")
+    return value
+
+
+def json_object(call: Call) -> dict[str, Any]:
+    """The body; an empty one is an empty object. Raises HttpError."""
+    value = call.json() if call.body.strip() else {}
+    if not isinstance(value, dict):
+        raise HttpError(400, "The body has to be a JSON object.")
+    return value
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------------
+
+
+def require_existing(context: PulsarContext, name: TopicName) -> None:
+    """Raises TopicNotFound."""
+    if context.topics.partitions(name) is None:
+        raise refusals.TopicNotFound(f"Topic {name} not found")
+
+
+def loaded(context: PulsarContext, name: TopicName) -> Topic:
+    """A topic that is not partitioned, or one partition. Raises TopicNotFound, NotAllowed."""
+    if (context.topics.partitions(name) or 0) > 0:
+        raise refusals.NotAllowed(f"{name} is a partitioned topic: name one of its partitions.")
+    return context.topics.get_or_create(name, create=False)
+
+
+def each_part(context: PulsarContext, name: TopicName) -> list[TopicName]:
+    """The partitions of a partitioned topic; of another one itself. Raises TopicNotFound."""
+    partitions = context.topics.partitions(name)
+    if partitions is None:
+        raise refusals.TopicNotFound(f"Topic {name} not found")
+    return [name.of_partition(number) for number in range(partitions)] if partitions else [name]
+
+
+# -- rights -----------------------------------------------------------------------------------------------------------------
+
+
+def may(
+    context: PulsarContext, call: Call, operation: Operation, kind: ResourceType, name: str, *, audited: bool = True
+) -> bool:
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows(
+        call.principal, call.peer.host, operation, kind, name, audited=audited
+    )
+
+
+def require_topic(context: PulsarContext, call: Call, operation: Operation, name: TopicName) -> None:
+    """Raises AuthorizationError."""
+    if context.authorizer is not None and not may(context, call, operation, ResourceType.TOPIC, kafka_name(name.whole)):
+        raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} {name}")
+
+
+def may_describe(context: PulsarContext, call: Call, name: TopicName) -> bool:
+    return context.authorizer is None or may(
+        context, call, Operation.DESCRIBE, ResourceType.TOPIC, kafka_name(name.whole), audited=False
+    )
+
+
+def require_creation(context: PulsarContext, call: Call, name: TopicName) -> None:
+    """Raises AuthorizationError."""
+    if not may(context, call, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
+        require_topic(context, call, Operation.CREATE, name)
+
+
+def require_subscription(context: PulsarContext, call: Call, name: TopicName, subscription: str) -> None:
+    """Raises AuthorizationError."""
+    require_topic(context, call, Operation.READ, name)
+    if not may(context, call, Operation.READ, ResourceType.GROUP, subscription):
+        raise refusals.AuthorizationError(f"Not authorized to use the subscription {subscription[:300]}")
+
+
+def require_cluster(context: PulsarContext, call: Call, operation: Operation) -> None:
+    """Raises AuthorizationError."""
+    if not may(context, call, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+        raise refusals.AuthorizationError(f"Not authorized to {operation.name.lower()} the cluster")

@@ -1,0 +1,148 @@
+"""Admin calls about permissions, as ACLs: a role of Pulsar's is the user of that name.
+
+| action | ACLs |
+|---|---|
+| produce | WRITE and DESCRIBE on the TOPIC |
+| consume | READ and DESCRIBE on the TOPIC, and READ on every GROUP |
+
+For a topic the ACL names the topic; for a namespace it covers all names that begin as those of its topics do in Kafka. The names
+of ``public/default`` have nothing in common, so there are permissions for its topics only.
+
+Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.pulsar.admin.calls import namespace_name, require_cluster, require_existing, route, topic_name
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.topic_names import kafka_name, namespace_prefix
+from broker.security.acl import WILDCARD, Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
+from broker.security.acl_filter import AclFilter
+
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/permissions"
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
+
+_ACTIONS: Final = {
+    "produce": (Operation.WRITE, Operation.DESCRIBE),
+    "consume": (Operation.READ, Operation.DESCRIBE),
+}
+
+
+@attrs.frozen
+class _Resource:
+    name: str
+    pattern: PatternType
+
+
+class Permissions:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            *self._routes(NAMESPACE, self._of_namespace),
+            *self._routes(TOPIC, self._of_topic),
+        ]
+
+    def _routes(self, base: str, resource: "Resource") -> list[Route]:
+        return [
+            route("GET", base, lambda call: self.list(call, resource)),
+            route("POST", base + "/{role}", lambda call: self.grant(call, resource)),
+            route("DELETE", base + "/{role}", lambda call: self.revoke(call, resource)),
+        ]
+
+    def _of_namespace(self, call: Call) -> _Resource:
+        namespace = namespace_name(call)
+        self._context.namespaces.require(namespace)
+        prefix = namespace_prefix(namespace)
+        if prefix is None:
+            raise HttpError(405, f"Grant permissions for the topics of {namespace} one by one.")
+        return _Resource(prefix, PatternType.PREFIXED)
+
+    def _of_topic(self, call: Call) -> _Resource:
+        name = topic_name(call)
+        require_existing(self._context, name)
+        return _Resource(kafka_name(name.whole), PatternType.LITERAL)
+
+    # -- calls ------------------------------------------------------------------------------------------------------------
+
+    def list(self, call: Call, resource: "Resource") -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        authorizer = self._authorizer()
+        if authorizer is None:
+            return json_answer({})
+        granted: dict[str, set[Operation]] = {}
+        for acl in call.work.each(_matches(authorizer, _filter(resource(call)))):
+            if acl.permission == Permission.ALLOW:
+                granted.setdefault(acl.principal.removeprefix("User:"), set()).add(acl.operation)
+        return json_answer(
+            {
+                role: [action for action, needed in _ACTIONS.items() if operations.issuperset(needed)]
+                for role, operations in granted.items()
+            }
+        )
+
+    def grant(self, call: Call, resource: "Resource") -> Answer:
+        require_cluster(self._context, call, Operation.ALTER)
+        actions = call.json()
+        if not isinstance(actions, list) or not set(map(str, actions)) <= _ACTIONS.keys():
+            raise HttpError(412, f"The actions are {' and '.join(_ACTIONS)}.")
+        authorizer = self._authorizer()
+        if authorizer is None:
+            return NO_CONTENT
+        for error in authorizer.create(_acls(_role(call), resource(call), actions)):
+            if error is not None:
+                raise error
+        return NO_CONTENT
+
+    def revoke(self, call: Call, resource: "Resource") -> Answer:
+        """All that the role was granted here. READ on groups stays: it may be needed elsewhere."""
+        require_cluster(self._context, call, Operation.ALTER)
+        authorizer = self._authorizer()
+        if authorizer is None:
+            return NO_CONTENT
+        filter_ = attrs.evolve(_filter(resource(call)), principal=_role(call))
+        for result in authorizer.delete([filter_], call.work.checkpoint):
+            if isinstance(result, Exception):
+                raise result
+        return NO_CONTENT
+
+    def _authorizer(self) -> AclAuthorizer | None:
+        authorizer = self._context.authorizer
+        if authorizer is not None and not isinstance(authorizer, AclAuthorizer):
+            raise HttpError(501, "The authorizer of this broker has no ACLs.")
+        return authorizer
+
+
+Resource = Callable[[Call], _Resource]
+
+
+def _role(call: Call) -> str:
+    return f"User:{call.names['role']}"
+
+
+def _filter(resource: _Resource) -> AclFilter:
+    return AclFilter(resource_type=ResourceType.TOPIC, name=resource.name, pattern=resource.pattern)
+
+
+def _matches(authorizer: AclAuthorizer, filter_: AclFilter) -> Iterable[Acl]:
+    return (acl for acl in filter_.candidates(authorizer.rules) if filter_.matches(acl))
+
+
+def _acls(principal: str, resource: _Resource, actions: Sequence[str]) -> Sequence[Acl]:
+    def allow(kind: ResourceType, name: str, pattern: PatternType, operation: Operation) -> Acl:
+        return Acl(kind, name, pattern, principal, WILDCARD, operation, Permission.ALLOW)
+
+    acls = [
+        allow(ResourceType.TOPIC, resource.name, resource.pattern, operation)
+        for action in dict.fromkeys(actions)
+        for operation in _ACTIONS[action]
+    ]
+    if "consume" in actions:
+        acls.append(allow(ResourceType.GROUP, WILDCARD, PatternType.LITERAL, Operation.READ))
+    return list(dict.fromkeys(acls))

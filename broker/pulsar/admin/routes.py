@@ -1,0 +1,27 @@
+"""All routes of the admin API and of the lookup."""
+
+from broker.network.routes import Route
+from broker.pulsar.admin.brokers import Brokers
+from broker.pulsar.admin.lookup import Lookup
+from broker.pulsar.admin.permissions import Permissions
+from broker.pulsar.admin.policies import Policies
+from broker.pulsar.admin.stats import Stats
+from broker.pulsar.admin.subscriptions import Subscriptions
+from broker.pulsar.admin.tenants import Tenants
+from broker.pulsar.admin.topics import Topics
+from broker.pulsar.context import PulsarContext
+
+
+def routes(context: PulsarContext) -> list[Route]:
+    lookup, topics = Lookup(context), Topics(context)
+    groups = (
+        lookup,
+        topics,
+        Subscriptions(context),
+        Stats(context),
+        Tenants(context, topics),
+        Policies(context),
+        Permissions(context),
+        Brokers(context, lookup),
+    )
+    return [route for group in groups for route in group.routes()]

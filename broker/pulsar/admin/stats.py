@@ -1,0 +1,276 @@
+"""Statistics of topics. Rates are not measured: they are 0, and the counters of a topic are those of its log since it was made.
+
+Tests: tests/pulsar/admin/test_stats.py.
+"""
+
+from typing import Any
+
+from broker.network.routes import Answer, Call, Route, json_answer
+from broker.pulsar.admin.calls import each_part, loaded, require_existing, require_topic, route, topic_name
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.producers.producers import Access
+from broker.pulsar.subscriptions.operations import ConsumerFigures, figures
+from broker.pulsar.subscriptions.subscription import Subscription
+from broker.pulsar.topic_names import TopicName
+from broker.pulsar.topics.topic import Topic
+from broker.security.acl import Operation
+
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+_ACCESS = {
+    Access.SHARED: "Shared",
+    Access.EXCLUSIVE: "Exclusive",
+    Access.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    Access.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+_TOPIC_COUNTERS = ("msgInCounter", "bytesInCounter", "msgOutCounter", "bytesOutCounter", "storageSize", "backlogSize")
+_SUBSCRIPTION_COUNTERS = (
+    "msgBacklog",
+    "msgBacklogNoDelayed",
+    "backlogSize",
+    "unackedMessages",
+    "msgOutCounter",
+    "bytesOutCounter",
+    "totalMsgExpired",
+    "nonContiguousDeletedMessagesRanges",
+)
+# Ranges of acknowledged messages that are shown of a cursor.
+_RANGES_SHOWN = 1000
+
+
+class Stats:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", TOPIC + "/stats", self.stats),
+            route("GET", TOPIC + "/partitioned-stats", self.partitioned),
+            route("GET", TOPIC + "/internalStats", self.internal),
+            route("GET", TOPIC + "/partitioned-internalStats", self.partitioned_internal),
+            route("GET", TOPIC + "/backlogSize", self.backlog_size),
+        ]
+
+    def stats(self, call: Call) -> Answer:
+        return json_answer(topic_stats(call, self._loaded(call)))
+
+    def internal(self, call: Call) -> Answer:
+        return json_answer(internal_stats(call, self._loaded(call)))
+
+    def _loaded(self, call: Call) -> Topic:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        require_existing(self._context, name)
+        return loaded(self._context, name)
+
+    def partitioned(self, call: Call) -> Answer:
+        of_parts = {str(name): topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
+        total = _summed([*of_parts.values()])
+        total["metadata"] = {"partitions": len(of_parts), "deleted": False}
+        total["partitions"] = of_parts if call.flag("perPartition", True) else {}
+        return json_answer(total)
+
+    def partitioned_internal(self, call: Call) -> Answer:
+        of_parts = {str(name): internal_stats(call, loaded(self._context, name)) for name in self._parts(call)}
+        return json_answer({"metadata": {"partitions": len(of_parts)}, "partitions": of_parts})
+
+    def _parts(self, call: Call) -> list[TopicName]:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        return list(call.work.each(each_part(self._context, name)))
+
+    def backlog_size(self, call: Call) -> Answer:
+        topic = self._loaded(call)
+        return json_answer(_backlog_bytes(topic, _oldest(topic)))
+
+
+def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
+    log = topic.log
+    with topic.lock:
+        subscriptions = list(topic.subscriptions.values())
+        producers = list(topic.producers)
+        producing = len(topic.producers)
+    of_subscriptions = {
+        one.name: _subscription_stats(one) for one in call.work.each(subscriptions) if isinstance(one, Subscription)
+    }
+    return {
+        **_rates(),
+        "msgInCounter": log.log_end_offset,
+        "bytesInCounter": log.size_bytes(),
+        "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
+        "bytesOutCounter": sum(each["bytesOutCounter"] for each in of_subscriptions.values()),
+        "storageSize": log.size_bytes(),
+        "backlogSize": _backlog_bytes(topic, _oldest(topic)),
+        "offloadedStorageSize": 0,
+        "publishers": [_publisher_stats(one) for one in call.work.each(producers[:producing])],
+        "waitingPublishers": len(producers) - producing,
+        "subscriptions": of_subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Disabled",
+        "topicEpoch": topic.producers.epoch if topic.producers.epoch >= 0 else None,
+        "nonContiguousDeletedMessagesRanges": sum(
+            each["nonContiguousDeletedMessagesRanges"] for each in of_subscriptions.values()
+        ),
+        "ownerBroker": "",
+        "topicCreationTimeStamp": 0,
+    }
+
+
+def _rates() -> dict[str, Any]:
+    return {
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "averageMsgSize": 0.0,
+        "msgChunkPublished": False,
+    }
+
+
+def _publisher_stats(producer: Any) -> dict[str, Any]:
+    connection = producer.connection
+    return {
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "averageMsgSize": 0.0,
+        "producerId": producer.id,
+        "producerName": producer.name,
+        "accessMode": _ACCESS[producer.access],
+        "address": f"/{connection.peer.host}:{connection.peer.port}",
+        "supportsPartialProducer": False,
+    }
+
+
+def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
+    of = figures(subscription)
+    consumers = [_consumer_stats(each) for each in of.consumers]
+    return {
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "msgOutCounter": sum(each.messages_out for each in of.consumers),
+        "bytesOutCounter": sum(each.bytes_out for each in of.consumers),
+        "msgRateRedeliver": 0.0,
+        "msgBacklog": of.backlog,
+        "msgBacklogNoDelayed": of.backlog,
+        "backlogSize": _backlog_bytes(subscription.topic, of.acknowledged_before),
+        "msgDelayed": 0,
+        "unackedMessages": of.unacked,
+        "blockedSubscriptionOnUnackedMsgs": False,
+        "type": of.type,
+        "activeConsumerName": of.active_consumer or None,
+        "totalMsgExpired": of.expired,
+        "consumers": consumers,
+        "isDurable": of.durable,
+        "isReplicated": False,
+        "subscriptionProperties": dict(of.properties),
+        "nonContiguousDeletedMessagesRanges": of.ranges,
+    }
+
+
+def _consumer_stats(of: ConsumerFigures) -> dict[str, Any]:
+    return {
+        "msgRateOut": 0.0,
+        "msgThroughputOut": 0.0,
+        "msgOutCounter": of.messages_out,
+        "bytesOutCounter": of.bytes_out,
+        "msgRateRedeliver": 0.0,
+        "consumerName": of.name,
+        "availablePermits": of.permits,
+        "unackedMessages": of.unacked,
+        "blockedConsumerOnUnackedMsgs": of.blocked,
+        "address": f"/{of.address}",
+        "connectedSince": str(of.since_ms),
+        "clientVersion": of.client_version,
+        "metadata": dict(of.metadata),
+    }
+
+
+def internal_stats(call: Call, topic: Topic) -> dict[str, Any]:
+    log = topic.log
+    messages = log.log_end_offset - log.log_start_offset
+    with topic.lock:
+        subscriptions = list(topic.subscriptions.values())
+    return {
+        "entriesAddedCounter": log.log_end_offset,
+        "numberOfEntries": messages,
+        "totalSize": log.size_bytes(),
+        "currentLedgerEntries": messages,
+        "currentLedgerSize": log.size_bytes(),
+        "waitingCursorsCount": len(topic.tail),
+        "pendingAddEntriesCount": 0,
+        "lastConfirmedEntry": f"{topic.ledger}:{log.log_end_offset - 1}",
+        "state": "Terminated" if topic.terminated else "LedgerOpened",
+        "ledgers": [{"ledgerId": topic.ledger, "entries": messages, "size": log.size_bytes(), "offloaded": False}],
+        "cursors": {
+            one.name: _cursor_stats(topic, one)
+            for one in call.work.each(subscriptions)
+            if isinstance(one, Subscription)
+        },
+        "schemaLedgers": [],
+        "compactedLedger": {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False, "underReplicated": False},
+    }
+
+
+def _cursor_stats(topic: Topic, subscription: Subscription) -> dict[str, Any]:
+    with subscription.lock:
+        cursor = subscription.cursor
+        starts, ends = (list(bounds[:_RANGES_SHOWN]) for bounds in cursor.acknowledged.bounds())
+        before, read, total = cursor.acknowledged_before, cursor.read_offset, cursor.acknowledged.range_count
+    ledger = topic.ledger
+    # As Pulsar writes ranges: the first position is outside.
+    ranges = ",".join(f"({ledger}:{start - 1}..{ledger}:{end - 1}]" for start, end in zip(starts, ends, strict=True))
+    return {
+        "markDeletePosition": f"{ledger}:{before - 1}",
+        "readPosition": f"{ledger}:{read}",
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": before,
+        "cursorLedger": -1,
+        "cursorLedgerLastEntry": -1,
+        "individuallyDeletedMessages": f"[{ranges}]",
+        "totalNonContiguousDeletedMessagesRange": total,
+        "lastLedgerSwitchTimestamp": "",
+        "state": "Open",
+        "active": subscription.has_consumers,
+        "numberOfEntriesSinceFirstNotAckedMessage": max(0, topic.log.log_end_offset - before),
+        "subscriptionHavePendingRead": False,
+        "properties": {},
+    }
+
+
+def _oldest(topic: Topic) -> int:
+    """The offset of the oldest message that a durable subscription has not acknowledged; the end without subscriptions."""
+    with topic.lock:
+        return min(
+            (
+                one.cursor.acknowledged_before
+                for one in topic.subscriptions.values()
+                if isinstance(one, Subscription) and one.durable
+            ),
+            default=topic.log.log_end_offset,
+        )
+
+
+def _backlog_bytes(topic: Topic, offset: int) -> int:
+    """An estimate: as large a share of the log as of its offsets."""
+    log = topic.log
+    messages = log.log_end_offset - log.log_start_offset
+    behind = min(max(0, log.log_end_offset - offset), messages)
+    return log.size_bytes() * behind // messages if messages else 0
+
+
+def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a partitioned topic: counters added up, subscriptions by name."""
+    total: dict[str, Any] = {**_rates(), "publishers": [], "subscriptions": {}, "replication": {}}
+    for part in parts:
+        total["publishers"] += part["publishers"]
+        for key in _TOPIC_COUNTERS:
+            total[key] = total.get(key, 0) + part[key]
+        for name, stats in part["subscriptions"].items():
+            merged = total["subscriptions"].get(name)
+            if merged is None:
+                total["subscriptions"][name] = {**stats, "consumers": list(stats["consumers"])}
+                continue
+            merged["consumers"] += stats["consumers"]
+            for key in _SUBSCRIPTION_COUNTERS:
+                merged[key] += stats[key]
+    return total

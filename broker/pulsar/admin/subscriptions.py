@@ -1,0 +1,258 @@
+"""Admin calls about subscriptions: list, create, delete, skip, expire, reset, peek.
+
+Of a partitioned topic, a call applies to every partition, except for positions, which belong to one. A call is answered when the
+cursor is durable.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.pulsar.admin.calls import (
+    each_part,
+    json_object,
+    loaded,
+    number,
+    require_subscription,
+    require_topic,
+    route,
+    topic_name,
+    waited_for,
+)
+from broker.pulsar.admin.message_ids import entry_at, offset_of, parse_message_id
+from broker.pulsar.admin.peeked import peeked
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.entry import Entry
+from broker.pulsar.refusals import ConsumerBusy, MetadataInvalid, SubscriptionNotFound
+from broker.pulsar.subscriptions import operations
+from broker.pulsar.subscriptions.subscription import Subscription
+from broker.pulsar.topic_names import TopicName
+from broker.security.acl import Operation
+from protocol.pulsar.message_id import LATEST
+
+TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+ONE = TOPIC + "/subscription/{subscription}"
+
+# The furthest message that can be peeked at: all before it are read.
+POSITION_MAX = 100_000
+# Bytes of a subscription's name, and of its properties as JSON.
+_NAME_MAX = 1024
+_PROPERTIES_MAX = 16 * 1024
+
+
+class Subscriptions:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", TOPIC + "/subscriptions", self.names),
+            route("PUT", ONE, self.create),
+            route("DELETE", ONE, self.delete),
+            route("POST", ONE + "/skip/{count}", self.skip),
+            route("POST", ONE + "/skip_all", self.skip_all),
+            route("POST", ONE + "/expireMessages/{seconds}", self.expire),
+            route("POST", ONE + "/expireMessages", self.expire_until),
+            route("POST", TOPIC + "/all_subscription/expireMessages/{seconds}", self.expire_all),
+            route("POST", ONE + "/resetcursor/{timestamp}", self.reset_to_time),
+            route("POST", ONE + "/resetcursor", self.reset_to_id),
+            route("GET", ONE + "/position/{position}", self.peek),
+            route("GET", ONE + "/properties", self.properties),
+            route("PUT", ONE + "/properties", self.set_properties),
+        ]
+
+    def names(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        names: dict[str, None] = {}
+        for part in call.work.each(each_part(self._context, name)):
+            names.update(dict.fromkeys(self._names(part)))
+        return json_answer([*names])
+
+    def _names(self, name: TopicName) -> list[str]:
+        """Also of a topic that nobody uses, which is not loaded for this."""
+        topic = self._context.topics.get(name)
+        if topic is not None and not topic.closed:
+            return [*topic.subscriptions]
+        place = self._context.topics.place(name)
+        return [] if place is None else self._context.subscriptions.store.names(place.info.topic_id, place.partition)
+
+    # -- creating and deleting ----------------------------------------------------------------------------------------
+
+    def create(self, call: Call) -> Answer:
+        """It starts at the end unless the body names a message."""
+        name, subscription = self._named(call)
+        if not 0 < len(subscription.encode("utf-8", "surrogatepass")) <= _NAME_MAX:
+            raise MetadataInvalid(f"The name of a subscription has 1 to {_NAME_MAX} bytes.")
+        body = json_object(call)
+        message_id = parse_message_id(body) if "ledgerId" in body else LATEST
+        context = self._context
+        context.topics.check_namespace(name)
+        if context.topics.partitions(name) is None:
+            context.topics.get_or_create(name)  # as when a client subscribes
+        made: list[Subscription] = []
+        for part in call.work.each(each_part(context, name)):
+            topic = loaded(context, part)
+            start = offset_of(topic, message_id)
+            with topic.lock:
+                if subscription in topic.subscriptions:
+                    continue
+                made.append(context.subscriptions.make(topic, subscription, start))
+                made[-1].changed()
+        if not made:
+            raise HttpError(409, "Subscription already exists for topic")
+        for each in made:
+            _save(call, each)
+        return NO_CONTENT
+
+    def delete(self, call: Call) -> Answer:
+        found = self._found(call)
+        if not call.flag("force") and any(each.connected for each in found):
+            raise ConsumerBusy("Subscription has active connected consumers")
+        for each in found:
+            error = waited_for(call, partial(self._context.subscriptions.remove, each))
+            if error is not None:
+                raise error
+        return NO_CONTENT
+
+    # -- going forward ------------------------------------------------------------------------------------------------
+
+    def skip(self, call: Call) -> Answer:
+        count = number(_path_number(call, "count"), "The number of messages", 1)
+        for each in self._found(call):
+            _done(call, partial(operations.skip, each, count))
+            _save(call, each)
+        return NO_CONTENT
+
+    def skip_all(self, call: Call) -> Answer:
+        for each in self._found(call):
+            operations.clear(each)
+            _save(call, each)
+        return NO_CONTENT
+
+    def expire(self, call: Call) -> Answer:
+        """What is older than so many seconds."""
+        until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
+        for each in self._found(call):
+            operations.expire(each, until_ms)
+            _save(call, each)
+        return NO_CONTENT
+
+    def expire_until(self, call: Call) -> Answer:
+        message_id = parse_message_id(json_object(call))
+        found = self._found(call, single=True)
+        for each in found:
+            _move(call, each, offset_of(each.topic, message_id))
+        return NO_CONTENT
+
+    def expire_all(self, call: Call) -> Answer:
+        name = topic_name(call)
+        until_ms = self._context.clock.time_ms() - 1000 * number(_path_number(call, "seconds"), "The time")
+        for part in call.work.each(each_part(self._context, name)):
+            topic = loaded(self._context, part)
+            for subscription in call.work.each([*topic.subscriptions.values()]):
+                assert isinstance(subscription, Subscription)
+                require_subscription(self._context, call, name, subscription.name)
+                operations.expire(subscription, until_ms)
+                _save(call, subscription)
+        return NO_CONTENT
+
+    # -- going anywhere -----------------------------------------------------------------------------------------------
+
+    def reset_to_time(self, call: Call) -> Answer:
+        time_ms = number(_path_number(call, "timestamp"), "The time")
+        for each in self._found(call):
+            _done(call, partial(operations.reset_to_time, each, time_ms))
+        return NO_CONTENT
+
+    def reset_to_id(self, call: Call) -> Answer:
+        """The next message is the one that is named, or with ``isExcluded`` the one after it."""
+        body = json_object(call)
+        message_id = parse_message_id(body)
+        (subscription,) = self._found(call, single=True)
+        topic = subscription.topic
+        offset = offset_of(topic, message_id)
+        if body.get("isExcluded") is True:
+            entry = entry_at(call, topic, offset)
+            if entry is not None and entry.offset <= offset:
+                offset = entry.offset + entry.messages
+        _done(call, partial(operations.reset_to_offset, subscription, offset))
+        return NO_CONTENT
+
+    def peek(self, call: Call) -> Answer:
+        """The n-th message that is not acknowledged, from 1."""
+        position = number(_path_number(call, "position"), "The position", 1)
+        (subscription,) = self._found(call, single=True)
+        if position > POSITION_MAX:
+            raise HttpError(400, f"The position is at most {POSITION_MAX}.")
+        entry: Entry | None = waited_for(call, partial(operations.peek, subscription, position))
+        if entry is None:
+            raise HttpError(404, "Message not found")
+        return peeked(subscription.topic, entry)
+
+    # -- properties ---------------------------------------------------------------------------------------------------
+
+    def properties(self, call: Call) -> Answer:
+        return json_answer(dict(self._found(call)[0].properties))
+
+    def set_properties(self, call: Call) -> Answer:
+        body = json_object(call)
+        if not all(isinstance(value, str) for value in body.values()):
+            raise HttpError(400, "Properties are texts.")
+        if sum(len(key) + len(value) for key, value in body.items()) > _PROPERTIES_MAX:
+            raise HttpError(400, f"The properties have more than {_PROPERTIES_MAX} characters.")
+        for each in self._found(call):
+            with each.lock:
+                each.cursor.set_properties(body)
+                each.changed()
+            _save(call, each)
+        return NO_CONTENT
+
+    # -- finding --------------------------------------------------------------------------------------------------------
+
+    def _named(self, call: Call) -> tuple[TopicName, str]:
+        name, subscription = topic_name(call), call.names["subscription"]
+        require_subscription(self._context, call, name, subscription)
+        return name, subscription
+
+    def _found(self, call: Call, *, single: bool = False) -> list[Subscription]:
+        """The subscription, of each partition. ``single``: the topic may not be partitioned. Raises SubscriptionNotFound."""
+        name, subscription = self._named(call)
+        parts = [name] if single else each_part(self._context, name)
+        found = []
+        for part in call.work.each(parts):
+            if subscription in self._names(part):
+                each = self._context.subscriptions.find(loaded(self._context, part), subscription)
+                if each is not None:
+                    found.append(each)
+            elif single:
+                loaded(self._context, part)  # TopicNotFound and NotAllowed come before
+        if not found:
+            raise SubscriptionNotFound(f"Subscription {subscription[:300]} not found")
+        return found
+
+
+def _path_number(call: Call, name: str) -> int:
+    text = call.names[name]
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise HttpError(400, f"{name} in the path has to be a whole number.")
+    return int(text)
+
+
+def _move(call: Call, subscription: Subscription, offset: int) -> None:
+    """Everything before the offset is acknowledged."""
+    subscription.acknowledge_until(None, min(offset, subscription.topic.reader.end))
+    _save(call, subscription)
+
+
+def _save(call: Call, subscription: Subscription) -> None:
+    """What it has is durable then. Raises StorageError."""
+    _done(call, subscription.save)
+
+
+def _done(call: Call, start: Callable[[Callable[[Any], None]], object]) -> None:
+    """Wait for the end of an operation. Raises what it has ended with."""
+    error = waited_for(call, start)
+    if error is not None:
+        raise error

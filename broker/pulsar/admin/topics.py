@@ -1,0 +1,237 @@
+"""Admin calls about topics: list, create, delete, partitions, unload, terminate, and the last message's id."""
+
+from collections.abc import Iterable
+
+from broker.errors import StorageError
+from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.pulsar.admin.calls import (
+    each_part,
+    json_object,
+    loaded,
+    may_describe,
+    namespace_name,
+    number,
+    require_creation,
+    require_existing,
+    require_topic,
+    route,
+    topic_name,
+    waited_for,
+)
+from broker.pulsar.admin.message_ids import last_entry, message_id_json
+from broker.pulsar.context import PulsarContext
+from broker.pulsar.refusals import ConsumerBusy, NotAllowed
+from broker.pulsar.topic_names import TopicName, kafka_name
+from broker.security.acl import Operation
+from broker.storage.refusals import TopicExists
+
+# Names of one answer: about 20 MB.
+NAMES_MAX = 250_000
+PROPERTIES_MAX = 16 * 1024
+
+BASE = "/admin/v2/persistent/{tenant}/{namespace}"
+TOPIC = BASE + "/{topic}"
+
+
+class Topics:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        return [
+            route("GET", BASE, self.names),
+            route("GET", BASE + "/partitioned", self.list_partitioned),
+            route("GET", "/admin/v2/non-persistent/{tenant}/{namespace}", self.list_non_persistent),
+            route("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics", self.list_by_mode),
+            route("PUT", TOPIC, self.create),
+            route("DELETE", TOPIC, self.delete),
+            route("GET", TOPIC + "/partitions", self.partitions),
+            route("PUT", TOPIC + "/partitions", self.create_partitioned),
+            route("POST", TOPIC + "/partitions", self.add_partitions),
+            route("DELETE", TOPIC + "/partitions", self.delete_partitioned),
+            route("PUT", TOPIC + "/unload", self.unload),
+            route("POST", TOPIC + "/terminate", self.terminate),
+            route("POST", TOPIC + "/terminate/partitions", self.terminate_partitions),
+            route("GET", TOPIC + "/lastMessageId", self.last_message_id),
+            route("GET", TOPIC + "/properties", self.properties),
+        ]
+
+    # -- lists ----------------------------------------------------------------------------------------------------------
+
+    def names(self, call: Call) -> Answer:
+        return _names(call, self._visible(call))
+
+    def list_partitioned(self, call: Call) -> Answer:
+        return _names(call, dict.fromkeys(name.whole for name in self._visible(call) if name.partition >= 0))
+
+    def list_by_mode(self, call: Call) -> Answer:
+        """Clients with a regular expression ask this."""
+        if call.query.get("mode", "").upper() == "NON_PERSISTENT":
+            return self.list_non_persistent(call)
+        return _names(call, self._visible(call))
+
+    def list_non_persistent(self, call: Call) -> Answer:
+        self._context.namespaces.require(namespace_name(call))
+        return json_answer([])  # there are none
+
+    def _visible(self, call: Call) -> Iterable[TopicName]:
+        namespace = namespace_name(call)
+        self._context.namespaces.require(namespace)
+        for name in call.work.each(self._context.topics.topics(namespace)):
+            if may_describe(self._context, call, name):
+                yield name
+
+    # -- creating and deleting ----------------------------------------------------------------------------------------
+
+    def create(self, call: Call) -> Answer:
+        name = self._name_to_create(call)
+        if self._context.topics.partitions(name) is not None or self._context.topics.partitions(name.whole) is not None:
+            raise TopicExists("This topic already exists")
+        self._context.topics.create(name, _properties(json_object(call)))
+        return NO_CONTENT
+
+    def create_partitioned(self, call: Call) -> Answer:
+        name = self._name_to_create(call)
+        if name.partition >= 0:
+            raise HttpError(412, "A partitioned topic cannot have the name of a partition.")
+        value = call.json()
+        properties = value.get("properties") if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            value = value.get("partitions")
+        if number(value, "The number of partitions") == 0:
+            raise HttpError(406, "The number of partitions should be more than 0")
+        if self._context.topics.partitions(name) is not None:
+            raise TopicExists("This topic already exists")
+        self._context.topics.create_partitioned(name, value, _properties(properties))
+        return NO_CONTENT
+
+    def _name_to_create(self, call: Call) -> TopicName:
+        name = topic_name(call)
+        require_creation(self._context, call, name)
+        self._context.topics.check_namespace(name)
+        return name
+
+    def add_partitions(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        total = number(call.json(), "The number of partitions", 1)
+        if not self._context.topics.partitions(name):
+            require_existing(self._context, name)
+            raise HttpError(409, "Topic is not partitioned topic")
+        self._context.logs.add_partitions(kafka_name(name.whole), total)
+        return NO_CONTENT
+
+    def partitions(self, call: Call) -> Answer:
+        """With checkAllowAutoCreation, which clients set, a topic that does not exist has 0, or is made with its partitions."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        self._context.topics.check_namespace(name)
+        partitions = self._context.topics.partitions(name)
+        if partitions is None:
+            if not call.flag("checkAllowAutoCreation"):
+                require_existing(self._context, name)
+            partitions = 0
+            if self._context.topics.creates_partitioned(name):
+                require_creation(self._context, call, name)
+                partitions = self._context.topics.create_on_demand(name)
+        return json_answer({"partitions": partitions, "deleted": False})
+
+    def delete(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DELETE, name)
+        if name.partition >= 0 and self._context.topics.partitions(name.whole):
+            raise NotAllowed("A partition cannot be deleted by itself; delete the partitioned topic.")
+        if self._context.topics.partitions(name):
+            raise HttpError(409, "Partitioned topic: delete it with /partitions.")
+        self.remove(name, call.flag("force"))
+        return NO_CONTENT
+
+    def delete_partitioned(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DELETE, name)
+        if not self._context.topics.partitions(name):
+            raise HttpError(404, "Partitioned topic does not exist")
+        self.remove(name, call.flag("force"))
+        return NO_CONTENT
+
+    def remove(self, name: TopicName, force: bool) -> None:
+        """Delete a topic with all its partitions. Raises TopicNotFound, ConsumerBusy while it is used, unless by ``force``."""
+        topics = self._context.topics
+        parts = each_part(self._context, name)
+        if not force and any(topic.in_use for topic in map(topics.get, parts) if topic is not None):
+            raise ConsumerBusy("Topic has active producers/subscriptions")
+        place = topics.place(parts[0])
+        if place is not None:
+            self._context.logs.delete_topic(place.info.name)
+
+    # -- other ----------------------------------------------------------------------------------------------------------
+
+    def unload(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        for part in call.work.each(each_part(self._context, name)):
+            topic = self._context.topics.get(part)
+            if topic is not None:
+                self._context.topics.unload(topic)
+        return NO_CONTENT
+
+    def terminate(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        if self._context.topics.partitions(name):
+            raise NotAllowed("Termination of a partitioned topic is not allowed: use /terminate/partitions.")
+        if name.partition >= 0 and self._context.topics.partitions(name.whole):
+            raise NotAllowed("Termination of a partition by itself is not possible: terminate the partitioned topic.")
+        return json_answer(self._terminate(call, name))
+
+    def terminate_partitions(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        if not self._context.topics.partitions(name):
+            raise HttpError(409, "Topic is not a partitioned topic")
+        parts = each_part(self._context, name)
+        return json_answer({part.partition: self._terminate(call, part) for part in call.work.each(parts)})
+
+    def _terminate(self, call: Call, name: TopicName) -> dict[str, int]:
+        topic = loaded(self._context, name)
+        error = waited_for(call, lambda done: self._context.topics.terminate(topic, done))
+        if isinstance(error, StorageError):
+            raise error
+        last = last_entry(call, topic)
+        return message_id_json(topic, -1 if last is None else last.offset)
+
+    def last_message_id(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        topic = loaded(self._context, name)
+        last = last_entry(call, topic)
+        if last is None:
+            return json_answer({"ledgerId": -1, "entryId": -1, "partitionIndex": topic.partition, "batchIndex": -1})
+        return json_answer(message_id_json(topic, last.offset, last.messages - 1 if last.messages > 1 else -1))
+
+    def properties(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        require_existing(self._context, name)
+        record = self._context.topics.record(name)
+        return json_answer({} if record is None else dict(record.properties))
+
+
+def _names(call: Call, names: Iterable[TopicName]) -> Answer:
+    texts: list[str] = []
+    for name in names:
+        if len(texts) == NAMES_MAX:
+            raise HttpError(413, f"The namespace has more than {NAMES_MAX} topics, too many for one answer.")
+        texts.append(str(name))
+    return json_answer(texts)
+
+
+def _properties(value: object) -> dict[str, str]:
+    """Raises HttpError."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise HttpError(400, "The properties of a topic have to be a JSON object of texts.")
+    if sum(len(key) + len(text) for key, text in value.items()) > PROPERTIES_MAX:
+        raise HttpError(400, f"The properties of a topic have at most {PROPERTIES_MAX} characters.")
+    return value

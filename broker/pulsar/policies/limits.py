@@ -1,0 +1,95 @@
+"""What the policies say of one topic, in the terms of its subscriptions and producers.
+
+Any thread. Bounds and rates follow a change of policies at once; the settings of a dispatcher hold for those that are made
+later, that is, when the first consumer of a subscription comes.
+
+Tests: tests/pulsar/policies/test_upkeep.py.
+"""
+
+from typing import Final
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+import attrs
+
+from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
+from broker.pulsar.dispatch.settings import DispatchSettings
+from broker.pulsar.policies.policies import Policies, Rate
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.subscriptions.subscriptions import Bounds
+from broker.pulsar.topics.topic import Topic
+from broker.runtime.threads import Lock
+
+_UNLIMITED: Final = Rate()
+# Namespace, topic, partition, and the subscription; None: all of the topic together.
+_Key = tuple[str, UUID, int, str | None]
+
+
+class PolicyLimits:
+    def __init__(self, policies: PolicyStore, bounds: Bounds, settings: DispatchSettings) -> None:
+        """``bounds`` and ``settings`` hold where no policy says otherwise."""
+        self.broker_rate = DispatchRate()
+        self._policies = policies
+        self._bounds = bounds
+        self._settings = settings
+        self._lock = Lock()
+        self._rates: WeakValueDictionary[_Key, DispatchRate] = WeakValueDictionary()
+        policies.on_change.append(self._changed)
+
+    def bounds(self, topic: Topic) -> Bounds:
+        policies, bounds = self._of(topic), self._bounds
+        return Bounds(
+            subscriptions_of_topic=_first(policies.max_subscriptions, bounds.subscriptions_of_topic),
+            consumers_of_topic=_first(policies.max_consumers, bounds.consumers_of_topic),
+            consumers_of_subscription=_first(policies.max_consumers_per_subscription, bounds.consumers_of_subscription),
+        )
+
+    def producers_max(self, topic: Topic, otherwise: int) -> int:
+        return _first(self._of(topic).max_producers, otherwise)
+
+    def settings(self, topic: Topic) -> DispatchSettings:
+        policies, settings = self._of(topic), self._settings
+        return attrs.evolve(
+            settings,
+            unacked_max_per_consumer=_first(policies.max_unacked_per_consumer, settings.unacked_max_per_consumer),
+            unacked_max_per_subscription=_first(
+                policies.max_unacked_per_subscription, settings.unacked_max_per_subscription
+            ),
+            delayed_tick_ms=_first(policies.delayed_delivery_tick_ms, settings.delayed_tick_ms),
+        )
+
+    def delays(self, topic: Topic) -> bool:
+        """Whether messages may be delivered later than they are sent."""
+        return self._of(topic).delayed_delivery is not False
+
+    def rate_limit(self, topic: Topic, subscription: str) -> RateLimit:
+        """For one dispatcher."""
+        of_topic = (topic.name.namespace, topic.log.topic_id, topic.log.partition)
+        return RateLimit([self.broker_rate, self._rate((*of_topic, None)), self._rate((*of_topic, subscription))])
+
+    def _rate(self, key: _Key) -> DispatchRate:
+        with self._lock:
+            rate = self._rates.get(key)
+            if rate is None:
+                rate = self._rates[key] = DispatchRate()
+                _set(rate, self._policies.of(key[0], key[1]), key[3])
+            return rate
+
+    def _changed(self) -> None:
+        with self._lock:
+            rates = list(self._rates.items())
+        for key, rate in rates:
+            _set(rate, self._policies.of(key[0], key[1]), key[3])
+
+    def _of(self, topic: Topic) -> Policies:
+        return self._policies.of(topic.name.namespace, topic.log.topic_id)
+
+
+def _set(rate: DispatchRate, policies: Policies, subscription: str | None) -> None:
+    wanted = (policies.dispatch_rate if subscription is None else policies.subscription_dispatch_rate) or _UNLIMITED
+    if not rate.is_set_to(wanted.messages, wanted.bytes, wanted.period_s):  # its debt stays
+        rate.set(wanted.messages, wanted.bytes, wanted.period_s)
+
+
+def _first(policy: int | None, otherwise: int) -> int:
+    return otherwise if policy is None else policy

@@ -1,0 +1,164 @@
+"""What the broker does with topics from time to time: messages expire, backlog quotas are enforced, subscriptions that nobody
+uses end, topics are compacted.
+
+The thread ``pulsar-upkeep`` does one topic in a step, so that it stops soon when it is asked to. It may block. A duty that
+fails for a topic is logged, and tried again the next time. Topics that are not in use are brought into use for a duty that has
+something to do there: those that have durable subscriptions and a TTL or a quota.
+
+| duty | interval | for |
+|---|---|---|
+| expire messages | pulsar_message_expiry_check_interval_ms | topics with a message TTL |
+| enforce backlog quotas | pulsar_backlog_quota_check_interval_ms | topics with a quota |
+| expire subscriptions | pulsar_message_expiry_check_interval_ms | topics with a subscription expiration time |
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import attrs
+
+from broker.errors import Refusal, StorageError
+from broker.log import EventLimit, get_logger
+from broker.pulsar.policies.backlog import BacklogQuotas, durable_subscriptions
+from broker.pulsar.policies.policies import Policies
+from broker.pulsar.policies.store import PolicyStore
+from broker.pulsar.subscriptions.operations import expire
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
+from broker.pulsar.topic_names import TopicName, pulsar_name
+from broker.pulsar.topics.registry import TopicRegistry
+from broker.pulsar.topics.topic import Topic
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Event
+from broker.storage.log_manager import LogManager
+
+log = get_logger("pulsar")
+
+
+class Duty(NamedTuple):
+    name: str
+    interval_s: float
+    applies: Callable[[Policies], bool]  # whether there is something to do for a topic with these
+    run: Callable[[Topic, Policies], None]
+
+
+@attrs.define
+class _Scheduled:
+    duty: Duty
+    due: float
+
+
+class Upkeep:
+    def __init__(
+        self,
+        logs: LogManager,
+        topics: TopicRegistry,
+        subscriptions: Subscriptions,
+        policies: PolicyStore,
+        clock: Clock,
+        *,
+        expiry_interval_s: float,
+        quota_interval_s: float,
+    ) -> None:
+        self._logs = logs
+        self._topics = topics
+        self._subscriptions = subscriptions
+        self._policies = policies
+        self._clock = clock
+        self._quotas = BacklogQuotas()
+        self._event = Event()
+        self._work: deque[tuple[Duty, TopicName]] = deque()
+        self._failures = EventLimit()
+        self._scheduled: list[_Scheduled] = []
+        # When a subscription was first seen without consumers (monotonic, s), by topic id, partition and name.
+        self._unused_since: dict[object, float] = {}
+        self.add(Duty("expire_messages", expiry_interval_s, lambda one: bool(one.message_ttl_s), self._expire_messages))
+        self.add(Duty("enforce_backlog_quota", quota_interval_s, _has_quota, self._enforce_quota))
+        self.add(
+            Duty(
+                "expire_subscriptions",
+                expiry_interval_s,
+                lambda one: bool(one.subscription_expiration_minutes),
+                self._expire_subscriptions,
+            )
+        )
+
+    def add(self, duty: Duty) -> None:
+        """Before the thread starts."""
+        self._scheduled.append(_Scheduled(duty, self._clock.monotonic() + duty.interval_s))
+
+    def wakeup(self) -> None:
+        self._event.set()
+
+    def step(self, timeout: float | None) -> bool:
+        now = self._clock.monotonic()
+        if self._work:
+            self._run(*self._work.popleft())
+            return True
+        for one in self._scheduled:
+            if one.due <= now:
+                one.due = now + one.duty.interval_s
+                self._work.extend((one.duty, name) for name in self._names(one.duty))
+        if self._work:
+            return True
+        wait_s = max(0.0, min(one.due for one in self._scheduled) - now)
+        self._event.wait(wait_s if timeout is None else min(wait_s, timeout))
+        self._event.clear()
+        return False
+
+    def run_now(self, name: str) -> None:
+        """Do this duty for all topics, on the calling thread."""
+        for one in self._scheduled:
+            if one.duty.name == name:
+                for topic in self._names(one.duty):
+                    self._run(one.duty, topic)
+
+    def _names(self, duty: Duty) -> list[TopicName]:
+        """The topics for which there is something to do."""
+        found = []
+        with_cursors = self._subscriptions.store.topics()
+        for info in self._logs.topics():
+            if info.topic_id not in with_cursors:
+                continue
+            name = pulsar_name(info.name)
+            if duty.applies(self._policies.of(name.namespace, info.topic_id)):
+                if self._topics.is_partitioned(info):
+                    found += [name.of_partition(number) for number in range(info.partitions)]
+                else:
+                    found.append(name)
+        return found
+
+    def _run(self, duty: Duty, name: TopicName) -> None:
+        try:
+            topic = self._topics.get_or_create(name, create=False)
+            duty.run(topic, self._policies.of(name.namespace, topic.log.topic_id))
+        except Refusal:
+            pass  # it was deleted meanwhile
+        except StorageError as error:
+            left_out = self._failures.take(self._clock.monotonic())
+            if left_out is not None:
+                log.error("upkeep_failed", duty=duty.name, topic=str(name), error=str(error), left_out=left_out)
+
+    def _expire_messages(self, topic: Topic, policies: Policies) -> None:
+        before_ms = self._clock.time_ms() - (policies.message_ttl_s or 0) * 1000
+        for subscription in durable_subscriptions(topic):
+            expire(subscription, before_ms)
+
+    def _enforce_quota(self, topic: Topic, policies: Policies) -> None:
+        self._quotas.enforce(topic, policies.backlog_quota, self._clock.time_ms(), self._clock.monotonic())
+
+    def _expire_subscriptions(self, topic: Topic, policies: Policies) -> None:
+        now = self._clock.monotonic()
+        limit_s = (policies.subscription_expiration_minutes or 0) * 60
+        for subscription in durable_subscriptions(topic):
+            if subscription.has_consumers:
+                self._unused_since.pop(subscription.key, None)
+            elif now - self._unused_since.setdefault(subscription.key, now) >= limit_s:
+                del self._unused_since[subscription.key]
+                log.info("subscription_expired", topic=str(topic.name), subscription=subscription.name)
+                self._subscriptions.remove(subscription, lambda error: None)
+
+
+def _has_quota(policies: Policies) -> bool:
+    quota = policies.backlog_quota
+    return quota is not None and (quota.limit_bytes >= 0 or quota.limit_s >= 0)

@@ -1,0 +1,153 @@
+"""Admin calls about topics, asked of a whole broker."""
+
+import pytest
+
+from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
+from tests.pulsar.clients import client
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+
+
+def test_a_partitioned_topic_is_made_grown_and_deleted(admin: Admin) -> None:
+    path = f"{PERSISTENT}/orders/partitions"
+    assert 404 == admin.ask("GET", path)[0]
+    assert {"partitions": 0, "deleted": False} == admin.get(path + "?checkAllowAutoCreation=true")
+    admin.do("PUT", path, 3)
+    assert {"partitions": 3, "deleted": False} == admin.get(path)
+    assert 409 == admin.ask("PUT", path, 3)[0]
+    admin.do("POST", path, 5)
+    assert 5 == admin.get(path)["partitions"]
+    assert 409 == admin.ask("POST", path, 5)[0]
+    names = [f"persistent://public/default/orders-partition-{number}" for number in range(5)]
+    assert names == admin.get(PERSISTENT)
+    assert names == admin.get(NAMESPACE + "/topics?mode=PERSISTENT")
+    assert [] == admin.get(NAMESPACE + "/topics?mode=NON_PERSISTENT")
+    assert ["persistent://public/default/orders"] == admin.get(PERSISTENT + "/partitioned")
+    admin.do("DELETE", path)
+    assert 404 == admin.ask("DELETE", path)[0]
+    assert [] == admin.get(PERSISTENT)
+
+
+def test_a_partitioned_topic_of_one_partition_stays_one(admin: Admin) -> None:
+    admin.do("PUT", f"{PERSISTENT}/one/partitions", {"partitions": 1, "properties": {"team": "a"}})
+    assert ["persistent://public/default/one-partition-0"] == admin.get(PERSISTENT)
+    assert {"team": "a"} == admin.get(f"{PERSISTENT}/one/properties")
+    assert 409 == admin.ask("DELETE", f"{PERSISTENT}/one")[0]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'"3"', b"true", b"null", b"-1", b"1.5", b'{"partitions": null}', b"[3]"])
+def test_what_is_no_number_of_partitions_makes_nothing(admin: Admin, body: bytes) -> None:
+    assert 400 == admin.raw("PUT", f"{PERSISTENT}/orders/partitions", body)[0]
+    assert [] == admin.get(PERSISTENT)
+
+
+def test_numbers_that_no_topic_can_have_are_refused(admin: Admin) -> None:
+    assert 406 == admin.ask("PUT", f"{PERSISTENT}/orders/partitions", 0)[0]
+    assert 409 == admin.ask("PUT", f"{PERSISTENT}/orders/partitions", 10**9)[0]
+    assert 400 == admin.ask("PUT", f"{PERSISTENT}/orders/partitions", 10**30)[0]
+    assert [] == admin.get(PERSISTENT)
+
+
+def test_a_topic_without_partitions_is_made_and_deleted(admin: Admin) -> None:
+    path = f"{PERSISTENT}/plain%2Fname"
+    admin.do("PUT", path, {"a": "b"})
+    assert 409 == admin.ask("PUT", path)[0]
+    assert 409 == admin.ask("PUT", path + "/partitions", 2)[0]
+    assert {"partitions": 0, "deleted": False} == admin.get(path + "/partitions")
+    assert ["persistent://public/default/plain/name"] == admin.get(PERSISTENT)
+    assert {"a": "b"} == admin.get(path + "/properties")
+    assert 409 == admin.ask("POST", path + "/partitions", 2)[0]
+    admin.do("DELETE", path)
+    assert 404 == admin.ask("DELETE", path)[0]
+
+
+def test_names_of_nothing_are_refused(admin: Admin) -> None:
+    for method, path, body in [
+        ("PUT", "/admin/v2/persistent/no/where/topic", None),
+        ("PUT", "/admin/v2/persistent/no/where/topic/partitions", 3),
+        ("GET", "/admin/v2/persistent/no/where", None),
+        ("GET", "/admin/v2/persistent/no/where/topic/partitions?checkAllowAutoCreation=true", None),
+        ("GET", f"{PERSISTENT}/topic/stats", None),
+        ("GET", f"{PERSISTENT}/topic/lastMessageId", None),
+        ("GET", f"{PERSISTENT}/topic/subscriptions", None),
+        ("PUT", f"{PERSISTENT}/topic/unload", None),
+        ("POST", f"{PERSISTENT}/topic/terminate", None),
+        ("DELETE", f"{PERSISTENT}/topic", None),
+    ]:
+        assert 404 == admin.ask(method, path, body)[0], path
+    for path in (f"{PERSISTENT}/{'x' * 3000}", "/admin/v2/persistent/a%20b/c/d"):
+        assert 412 == admin.ask("PUT", path)[0], path
+    assert [] == admin.get(PERSISTENT)
+
+
+def test_a_topic_in_use_is_deleted_by_force_only(admin: Admin) -> None:
+    with client(admin.service_url) as pulsar:
+        producer = pulsar.create_producer("busy")
+        assert 412 == admin.ask("DELETE", f"{PERSISTENT}/busy")[0]
+        producer.send(b"still there")
+        producer.close()
+        admin.do("DELETE", f"{PERSISTENT}/busy?force=true")
+    assert [] == admin.get(PERSISTENT)
+
+
+def test_an_unloaded_topic_is_found_again_by_its_clients(admin: Admin) -> None:
+    with client(admin.service_url) as pulsar:
+        consumer = pulsar.subscribe("moved", "s")
+        producer = pulsar.create_producer("moved")
+        producer.send(b"before")
+        before = admin.context.topics.get(admin.topic("moved").name)
+        admin.do("PUT", f"{PERSISTENT}/moved/unload")
+        assert before is not None
+        assert before.closed
+        producer.send(b"after")
+        got = {consumer.receive(30_000).data() for _ in range(2)}
+        assert {b"before", b"after"} == got
+
+
+def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Admin) -> None:
+    with client(admin.service_url) as pulsar:
+        producer = pulsar.create_producer("ended")
+        for number in range(3):
+            producer.send(b"%d" % number)
+    ledger = admin.topic("ended").ledger
+    expected = {"ledgerId": ledger, "entryId": 2, "partitionIndex": -1, "batchIndex": -1}
+    assert expected == admin.get(f"{PERSISTENT}/ended/lastMessageId")
+    assert (200, expected) == admin.ask("POST", f"{PERSISTENT}/ended/terminate")
+    assert admin.topic("ended").terminated
+    assert "Terminated" == admin.get(f"{PERSISTENT}/ended/internalStats")["state"]
+    admin.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+    assert 405 == admin.ask("POST", f"{PERSISTENT}/parts/terminate")[0]
+    assert {"0", "1"} == set(admin.ask("POST", f"{PERSISTENT}/parts/terminate/partitions")[1])
+
+
+def test_the_last_message_of_an_empty_topic_is_none(admin: Admin) -> None:
+    admin.do("PUT", f"{PERSISTENT}/empty")
+    assert -1 == admin.get(f"{PERSISTENT}/empty/lastMessageId")["entryId"]
+
+
+def test_topics_made_by_calls_are_there_after_a_restart(tmp_path: object) -> None:
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        admin.do("PUT", f"{PERSISTENT}/one/partitions", 1)
+        admin.do("PUT", f"{PERSISTENT}/s/subscription/kept")
+        admin.do("PUT", "/admin/v2/tenants/shop")
+        admin.do("PUT", "/admin/v2/namespaces/shop/eu")
+        admin.do("POST", "/admin/v2/namespaces/shop/eu/messageTTL", 60)
+    with admin_broker(data_dir=str(tmp_path)) as admin:
+        assert ["persistent://public/default/one"] == admin.get(PERSISTENT + "/partitioned")
+        assert ["kept"] == admin.get(f"{PERSISTENT}/s/subscriptions")
+        assert ["shop/eu"] == admin.get("/admin/v2/namespaces/shop")
+        assert 60 == admin.get("/admin/v2/namespaces/shop/eu/messageTTL")
+
+
+def test_a_list_that_would_be_too_long_is_refused(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.pulsar.admin.topics.NAMES_MAX", 4)
+    admin.do("PUT", f"{PERSISTENT}/wide/partitions", 4)
+    assert 4 == len(admin.get(PERSISTENT))
+    admin.do("PUT", f"{PERSISTENT}/one")
+    status, answer = admin.ask("GET", PERSISTENT)
+    assert 413 == status
+    assert "more than 4 topics" in answer["reason"]
+
+
+def test_a_huge_body_is_refused_before_it_is_read(admin: Admin) -> None:
+    assert 413 == admin.raw("PUT", f"{PERSISTENT}/orders/partitions", b"1" * 2_000_000)[0]
