@@ -7,6 +7,7 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.network.throttling import Throttling
 from broker.pulsar.authentication import Authentication
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
@@ -22,6 +23,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.sasl.login_counters import LoginCounters
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
@@ -59,6 +61,8 @@ class PulsarContext:
     deduplications: Deduplications
     cluster_id: str
     login_counters: LoginCounters
+    quotas: ClientQuotas
+    throttling: Throttling
     authentications: dict[str, Authentication]  # by the listener's name
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name

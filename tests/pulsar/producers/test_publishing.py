@@ -7,6 +7,7 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.errors import StorageError
+from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
 from tests.pulsar.wire import Type, Wire, send_frame
@@ -173,3 +174,21 @@ def test_more_sends_than_fit_a_segment_together_are_appended_one_by_one(broker: 
     kind, error = wire.hear()
     assert (Type.SEND_ERROR, 50, pb.ServerError.NotAllowedError) == (kind, error.sequence_id, error.error)
     assert [(51, 50)] == list(receipts(wire, 1))
+
+
+def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker, connect: Connect) -> None:
+    quotas = broker.server.security.quotas
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, 100.0)])
+    wire = connect()
+    wire.produce("t")
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    wire.raw(send_frame(0, bytes(2000)))
+    assert [(0, 0)] == list(receipts(wire, 1))
+    wire.raw(send_frame(1))
+    while not len(context.throttling):
+        ping(connect())
+    assert 1 == quotas.throttled()
+    assert 1 == topic_of(broker).log.log_end_offset
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, None)])
+    assert [(1, 1)] == list(receipts(wire, 1))
+    assert 0 == len(context.throttling)
