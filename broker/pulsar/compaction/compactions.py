@@ -197,7 +197,7 @@ class Compactions:
                 yield [(one.offset, one.messages, memoryview(one.data)) for one in found]
                 offset = found[-1].offset + found[-1].messages
             offset = before.horizon
-        reader = LogEntriesReader(of)
+        reader = LogEntriesReader(of, of.around.large)
         offset = max(offset, of.log_start_offset)
         while offset < horizon:
             part = reader.read(offset, _ENTRIES, _BYTES)
