@@ -115,6 +115,13 @@ def topic_name(call: Call, domain: str = "persistent") -> TopicName:
     return parse_topic(f"{names.get('domain', domain)}://{names['tenant']}/{names['namespace']}/{names['topic']}")
 
 
+def web_urls(context: PulsarContext, call: Call) -> tuple[str, str]:
+    """The URL that the client has used, without and with TLS: one of them is empty."""
+    host = call.headers.get("host", "")
+    ssl = any(listener.ssl for listener in context.config.listeners if listener.name == call.peer.listener)
+    return ("", f"https://{host}") if ssl else (f"http://{host}", "")
+
+
 def namespace_name(call: Call) -> str:
     """Raises InvalidTopicName."""
     return check_namespace(f"{call.names['tenant']}/{call.names['namespace']}")

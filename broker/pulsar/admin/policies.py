@@ -247,6 +247,8 @@ def _all(place: _Place, call: Call) -> Answer:
         if policy.of_namespaces and getattr(policies, policy.member) is not None
     }
     named = {_IN_ALL.get(key, key): value for key, value in found.items()}
+    for rate in _RATES & named.keys():
+        named[rate] = {"standalone": named[rate]}  # by cluster
     return json_answer(
         {
             "replication_clusters": ["standalone"],
@@ -273,7 +275,9 @@ _IN_ALL: Final = {
     "schemaCompatibilityStrategy": "schema_compatibility_strategy",
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
     "schemaValidationEnforced": "schema_validation_enforced",
+    "dispatchRate": "topicDispatchRate",
 }
+_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate"))
 
 
 # -- backlog quotas and delayed delivery ------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Tenants:
             route("GET", "/admin/v2/namespaces/{tenant}", self.namespaces),
             route("PUT", NAMESPACE, self.create),
             route("DELETE", NAMESPACE, self.delete),
+            route("GET", NAMESPACE + "/replication", self.replication),
             route("GET", NAMESPACE + "/bundles", self.bundles),
             route("PUT", NAMESPACE + "/unload", self.unload),
             route("PUT", NAMESPACE + "/{bundle}/unload", self.unload),
@@ -101,6 +102,11 @@ class Tenants:
         self._context.policies.remove_namespace(namespace)
         self._context.namespaces.delete(namespace)
         return NO_CONTENT
+
+    def replication(self, call: Call) -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        self._context.namespaces.require(namespace_name(call))
+        return json_answer([CLUSTER])
 
     def bundles(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
