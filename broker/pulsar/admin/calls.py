@@ -58,7 +58,7 @@ _STATUSES: Final[Mapping[type[Refusal], int]] = {
 }
 
 # How long (s) a call waits for a reader's or a writer's thread, and how often it looks whether its client is still there.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
 _LOOK_S = 0.25
 
 

@@ -134,6 +134,20 @@ def test_a_message_is_shown_with_what_its_metadata_says(filled: Admin) -> None:
     assert 10 == backlog(filled)
 
 
+def test_records_of_kafka_are_shown_as_messages(admin: Admin) -> None:
+    from kafka import KafkaProducer
+
+    admin.do("PUT", SUB)
+    producer = KafkaProducer(bootstrap_servers=admin.broker.bootstrap_servers)
+    producer.send("t", b"from kafka", key=b"k")
+    producer.close()
+    status, headers, body = admin.raw("GET", SUB + "/position/1")
+    assert status == 200
+    assert b"from kafka" in body
+    assert headers["x-pulsar-message-id"].endswith(":0")
+    assert 1 == backlog(admin)
+
+
 def test_the_backlogs_of_a_namespace_are_cleared(filled: Admin) -> None:
     earliest = {"ledgerId": -1, "entryId": -1}
     filled.do("PUT", TOPIC + "/subscription/other", earliest)
