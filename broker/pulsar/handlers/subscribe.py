@@ -99,6 +99,7 @@ def _join(body: CommandSubscribe) -> Join:
         ranges=ranges,
         policy=policy,
         epoch=body.consumer_epoch if body.HasField("consumer_epoch") else None,
+        read_compacted=body.read_compacted,
         metadata=metadata,
         properties=properties,
     )
