@@ -12,6 +12,7 @@ from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.throttling import Throttling
 from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
@@ -127,6 +128,8 @@ class PulsarPart:
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
+            quotas=surroundings.security.quotas,
+            throttling=Throttling(surroundings.timer),
             login_counters=surroundings.security.logins,
             authentications={
                 listener.name: _authentication(surroundings, listener)
@@ -140,6 +143,10 @@ class PulsarPart:
         surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
+        quotas, throttling = self.context.quotas, self.context.throttling
+        others = quotas.throttled
+        quotas.throttled = lambda: others() + len(throttling)
+        quotas.on_change.append(throttling.end_all)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)
