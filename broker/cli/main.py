@@ -23,6 +23,7 @@ COMMANDS = {
     "produce": "Send the lines of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
+    "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
     "inspect": "Show and verify segment files, without a broker.",
     "users": "Add, list and delete users that log in with SCRAM.",
     "acls": "List, add and remove ACLs: who may do what.",

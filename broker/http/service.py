@@ -23,7 +23,7 @@ from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
 from broker.network.routes import Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
-from broker.network.work import ADMIN, Abandoned, Work
+from broker.network.work import ADMIN, Abandoned, Allowance, Work
 from broker.runtime import Runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
@@ -34,6 +34,8 @@ log = get_logger("http")
 # so many times as long.
 _LINGER_S = 1.0
 _LINGER_ROUNDS = 10
+# Answers that are held back at a time. Beyond that the connection is closed at once.
+_DELAYED_MAX = 1000
 _FAILED = 500
 # Answers may show what not everybody may see, and are not for the cache or for a browser to guess what they are.
 _ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
@@ -69,6 +71,7 @@ class HttpService:
         self._stopping = stopping
         self._violations = EventLimit()
         self._failures = EventLimit()
+        self._delayed = Allowance(_DELAYED_MAX)
 
     def connect(self, peer: Peer) -> HttpSession:
         return HttpSession(self._settings.body_max, self._settings.timeout_s, self._clock.monotonic)
@@ -100,7 +103,7 @@ class HttpService:
             except Abandoned:
                 outbox.close(request)
             else:
-                self._send(request, outbox, answer)
+                self._send_in_time(request, outbox, answer)
 
     def writable(self, connection: Connection) -> None:
         """Nothing to do: nothing is pushed."""
@@ -156,6 +159,19 @@ class HttpService:
             log.error("http_request_failed", route=where, error=str(error), unlogged_before=unlogged)
         else:
             log.error("http_request_failed", route=where, exc_info=error, unlogged_before=unlogged)
+
+    def _send_in_time(self, request: HttpRequest, outbox: Outbox, answer: Answer) -> None:
+        if not answer.delay_s:
+            self._send(request, outbox, answer)
+        elif self._stopping.is_set() or not self._delayed.take(1):
+            outbox.close(request)
+        else:
+
+            def send() -> None:
+                self._delayed.give_back(1)
+                self._send(request, outbox, answer)
+
+            self._timer.at(self._clock.monotonic() + answer.delay_s, send)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 

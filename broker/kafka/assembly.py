@@ -17,10 +17,10 @@ from broker.kafka.logins import Logins
 from broker.kafka.metering import Metering
 from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
-from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.throttling import Throttling
 from broker.security.quotas.entities import Kind
 from broker.storage.log_manager import LogManager
 

@@ -10,13 +10,13 @@ from broker.kafka.groups.coordinator import GroupCoordinator
 from broker.kafka.logins import Logins
 from broker.kafka.metadata_cache import MetadataCache
 from broker.kafka.metering import Metering
-from broker.kafka.throttling import Throttling
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.network.throttling import Throttling
 from broker.network.work import WATCHES_MAX, Allowance
 from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy

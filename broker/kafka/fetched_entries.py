@@ -4,10 +4,11 @@ On threads that may block: an entry is read, decompressed and written anew, in P
 bytes of them, and at least one, and the client asks again for the rest. Batches of Kafka's producers that lie between entries
 still leave by sendfile.
 
-Tests: tests/kafka/handlers/test_fetch_entries.py.
+Tests: tests/kafka/test_fetched_entries.py, tests/kafka/handlers/test_fetch_entries.py.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from broker.network.service import Part
 from broker.runtime.disk import FileRegion
@@ -21,21 +22,33 @@ MOST_BYTES = 1024 * 1024
 _CHUNK = 256 * 1024
 
 
-def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_one: bool) -> tuple[list[Part], int]:
-    """The parts of a response, and their size: the whole batches in ``regions``, with records in the place of entries, as many as
-    fit ``most``; with ``at_least_one`` the first batch even if it does not fit.
+class Translated(NamedTuple):
+    """``whole`` is False if some batches did not fit."""
+
+    parts: list[Part]
+    size: int
+    whole: bool
+
+
+def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_one: bool) -> Translated:
+    """The parts of a response: the whole batches in ``regions``, with records in the place of entries, as many as fit ``most``;
+    with ``at_least_one`` the first batch even if it does not fit.
 
     Raises StorageError for a log that is damaged.
     """
     parts: list[Part] = []
     size = 0
+    if most <= 0 and not at_least_one:
+        return Translated(parts, 0, not regions)
     try:
         for region in regions:
             for header, position, batch in _batches(region):
-                translated = None if batch is None else entry_records.as_records(batch, header, log.around.large)
+                translated = (
+                    None if batch is None else entry_records.as_records(batch, header, log.around.large_entries)
+                )
                 taken = header.size if translated is None else len(translated)
                 if size + taken > most and not (at_least_one and not size):
-                    return parts, size
+                    return Translated(parts, size, False)
                 size += taken
                 if translated is not None:
                     parts.append(translated)
@@ -45,7 +58,7 @@ def translate(log: Log, regions: Sequence[FileRegion], most: int, *, at_least_on
         raise log.go_offline(f"a record batch is damaged: {error}") from error
     except OSError as error:
         raise log.failed("entries could not be read", error) from error
-    return parts, size
+    return Translated(parts, size, True)
 
 
 def _extend(parts: list[Part], region: FileRegion, position: int, size: int) -> None:

@@ -22,8 +22,8 @@ from math import ceil
 from typing import Any, Final
 
 from broker.errors import RequestError
-from broker.kafka.throttling import Throttling
 from broker.network.service import Connection, Handover, Outbox, Part, Request
+from broker.network.throttling import Throttling
 from broker.runtime.clock import Clock
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas, Meter, Meters
 from broker.security.quotas.entities import Kind

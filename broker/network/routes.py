@@ -46,6 +46,7 @@ class Answer:
     body: bytes = b""
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
+    delay_s: float = 0.0  # before it is sent, so that guessing is slow
 
 
 NO_CONTENT = Answer(204)

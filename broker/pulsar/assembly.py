@@ -12,9 +12,12 @@ from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.throttling import Throttling
 from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
 from broker.pulsar.authentication import Authentication, SecretTokens
+from broker.pulsar.compaction.compactions import Compactions
+from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entries.cache import EntryCache
@@ -68,21 +71,26 @@ class PulsarPart:
         namespaces = self._namespaces = Namespaces(surroundings.catalogue, config.pulsar_namespaces)
         topics.has_namespace = namespaces.exists
         logs.on_topic_gone.append(topics.on_topic_deleted)
-        logs.on_topic_gone.append(lambda info: namespaces.forget_topic(info.topic_id))
         topics.on_load.append(subscriptions.load)
         logs.on_topic_gone.append(lambda info: subscriptions.topic_deleted(info.topic_id))
         self._schemas = SchemaRegistry(surroundings.catalogue)
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
         )
+        compactions = self._compactions = Compactions(
+            runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large
+        )
+        subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
+        logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         subscriptions.limits = limits
-        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies).rule
+        logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
         self._upkeep = Upkeep(
             logs,
             topics,
             subscriptions,
             self._policies,
+            compactions,
             runtime.clock,
             expiry_interval_s=config.pulsar_message_expiry_check_interval_ms / 1000,
             quota_interval_s=config.pulsar_backlog_quota_check_interval_ms / 1000,
@@ -115,10 +123,13 @@ class PulsarPart:
             namespaces=namespaces,
             limits=limits,
             upkeep=self._upkeep,
+            compactions=compactions,
             deduplications=deduplications,
             liveness=Liveness(runtime.clock, surroundings.timer),
             keep_alive=KeepAlive(runtime.clock, surroundings.timer, config.pulsar_keep_alive_interval_ms / 1000),
             cluster_id=surroundings.cluster_id,
+            quotas=surroundings.security.quotas,
+            throttling=Throttling(surroundings.timer),
             login_counters=surroundings.security.logins,
             authentications={
                 listener.name: _authentication(surroundings, listener)
@@ -132,13 +143,18 @@ class PulsarPart:
         surroundings.routes.add(*admin_routes(self.context))
 
     def open(self) -> None:
+        quotas, throttling = self.context.quotas, self.context.throttling
+        others = quotas.throttled
+        quotas.throttled = lambda: others() + len(throttling)
+        quotas.on_change.append(throttling.end_all)
         topic_ids = {info.topic_id for info in self.context.logs.topics()}
         exists = topic_ids.__contains__
         self._documents.load(exists)
         self._schemas.load(exists)
         self._policies.load(exists)
+        self._compactions.open(exists)
         self._deduplications.load(exists)
-        self._namespaces.load(topic_ids)
+        self._namespaces.load()
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:

@@ -46,6 +46,10 @@ class Call:
         return self._request.frame
 
     @property
+    def outbox(self) -> Outbox:
+        return self._outbox
+
+    @property
     def session(self) -> PulsarSession:
         session = self._request.connection.session
         assert isinstance(session, PulsarSession)

@@ -7,7 +7,9 @@ from broker.live_config import LiveConfig
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.service import Peer
+from broker.network.throttling import Throttling
 from broker.pulsar.authentication import Authentication
+from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
 from broker.pulsar.policies.limits import PolicyLimits
@@ -22,6 +24,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.sasl.login_counters import LoginCounters
 from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
@@ -54,11 +57,14 @@ class PulsarContext:
     namespaces: Namespaces
     limits: PolicyLimits
     upkeep: Upkeep
+    compactions: Compactions
     liveness: Liveness
     keep_alive: KeepAlive
     deduplications: Deduplications
     cluster_id: str
     login_counters: LoginCounters
+    quotas: ClientQuotas
+    throttling: Throttling
     authentications: dict[str, Authentication]  # by the listener's name
     authorizer: Authorizer | None = None  # None: every client may do everything
     listeners: dict[str, Listener] = attrs.Factory(dict)  # by name

@@ -83,6 +83,7 @@ class PulsarService:
         """Nothing to do: no command waits for an event."""
 
     def disconnected(self, connection: Connection) -> None:
+        self._context.throttling.forget(connection)
         state = connection.data
         if state is None:
             return

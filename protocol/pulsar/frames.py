@@ -5,8 +5,8 @@ A frame is [total size][command size][command], in SEND and MESSAGE followed by 
 the frame. Commands pass through protobuf; the ones that go out once for each message are written by hand (``receipts.py``,
 ``deliveries.py``).
 
-Protobuf may allocate thirty times the size of a hostile command while it parses it. So commands are bounded, and a command of
-more than some ten kilobytes deserves a thread that may block.
+Protobuf may allocate thirty times the size of a hostile command while it parses it, and takes up to 30 ms for the largest that
+is read: so commands are bounded more narrowly than frames.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from protocol.pulsar.parsing import as_bytes, parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from protocol.wire import BytesLike
 
+# Metadata is read where all of a processor's connections wait for it: so much may take 30 ms. Few properties come near.
+MAX_METADATA_SIZE = 1 << 20
+
 # A message in a batch takes at least its size (4 bytes) and metadata that says how long it is (2).
 SMALLEST_BATCHED = 6
 
@@ -24,7 +27,9 @@ _INT64_END = 1 << 63
 
 
 def read_metadata(data: BytesLike) -> MessageMetadata:
-    """The metadata of a message that is to be accepted. Raises ProtocolError."""
+    """The metadata of a message that is to be accepted. Raises ProtocolError, also for more than ``MAX_METADATA_SIZE``."""
+    if len(data) > MAX_METADATA_SIZE:
+        raise ProtocolError(f"metadata of {len(data)} bytes: at most {MAX_METADATA_SIZE} are allowed")
     return parse(MessageMetadata, data)
 
 

@@ -12,12 +12,12 @@ def chore(done: list[str], name: str, steps: int) -> Generator[None]:
 
 
 def test_each_slice_does_as_many_steps_as_it_may() -> None:
-    chores, done = Chores(), list[str]()
+    chores, done = Chores(slice=2), list[str]()
     chores.add(chore(done, "a", 3))
     chores.add(chore(done, "b", 3))
     sizes = []
     while chores:
-        chores.work(2)
+        chores.work()
         sizes.append(len(done))
     assert [2, 4, 6] == [size for at, size in enumerate(sizes) if size not in sizes[:at]]
     assert "aaabbb" == "".join(done)
@@ -27,7 +27,7 @@ def test_chores_without_steps_are_done_with_the_next() -> None:
     chores, done = Chores(), list[str]()
     for steps in (0, 0, 1, 0):
         chores.add(chore(done, "a", steps))
-    chores.work(10)
+    chores.work()
     assert not chores
     assert ["a"] == done
 

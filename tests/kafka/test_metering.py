@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from broker.kafka.metering import Metered, Metering
-from broker.kafka.throttling import Throttling
 from broker.network.mute import THROTTLED
+from broker.network.throttling import Throttling
 from broker.runtime.timers import Timer
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.quotas.entities import DEFAULT, Entity, Kind

@@ -14,7 +14,6 @@ from broker.kafka import login
 from broker.kafka.groups.classic_group import ClassicGroup
 from broker.kafka.metering import Metered
 from broker.kafka.service import KafkaSession
-from broker.kafka.throttling import Throttling
 from broker.kafka.transactions import executor
 from broker.kafka.transactions.executor import TransactionExecutor
 from broker.kafka.transactions.marker_writer import Markers, MarkerWriter
@@ -24,6 +23,7 @@ from broker.network.memory_pool import MemoryPool
 from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
+from broker.network.throttling import Throttling
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions

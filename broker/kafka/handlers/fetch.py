@@ -153,12 +153,13 @@ class _Reading:
                     continue
                 log, most = found
                 try:
-                    parts, taken = fetched_entries.translate(
-                        log, data.records_parts, max(0, min(left, most)), at_least_one=not (size or plain)
+                    translated = fetched_entries.translate(
+                        log, data.records_parts, min(left, most), at_least_one=not (size or plain)
                     )
-                    partitions[number] = data._replace(records_size=taken, records_parts=parts)
-                    size += taken
-                    left -= taken
+                    partitions[number] = data._replace(records_size=translated.size, records_parts=translated.parts)
+                    size += translated.size
+                    # What did not fit was written anew for nothing. Once is enough.
+                    left = left - translated.size if translated.whole or most < left else 0
                 except StorageError as error:
                     context.complain("read_failed", topic, data.partition, error)
                     partitions[number] = _error(data.partition, ErrorCode.kafka_storage_error)

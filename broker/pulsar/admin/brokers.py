@@ -1,4 +1,7 @@
-"""Admin calls about the cluster and its broker: there is one of each."""
+"""Admin calls about the cluster and its broker: there is one of each.
+
+Tests: tests/pulsar/admin/test_brokers.py.
+"""
 
 from broker.network.routes import TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import require_cluster, route

@@ -1,4 +1,7 @@
-"""Ids of messages in JSON, and the entries that they mean."""
+"""Ids of messages in JSON, and the entries that they mean.
+
+Tests: tests/pulsar/admin/test_subscriptions.py.
+"""
 
 from typing import Any
 

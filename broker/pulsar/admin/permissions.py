@@ -9,6 +9,8 @@ For a topic the ACL names the topic; for a namespace it covers all names that be
 of ``public/default`` have nothing in common, so there are permissions for its topics only.
 
 Without an authorizer every client may do everything: granting and revoking succeed and do nothing.
+
+Tests: tests/pulsar/admin/test_rights.py.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,61 +1,49 @@
-"""Admin calls about policies, of namespaces and of single topics: retention, backlog quotas, time to live, deduplication, and the
-compatibility of schemas. They are kept as Pulsar's JSON has them (``broker/pulsar/namespaces.py``).
+"""Admin calls about policies, of namespaces and of single topics: Pulsar's paths and JSON for ``broker/pulsar/policies``.
 
-| path | methods that set it | key | value |
-|---|---|---|---|
-| messageTTL | POST | message_ttl_in_seconds | seconds; 0: no end |
-| retention | POST | retention_policies | {retentionTimeInMinutes, retentionSizeInMB}, -1: without limit |
-| backlogQuota | POST | backlog_quota_map | {policy, limitSize, limitTime} for each backlogQuotaType |
-| deduplication, deduplicationEnabled | POST | deduplicationEnabled | true or false |
-| schemaCompatibilityStrategy | PUT | schema_compatibility_strategy | FULL, BACKWARD, ... |
-| compactionThreshold | PUT | compaction_threshold | bytes; 0: never by itself |
+GET shows what was set there, and is answered with 204 if nothing was; with ``applied=true`` it shows what holds. POST (for
+some PUT) sets a policy, DELETE takes it back. Of a partitioned topic all partitions share the policies.
 
-DELETE takes a policy back, GET shows what was set.
+A backlog quota has a limit of bytes and one of seconds, which Pulsar sets by two calls with different ``backlogQuotaType``. Here
+both have the same policy: that of the last call.
+
+Tests: tests/pulsar/admin/test_policies.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 import attrs
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
 from broker.pulsar.context import PulsarContext
+from broker.pulsar.policies.policies import BacklogQuota, Policies, Rate, Retention, WhenFull
 from broker.pulsar.refusals import TopicNotFound
+from broker.pulsar.schemas.compatibility import Strategy
 from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
-QUOTA_TYPES: Final = ("destination_storage", "message_age")
-QUOTA_POLICIES: Final = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
-STRATEGIES: Final = (
-    "UNDEFINED",
-    "ALWAYS_INCOMPATIBLE",
-    "ALWAYS_COMPATIBLE",
-    "BACKWARD",
-    "FORWARD",
-    "FULL",
-    "BACKWARD_TRANSITIVE",
-    "FORWARD_TRANSITIVE",
-    "FULL_TRANSITIVE",
-)
+STORAGE, AGE = "destination_storage", "message_age"
+_COUNT_MAX: Final = 2**31 - 1
 
 
-@attrs.frozen
-class Policy:
-    """``check`` takes the body's JSON and returns what is kept. Raises HttpError."""
-
-    path: str
-    key: str
-    check: Callable[[Any], Any]
-    method: str = "POST"
+# -- JSON to values and back ------------------------------------------------------------------------------------------------
 
 
-def _seconds(value: Any) -> int:
-    return number(value, "The time to live")
+def _count(value: Any) -> int:
+    count = number(value, "The body")
+    if count > _COUNT_MAX:
+        raise HttpError(412, f"The number is at most {_COUNT_MAX}.")
+    return count
+
+
+def _size(value: Any) -> int:
+    return number(value, "The body")
 
 
 def _flag(value: Any) -> bool:
@@ -64,114 +52,140 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _retention(value: Any) -> dict[str, int]:
+def _strategy(value: Any) -> Strategy | None:
+    if value == "UNDEFINED":
+        return None
+    try:
+        return Strategy(value)
+    except ValueError:
+        raise HttpError(412, f"The strategy has to be one of {', '.join(Strategy)}.") from None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise HttpError(400, "The body has to be a JSON object.")
-    minutes, size = (number(value.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
-    if (minutes == 0) != (size == 0):
+    return value
+
+
+def _retention(value: Any) -> Retention:
+    found = _object(value)
+    minutes, megabytes = (number(found.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
+    if (minutes == 0) != (megabytes == 0):
         raise HttpError(412, "Set neither or both of retentionTimeInMinutes and retentionSizeInMB to 0.")
-    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size}
+    return Retention(minutes, megabytes)
 
 
-def _threshold(value: Any) -> int:
-    return number(value, "The threshold")
+def _retention_json(retention: Retention) -> Any:
+    return {"retentionTimeInMinutes": retention.minutes, "retentionSizeInMB": retention.megabytes}
 
 
-def _strategy(value: Any) -> str:
-    if value not in STRATEGIES:
-        raise HttpError(412, f"The strategy has to be one of {', '.join(STRATEGIES)}.")
-    return str(value)
+def _rate(value: Any) -> Rate:
+    found = _object(value)
+    return Rate(
+        number(found.get("dispatchThrottlingRateInMsg", -1), "dispatchThrottlingRateInMsg", -1),
+        number(found.get("dispatchThrottlingRateInByte", -1), "dispatchThrottlingRateInByte", -1),
+        number(found.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1),
+    )
 
 
-def _quota(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.get("policy") not in QUOTA_POLICIES:
-        raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(QUOTA_POLICIES)}.")
-    size = value.get("limitSize", value.get("limit", -1))
+def _rate_json(rate: Rate) -> Any:
     return {
-        "limit": number(size, "limitSize", -1),
-        "limitSize": number(size, "limitSize", -1),
-        "limitTime": number(value.get("limitTime", -1), "limitTime", -1),
-        "policy": value["policy"],
+        "dispatchThrottlingRateInMsg": rate.messages,
+        "dispatchThrottlingRateInByte": rate.bytes,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": rate.period_s,
     }
 
 
-_SHARED: Final = (
-    Policy("messageTTL", "message_ttl_in_seconds", _seconds),
-    Policy("retention", "retention_policies", _retention),
-    Policy("schemaCompatibilityStrategy", "schema_compatibility_strategy", _strategy, "PUT"),
-    Policy("compactionThreshold", "compaction_threshold", _threshold, "PUT"),
+def _same(value: Any) -> Any:
+    return value
+
+
+@attrs.frozen
+class _Policy:
+    member: str  # of Policies
+    of_namespaces: str  # the end of the path; empty: there is none
+    of_topics: str
+    parse: Callable[[Any], Any]
+    show: Callable[[Any], Any] = _same
+    method: str = "POST"
+
+
+_POLICIES: Final = (
+    _Policy("message_ttl_s", "messageTTL", "messageTTL", _count),
+    _Policy("retention", "retention", "retention", _retention, _retention_json),
+    _Policy("deduplication", "deduplication", "deduplicationEnabled", _flag),
+    _Policy("deduplication", "", "deduplication", _flag),
+    _Policy("max_producers", "maxProducersPerTopic", "maxProducers", _count),
+    _Policy("max_consumers", "maxConsumersPerTopic", "maxConsumers", _count),
+    _Policy("max_consumers_per_subscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", _count),
+    _Policy("max_subscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", _count),
+    _Policy("max_unacked_per_consumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", _count),
+    _Policy(
+        "max_unacked_per_subscription",
+        "maxUnackedMessagesPerSubscription",
+        "maxUnackedMessagesOnSubscription",
+        _count,
+    ),
+    _Policy("dispatch_rate", "dispatchRate", "dispatchRate", _rate, _rate_json),
+    _Policy("subscription_dispatch_rate", "subscriptionDispatchRate", "subscriptionDispatchRate", _rate, _rate_json),
+    _Policy("compaction_threshold_bytes", "compactionThreshold", "compactionThreshold", _size, method="PUT"),
+    _Policy("subscription_expiration_minutes", "subscriptionExpirationTime", "", _count),
+    _Policy(
+        "schema_compatibility", "schemaCompatibilityStrategy", "schemaCompatibilityStrategy", _strategy, method="PUT"
+    ),
+    _Policy("schema_auto_update", "isAllowAutoUpdateSchema", "", _flag),
+    _Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", _flag),
 )
-OF_NAMESPACES: Final = (*_SHARED, Policy("deduplication", "deduplicationEnabled", _flag))
-OF_TOPICS: Final = (
-    *_SHARED,
-    Policy("deduplicationEnabled", "deduplicationEnabled", _flag),
-    Policy("deduplication", "deduplicationEnabled", _flag),
-)
-_QUOTAS: Final = "backlog_quota_map"
 
 
-class Policies:
-    def __init__(self, context: PulsarContext) -> None:
-        self._context = context
-
-    def routes(self) -> list[Route]:
-        routes = [route("GET", NAMESPACE, self.of_namespace)]
-        namespaces, topics = _OfNamespaces(self._context), _OfTopics(self._context)
-        for base, policies, place in ((NAMESPACE, OF_NAMESPACES, namespaces), (TOPIC, OF_TOPICS, topics)):
-            for policy in policies:
-                routes += _routes(f"{base}/{policy.path}", policy, place)
-            routes += [
-                route("GET", f"{base}/backlogQuotaMap", partial(_quotas, place)),
-                route("POST", f"{base}/backlogQuota", partial(_set_quota, place)),
-                route("DELETE", f"{base}/backlogQuota", partial(_take_quota_back, place)),
-            ]
-        return routes
-
-    def of_namespace(self, call: Call) -> Answer:
-        namespace = namespace_name(call)
-        require_cluster(self._context, call, Operation.DESCRIBE)
-        return json_answer(
-            {
-                "replication_clusters": ["standalone"],
-                "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-                _QUOTAS: {},
-                **self._context.namespaces.policies(namespace),
-            }
-        )
+# -- where they are set -----------------------------------------------------------------------------------------------------
 
 
 class _OfNamespaces:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call, key: str) -> Any:
+    def get(self, call: Call, *, stored: bool = False) -> Policies:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.DESCRIBE)
-        return self._context.namespaces.policies(namespace).get(key)
+        self._context.namespaces.require(namespace)
+        policies = self._context.policies
+        return (
+            policies.of_namespace(namespace) if call.flag("applied") and not stored else policies.namespace(namespace)
+        )
 
-    def set(self, call: Call, key: str, value: Any) -> None:
+    def check(self, call: Call) -> None:
+        """Before a change. Raises AuthorizationError, TopicNotFound."""
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
-        self._context.namespaces.set_policy(namespace, key, value)
+        self._context.namespaces.require(namespace)
+
+    def set(self, call: Call, **members: Any) -> None:
+        self._context.policies.set_namespace(namespace_name(call), **members)
 
 
 class _OfTopics:
     def __init__(self, context: PulsarContext) -> None:
         self._context = context
 
-    def get(self, call: Call, key: str) -> Any:
+    def get(self, call: Call, *, stored: bool = False) -> Policies:
         name = topic_name(call)
         require_topic(self._context, call, Operation.DESCRIBE, name)
-        value = self._context.namespaces.topic_policies(self._topic_id(call)).get(key)
-        if value is None and call.flag("applied"):
-            value = self._context.namespaces.policies(name.namespace).get(key)
-        return value
+        topic_id, policies = self._topic_id(call), self._context.policies
+        return (
+            policies.of(name.namespace, topic_id) if call.flag("applied") and not stored else policies.topic(topic_id)
+        )
 
-    def set(self, call: Call, key: str, value: Any) -> None:
+    def check(self, call: Call) -> None:
+        """Before a change. Raises AuthorizationError, TopicNotFound."""
         require_topic(self._context, call, Operation.ALTER, topic_name(call))
-        self._context.namespaces.set_topic_policy(self._topic_id(call), key, value)
+        self._topic_id(call)
 
-    def _topic_id(self, call: Call) -> Any:
+    def set(self, call: Call, **members: Any) -> None:
+        self._context.policies.set_topic(self._topic_id(call), **members)
+
+    def _topic_id(self, call: Call) -> UUID:
         name = topic_name(call)
         info = self._context.logs.topic(kafka_name(name.whole))
         if info is None:
@@ -179,44 +193,164 @@ class _OfTopics:
         return info.topic_id
 
 
-def _routes(path: str, policy: Policy, place: _OfNamespaces | _OfTopics) -> list[Route]:
+_Place = _OfNamespaces | _OfTopics
+
+
+class PolicyCalls:
+    def __init__(self, context: PulsarContext) -> None:
+        self._context = context
+
+    def routes(self) -> list[Route]:
+        namespaces, topics = _OfNamespaces(self._context), _OfTopics(self._context)
+        routes = [route("GET", NAMESPACE, partial(_all, namespaces))]
+        for policy in _POLICIES:
+            if policy.of_namespaces:
+                routes += _routes(f"{NAMESPACE}/{policy.of_namespaces}", policy, namespaces)
+            if policy.of_topics:
+                routes += _routes(f"{TOPIC}/{policy.of_topics}", policy, topics)
+        for base, place in ((NAMESPACE, namespaces), (TOPIC, topics)):
+            routes += [
+                route("GET", f"{base}/backlogQuotaMap", partial(_quotas, place)),
+                route("POST", f"{base}/backlogQuota", partial(_set_quota, place)),
+                route("DELETE", f"{base}/backlogQuota", partial(_take_quota_back, place)),
+                route("GET", f"{base}/delayedDelivery", partial(_delayed, place)),
+                route("POST", f"{base}/delayedDelivery", partial(_set_delayed, place)),
+                route("DELETE", f"{base}/delayedDelivery", partial(_take_delayed_back, place)),
+            ]
+        return routes
+
+
+def _routes(path: str, policy: _Policy, place: _Place) -> Sequence[Route]:
     def get(call: Call) -> Answer:
-        value = place.get(call, policy.key)
-        return NO_CONTENT if value is None else json_answer(value)
+        value = getattr(place.get(call), policy.member)
+        return NO_CONTENT if value is None else json_answer(policy.show(value))
 
     def put(call: Call) -> Answer:
-        place.set(call, policy.key, policy.check(call.json()))
+        place.check(call)
+        place.set(call, **{policy.member: policy.parse(call.json())})
         return NO_CONTENT
 
     def take_back(call: Call) -> Answer:
-        place.set(call, policy.key, None)
+        place.check(call)
+        place.set(call, **{policy.member: None})
         return NO_CONTENT
 
     return [route("GET", path, get), route(policy.method, path, put), route("DELETE", path, take_back)]
 
 
-# -- backlog quotas: one for each type -----------------------------------------------------------------------------------
+def _all(place: _Place, call: Call) -> Answer:
+    """The policies of a namespace in one object, with Pulsar's names."""
+    policies = place.get(call)
+    found = {
+        policy.of_namespaces: policy.show(getattr(policies, policy.member))
+        for policy in _POLICIES
+        if policy.of_namespaces and getattr(policies, policy.member) is not None
+    }
+    named = {_IN_ALL.get(key, key): value for key, value in found.items()}
+    return json_answer(
+        {
+            "replication_clusters": ["standalone"],
+            "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+            "backlog_quota_map": _quota_json(policies.backlog_quota),
+            **named,
+        }
+    )
+
+
+# Where the object of all policies calls them otherwise than the path of one.
+_IN_ALL: Final = {
+    "messageTTL": "message_ttl_in_seconds",
+    "retention": "retention_policies",
+    "deduplication": "deduplicationEnabled",
+    "maxProducersPerTopic": "max_producers_per_topic",
+    "maxConsumersPerTopic": "max_consumers_per_topic",
+    "maxConsumersPerSubscription": "max_consumers_per_subscription",
+    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
+    "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
+    "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
+    "compactionThreshold": "compaction_threshold",
+    "subscriptionExpirationTime": "subscription_expiration_time_minutes",
+    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
+    "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
+    "schemaValidationEnforced": "schema_validation_enforced",
+}
+
+
+# -- backlog quotas and delayed delivery ------------------------------------------------------------------------------------
 
 
 def _quota_type(call: Call) -> str:
-    text = call.query.get("backlogQuotaType") or QUOTA_TYPES[0]
-    if text not in QUOTA_TYPES:
-        raise HttpError(400, f"backlogQuotaType is {' or '.join(QUOTA_TYPES)}.")
+    text = call.query.get("backlogQuotaType") or STORAGE
+    if text not in (STORAGE, AGE):
+        raise HttpError(400, f"backlogQuotaType is {STORAGE} or {AGE}.")
     return text
 
 
-def _quotas(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
-    return json_answer(place.get(call, _QUOTAS) or {})
+def _quota_json(quota: BacklogQuota | None) -> Any:
+    if quota is None:
+        return {}
+    shown = {
+        "limit": quota.limit_bytes,
+        "limitSize": quota.limit_bytes,
+        "limitTime": quota.limit_s,
+        "policy": str(quota.policy),
+    }
+    kinds = [kind for kind, limit in ((STORAGE, quota.limit_bytes), (AGE, quota.limit_s)) if limit >= 0]
+    return dict.fromkeys(kinds, shown)
 
 
-def _set_quota(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
-    kind, quota = _quota_type(call), _quota(call.json())
-    place.set(call, _QUOTAS, {**(place.get(call, _QUOTAS) or {}), kind: quota})
+def _quotas(place: _Place, call: Call) -> Answer:
+    return json_answer(_quota_json(place.get(call).backlog_quota))
+
+
+def _set_quota(place: _Place, call: Call) -> Answer:
+    place.check(call)
+    kind, found = _quota_type(call), _object(call.json())
+    try:
+        policy = WhenFull(found.get("policy", ""))
+    except ValueError:
+        raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(WhenFull)}.") from None
+    before = place.get(call, stored=True).backlog_quota or BacklogQuota()
+    if kind == STORAGE:
+        limit = number(found.get("limitSize", found.get("limit", -1)), "limitSize", -1)
+        changed = attrs.evolve(before, limit_bytes=limit, policy=policy)
+    else:
+        limit = number(found.get("limitTime", -1), "limitTime", -1)
+        changed = attrs.evolve(before, limit_s=limit, policy=policy)
+    place.set(call, backlog_quota=changed)
     return NO_CONTENT
 
 
-def _take_quota_back(place: _OfNamespaces | _OfTopics, call: Call) -> Answer:
-    kind = _quota_type(call)
-    left = {each: quota for each, quota in (place.get(call, _QUOTAS) or {}).items() if each != kind}
-    place.set(call, _QUOTAS, left or None)
+def _take_quota_back(place: _Place, call: Call) -> Answer:
+    place.check(call)
+    kind, quota = _quota_type(call), place.get(call, stored=True).backlog_quota
+    if quota is not None:
+        quota = attrs.evolve(quota, limit_bytes=-1) if kind == STORAGE else attrs.evolve(quota, limit_s=-1)
+        if quota.limit_bytes < 0 and quota.limit_s < 0:
+            quota = None
+    place.set(call, backlog_quota=quota)
+    return NO_CONTENT
+
+
+def _delayed(place: _Place, call: Call) -> Answer:
+    policies = place.get(call)
+    if policies.delayed_delivery is None:
+        return NO_CONTENT
+    tick_ms = 1000 if policies.delayed_delivery_tick_ms is None else policies.delayed_delivery_tick_ms
+    return json_answer({"active": policies.delayed_delivery, "tickTime": tick_ms, "maxDeliveryDelayInMillis": 0})
+
+
+def _set_delayed(place: _Place, call: Call) -> Answer:
+    place.check(call)
+    found = _object(call.json())
+    active, tick_ms = _flag(found.get("active", True)), number(found.get("tickTime", 1000), "tickTime", 1)
+    if found.get("maxDeliveryDelayInMillis"):
+        raise HttpError(412, "This broker does not bound the delay of messages.")
+    place.set(call, delayed_delivery=active, delayed_delivery_tick_ms=tick_ms)
+    return NO_CONTENT
+
+
+def _take_delayed_back(place: _Place, call: Call) -> Answer:
+    place.check(call)
+    place.set(call, delayed_delivery=None, delayed_delivery_tick_ms=None)
     return NO_CONTENT

@@ -1,10 +1,17 @@
-"""All routes of the admin API and of the lookup."""
+"""All routes of the admin API and of the lookup.
+
+Tests: tests/pulsar/admin/test_topics.py.
+"""
+
+import attrs
 
 from broker.network.routes import Route
+from broker.pulsar.admin.authentication import authenticated
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.permissions import Permissions
-from broker.pulsar.admin.policies import Policies
+from broker.pulsar.admin.policies import PolicyCalls
+from broker.pulsar.admin.schemas import Schemas
 from broker.pulsar.admin.stats import Stats
 from broker.pulsar.admin.subscriptions import Subscriptions
 from broker.pulsar.admin.tenants import Tenants
@@ -20,8 +27,13 @@ def routes(context: PulsarContext) -> list[Route]:
         Subscriptions(context),
         Stats(context),
         Tenants(context, topics),
-        Policies(context),
+        PolicyCalls(context),
+        Schemas(context),
         Permissions(context),
         Brokers(context, lookup),
     )
-    return [route for group in groups for route in group.routes()]
+    return [
+        attrs.evolve(route, handler=authenticated(context, route.handler)) if route.blocking else route
+        for group in groups
+        for route in group.routes()
+    ]

@@ -51,7 +51,15 @@ class Stats:
         ]
 
     def stats(self, call: Call) -> Answer:
-        return json_answer(topic_stats(call, self._loaded(call)))
+        return json_answer(self._topic_stats(call, self._loaded(call)))
+
+    def _topic_stats(self, call: Call, topic: Topic) -> dict[str, Any]:
+        policies = self._context.policies.of(topic.name.namespace, topic.log.topic_id)
+        return {
+            **topic_stats(call, topic),
+            "deduplicationStatus": "Enabled" if policies.deduplication else "Disabled",
+            "compaction": {"status": str(self._context.compactions.status(topic.log).state)},
+        }
 
     def internal(self, call: Call) -> Answer:
         return json_answer(internal_stats(call, self._loaded(call)))
@@ -63,7 +71,7 @@ class Stats:
         return loaded(self._context, name)
 
     def partitioned(self, call: Call) -> Answer:
-        of_parts = {str(name): topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
+        of_parts = {str(name): self._topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
         total = _summed([*of_parts.values()])
         total["metadata"] = {"partitions": len(of_parts), "deleted": False}
         total["partitions"] = of_parts if call.flag("perPartition", True) else {}
@@ -105,7 +113,6 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
         "waitingPublishers": len(producers) - producing,
         "subscriptions": of_subscriptions,
         "replication": {},
-        "deduplicationStatus": "Disabled",
         "topicEpoch": topic.producers.epoch if topic.producers.epoch >= 0 else None,
         "nonContiguousDeletedMessagesRanges": sum(
             each["nonContiguousDeletedMessagesRanges"] for each in of_subscriptions.values()

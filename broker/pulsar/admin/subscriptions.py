@@ -119,8 +119,8 @@ class Subscriptions:
     # -- going forward ------------------------------------------------------------------------------------------------
 
     def skip(self, call: Call) -> Answer:
-        count = number(_path_number(call, "count"), "The number of messages", 1)
-        for each in self._found(call):
+        found, count = self._found(call), number(_path_number(call, "count"), "The number of messages", 1)
+        for each in found:
             _done(call, partial(operations.skip, each, count))
             _save(call, each)
         return NO_CONTENT
@@ -140,10 +140,8 @@ class Subscriptions:
         return NO_CONTENT
 
     def expire_until(self, call: Call) -> Answer:
-        message_id = parse_message_id(json_object(call))
-        found = self._found(call, single=True)
-        for each in found:
-            _move(call, each, offset_of(each.topic, message_id))
+        (subscription,) = self._found(call, single=True)
+        _move(call, subscription, offset_of(subscription.topic, parse_message_id(json_object(call))))
         return NO_CONTENT
 
     def expire_all(self, call: Call) -> Answer:
@@ -168,10 +166,9 @@ class Subscriptions:
 
     def reset_to_id(self, call: Call) -> Answer:
         """The next message is the one that is named, or with ``isExcluded`` the one after it."""
-        body = json_object(call)
-        message_id = parse_message_id(body)
         (subscription,) = self._found(call, single=True)
-        topic = subscription.topic
+        body, topic = json_object(call), subscription.topic
+        message_id = parse_message_id(body)
         offset = offset_of(topic, message_id)
         if body.get("isExcluded") is True:
             entry = entry_at(call, topic, offset)
@@ -182,8 +179,8 @@ class Subscriptions:
 
     def peek(self, call: Call) -> Answer:
         """The n-th message that is not acknowledged, from 1."""
-        position = number(_path_number(call, "position"), "The position", 1)
         (subscription,) = self._found(call, single=True)
+        position = number(_path_number(call, "position"), "The position", 1)
         if position > POSITION_MAX:
             raise HttpError(400, f"The position is at most {POSITION_MAX}.")
         entry: Entry | None = waited_for(call, partial(operations.peek, subscription, position))
@@ -197,12 +194,12 @@ class Subscriptions:
         return json_answer(dict(self._found(call)[0].properties))
 
     def set_properties(self, call: Call) -> Answer:
-        body = json_object(call)
+        found, body = self._found(call), json_object(call)
         if not all(isinstance(value, str) for value in body.values()):
             raise HttpError(400, "Properties are texts.")
         if sum(len(key) + len(value) for key, value in body.items()) > _PROPERTIES_MAX:
             raise HttpError(400, f"The properties have more than {_PROPERTIES_MAX} characters.")
-        for each in self._found(call):
+        for each in found:
             with each.lock:
                 each.cursor.set_properties(body)
                 each.changed()

@@ -82,7 +82,7 @@ class Tenants:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
         _clusters(json_object(call).get("replication_clusters"))
-        self._context.namespaces.create(namespace, {})
+        self._context.namespaces.create(namespace)
         return NO_CONTENT
 
     def delete(self, call: Call) -> Answer:
@@ -98,6 +98,7 @@ class Tenants:
         for name in names:
             call.work.checkpoint()
             self._topics.remove(name, force=True)
+        self._context.policies.remove_namespace(namespace)
         self._context.namespaces.delete(namespace)
         return NO_CONTENT
 

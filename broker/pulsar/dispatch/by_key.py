@@ -291,6 +291,9 @@ class ByKey:
         sent = Sent()
         batches = sent.batches
         for entry in entries:
+            if new and in_flight.blocked:
+                sent.left = entry
+                break
             offset = entry.offset
             hash = reduce(entry.sticky_hash)
             consumer = owner(hash)

@@ -211,10 +211,7 @@ class ManyConsumers:
         else:
             self._reading.succeeded()
             # While something is handed back, newer entries must not overtake it.
-            if self.in_flight.blocked or self._chores:
-                left: Entry | None = entries[0]
-            else:
-                left = self._send(entries, now, effects, new=True)
+            left = entries[0] if self._chores else self._send(entries, now, effects, new=True)
             self._cursor.read_offset = entries[-1].last + 1 if left is None else left.offset
         return self._more(now, effects)
 

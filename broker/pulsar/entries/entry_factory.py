@@ -7,11 +7,12 @@ from broker.pulsar.entry import Chunk, Entry
 from broker.runtime.disk import Buffer, FileRegion
 from broker.runtime.threads import Lock
 from broker.storage.log.inspection import SMALL_BYTES
-from protocol.kafka.records.batch import HEADER_SIZE, BatchHeader
-from protocol.kafka.records.compression import largest_size
+from protocol.errors import ProtocolError
+from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.entry import entry_value
 from protocol.pulsar.metadata import is_chunk, publish_time_ms, read_stored_metadata, sticky_key
 from protocol.pulsar.parsing import as_bytes
+from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import read_stored_part
 from protocol.translation.to_pulsar import to_pulsar
@@ -60,17 +61,18 @@ def from_prefix(prefix: memoryview, header: BatchHeader, place: FileRegion) -> E
 def from_kafka(batch: memoryview, header: BatchHeader, large: Lock, *, by_key: bool = False) -> list[Entry]:
     """The entries that a batch of a Kafka producer becomes. ``large`` is held while one is read that is large inside. With
     ``by_key``, each of them has one key. Raises ProtocolError for a batch that cannot be read, or is too large to be."""
-    codec = header.compression
-    size = largest_size(codec, batch[HEADER_SIZE:]) if codec else len(batch)
-    if size <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
-        return _translated(batch, header, by_key)
+    if len(batch) <= SMALL_BYTES and header.record_count <= _FEW_RECORDS:
+        try:
+            return _translated(batch, header, by_key, SMALL_BYTES)
+        except ProtocolError:
+            pass  # it may only be large inside: what a codec could yield says little, so it is tried
     with large:
-        return _translated(batch, header, by_key)
+        return _translated(batch, header, by_key, MAX_PAYLOAD_SIZE)
 
 
-def _translated(batch: memoryview, header: BatchHeader, by_key: bool) -> list[Entry]:
+def _translated(batch: memoryview, header: BatchHeader, by_key: bool, max_size: int) -> list[Entry]:
     entries = []
-    for offset, messages, data in to_pulsar(batch, 0, header, by_key=by_key):
+    for offset, messages, data in to_pulsar(batch, 0, header, by_key=by_key, max_size=max_size):
         stored = read_stored_part(data)
         metadata = read_stored_metadata(data[stored.metadata : stored.payload])
         entries.append(from_metadata(offset, messages, data, len(data), metadata))

@@ -9,6 +9,7 @@ A batch that was read whole is verified, because a client that gets a damaged me
 Tests: tests/pulsar/entries/test_reader.py.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from broker.log import EventLimit, get_logger
 from broker.pulsar.entries import entry_factory
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
+from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
 from broker.storage.refusals import OffsetOutOfRange
 from broker.storage.segments.txn_index import AbortedTransaction
@@ -45,20 +47,24 @@ _WARM_BYTES = 1024 * 1024
 
 
 class Found(NamedTuple):
-    """``entries`` in order; up to ``searched`` there are no others for consumers."""
+    """``entries`` in order; up to ``searched`` there are no others for consumers. ``more`` follow them, which a batch of a Kafka
+    producer has become as well."""
 
     entries: list[Entry]
     searched: int
+    more: Sequence[Entry] = ()
 
 
 class LogEntriesReader:
     """Reads one log. ``read`` and ``replay`` may run on several threads at once. ``by_key``: batches of Kafka's producers are cut
     so that each entry has one key."""
 
-    __slots__ = ("_average", "_by_key", "_log")
+    __slots__ = ("_average", "_by_key", "_large", "_log")
 
-    def __init__(self, log: Log, *, by_key: bool = False) -> None:
+    def __init__(self, log: Log, large: Lock, *, by_key: bool = False) -> None:
+        """``large`` is held while a batch of a Kafka producer is translated that is large inside."""
         self._log = log
+        self._large = large
         self._by_key = by_key
         self._average = 1024  # bytes of a batch, as of late: how much is read at a time follows from it
 
@@ -84,9 +90,9 @@ class LogEntriesReader:
                 continue
             if found.searched <= offset:
                 break
-            for entry in found.entries:
-                if entries and entry.size > left:
-                    return Found(entries, entry.offset)
+            for number, entry in enumerate(found.entries):
+                if entries and (entry.size > left or len(entries) >= max_entries):
+                    return Found(entries, entry.offset, found.entries[number:])
                 entries.append(entry)
                 left -= entry.size
             offset = found.searched
@@ -95,12 +101,16 @@ class LogEntriesReader:
     def replay(self, offsets: Sequence[int]) -> list[Entry]:
         """The entries that have these offsets, ascending; those that are gone are left out. Raises as ``read``."""
         entries: list[Entry] = []
+        batch: Sequence[Entry] = ()  # what the last batch has become: the next offsets may be in it, too
         for offset in offsets:
             if entries and offset <= entries[-1].last:
                 continue
-            found = self.read(offset, 1, 1)
-            if found.entries and found.entries[0].offset <= offset:
-                entries.append(found.entries[0])
+            if not batch or not batch[0].offset <= offset <= batch[-1].last:
+                found = self.read(offset, 1, 1)
+                batch = [*found.entries, *found.more]
+            number = bisect_right(batch, offset, key=_offset_of) - 1
+            if number >= 0 and batch[number].last >= offset:
+                entries.append(batch[number])
         return entries
 
     def _chunk(self, offset: int, stable: int, size: int, max_entries: int) -> Found:
@@ -137,7 +147,7 @@ class LogEntriesReader:
                 except ProtocolError:
                     if place is not None:  # it only has the mark of an entry
                         batch = memoryview(place.file.pread(place.size, place.offset))
-            return entry_factory.from_kafka(batch, header, self._log.around.large, by_key=self._by_key)
+            return entry_factory.from_kafka(batch, header, self._large, by_key=self._by_key)
         except ProtocolError as error:
             dropped = _unreadable.take(self._log.around.clock.monotonic())
             if dropped is not None:
@@ -151,6 +161,10 @@ class LogEntriesReader:
                     dropped=dropped,
                 )
             return ()
+
+
+def _offset_of(entry: Entry) -> int:
+    return entry.offset
 
 
 def _is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:

@@ -6,7 +6,7 @@ reading, because it is not for consumers, is told by the offsets of the entries:
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from broker.errors import Refusal, StorageError
 from broker.log import get_logger
@@ -17,6 +17,9 @@ from broker.pulsar.entry import Entry
 from broker.storage.log.log import Log
 
 logger = get_logger("pulsar")
+
+# Entries of a batch of a Kafka producer that are kept for the next reads, beyond those that a read was to return.
+MOST_AHEAD = 5000
 
 Done = Callable[[Sequence[Entry] | Exception], None]
 
@@ -37,7 +40,7 @@ class EntryReader:
         self._readers = readers
         self._cached = LogEntries(cache) if shared is None else shared
         self._translated = LogEntries(cache)  # entries that batches of Kafka's producers have become
-        self._scan = LogEntriesReader(log, by_key=shared is not None)
+        self._scan = LogEntriesReader(log, readers.large, by_key=shared is not None)
         self.by_key: EntryReader = self if shared is not None else EntryReader(log, cache, readers, self._cached)
         # (start, end): there is nothing for consumers between these offsets. Replaced as a whole.
         self._gap = (0, 0)
@@ -138,7 +141,12 @@ class EntryReader:
                 start, end = self._gap
                 self._gap = (min(start, offset), end) if end == stable else (offset, stable)
             return ()
-        self._keep(offset, found.entries)
+        warm(found.entries)
+        self._keep(offset, found.entries, self._cached.cursors - 1)  # for the others, if there are any
+        ahead = list(takewhile(_is_translated, found.more[:MOST_AHEAD]))
+        if ahead:
+            # Otherwise the next read would have to translate the same batch again.
+            self._keep(ahead[0].offset, ahead, max(1, self._cached.cursors))
         return found.entries
 
     def _replay(self, offsets: Sequence[int]) -> Sequence[Entry]:
@@ -149,15 +157,12 @@ class EntryReader:
         warm(entries)
         return entries
 
-    def _keep(self, start: int, entries: Sequence[Entry]) -> None:
-        warm(entries)
-        # This reader has them. They are kept for the others, if there are any.
-        others = self._cached.cursors - 1
-        if others <= 0:
+    def _keep(self, start: int, entries: Sequence[Entry], reads: int) -> None:
+        if reads <= 0:
             return
         for translated, run in groupby(entries, _is_translated):
             of_one_kind = list(run)
-            (self._translated if translated else self._cached).put(of_one_kind, start, others)
+            (self._translated if translated else self._cached).put(of_one_kind, start, reads)
             start = of_one_kind[-1].last + 1
 
     def close(self) -> None:

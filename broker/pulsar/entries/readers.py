@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from broker.log import EventLimit, get_logger
 from broker.network.part import PartThread
 from broker.runtime.clock import Clock
-from broker.runtime.threads import Condition
+from broker.runtime.threads import Condition, Lock
 
 logger = get_logger("pulsar")
 
@@ -27,6 +27,8 @@ class Readers:
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
         self._failures = EventLimit()
+        # Held while a batch is translated that is large inside: one at a time is in memory.
+        self.large = Lock()
         self.bodies: Sequence[_Reader] = [_Reader(self) for _ in range(threads)]
 
     def threads(self) -> list[PartThread]:

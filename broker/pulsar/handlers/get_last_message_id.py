@@ -28,7 +28,12 @@ def handle(call: Call) -> None:
             ),
         )
 
-    locate_last(topic, answering(call, answer))
+    compacted = subscription.compacted
+    if compacted is not None and compacted.ends_log:
+        # Of what lies before the horizon, this consumer sees only what is left.
+        answering(call, answer)(compacted.last)
+    else:
+        locate_last(topic, answering(call, answer))
 
 
 def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:

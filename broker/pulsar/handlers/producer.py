@@ -12,10 +12,11 @@ from broker.pulsar.context import PulsarContext
 from broker.pulsar.policies.backlog import check_producer
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.producers.producers import Access, Admitted, NameTaken
-from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady
-from broker.pulsar.rights import require_creation, require_topic
+from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ProducerFenced, ServiceNotReady, TopicTerminated
+from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.topic_names import parse_topic
+from broker.pulsar.topics.topic import Topic
 from broker.security.acl import Operation
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import CommandProducer, CommandProducerSuccess
@@ -44,6 +45,24 @@ def handle(call: Call) -> None:
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()
     context.deduplications.prepare(topic)
+    first = body.initial_subscription_name
+    if not first or first in topic.subscriptions:
+        _make(call, topic, schema_version)
+        return
+    # A dead-letter topic: what is sent to it is kept for this subscription, which nobody may have used yet.
+    require_subscription(context, call.connection, first)
+
+    def subscribed(error: StorageError | None) -> None:
+        if error is not None:
+            raise error
+        _make(call, topic, schema_version)
+
+    context.subscriptions.create(topic, first, topic.log.log_start_offset, answering(call, subscribed))
+
+
+def _make(call: Call, topic: Topic, schema_version: bytes) -> None:
+    """On any thread, without blocking. Raises a Refusal."""
+    context, state, body = call.context, call.state, call.body
     producer = Producer(
         id=body.producer_id,
         name=body.producer_name or context.new_producer_name(),
@@ -72,6 +91,8 @@ def handle(call: Call) -> None:
 def _check(body: CommandProducer) -> None:
     if len(body.producer_name.encode()) > _NAME_BYTES:
         raise MetadataInvalid(f"The name of a producer has at most {_NAME_BYTES} bytes.")
+    if len(body.initial_subscription_name.encode()) > _NAME_BYTES:
+        raise MetadataInvalid(f"The name of a subscription has at most {_NAME_BYTES} bytes.")
     if body.txn_enabled:
         raise NotAllowed("This broker has no transactions for producers.")
 
@@ -82,6 +103,8 @@ def _admit(call: Call, producer: Producer) -> None:
     try:
         with topic.lock:
             topic.check_open()
+            if topic.terminated:
+                raise TopicTerminated("Topic was already terminated")
             most = context.limits.producers_max(topic, context.config.pulsar_max_producers_per_topic)
             admitted = topic.producers.admit(producer, most)
     except NameTaken as taken:

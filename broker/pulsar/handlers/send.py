@@ -1,13 +1,40 @@
-"""SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable."""
+"""SEND: a message, or a batch of them, becomes an entry of the log; its receipt follows when the entry is durable.
+
+The bytes count for the client's ``producer_byte_rate``, as those of Kafka's Produce do. After SENDs that leave a debt the
+connection takes nothing until it is paid.
+
+Tests: tests/pulsar/producers/test_publishing.py.
+"""
+
+from functools import partial
 
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.producers.publishing import publish
+from broker.security.quotas.entities import Kind
 
 
 def handle(call: Call) -> None:
-    publish(call.context, call.state, call.frame)
+    context, frame = call.context, call.frame
+    size = len(frame)
+    publish(context, call.state, frame)
+    if context.quotas.limits_clients:
+        _throttle(call, size)
     call.state.park(call.done)
+
+
+def _throttle(call: Call, size: int) -> None:
+    context, connection = call.context, call.connection
+    meter = context.quotas.meters(connection.principal.name, "").produce
+    if meter is None:
+        return
+    now = context.clock.monotonic()
+    throttle_s = meter.take(size, now)
+    if throttle_s:
+        context.quotas.count_throttle(Kind.PRODUCE, throttle_s)
+        call.state.heard_at = now + throttle_s  # it cannot be heard before
+        begin = partial(context.throttling.begin, connection, call.outbox, now + throttle_s)
+        call.outbox.call(connection, begin)
 
 
 def inline(context: PulsarContext, request: PulsarRequest) -> bool:

@@ -13,6 +13,7 @@ Tests: tests/pulsar/policies/test_upkeep.py.
 
 from uuid import UUID
 
+from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.policies.policies import UNLIMITED, Retention
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.subscriptions.cursor import stored_position
@@ -26,7 +27,10 @@ from broker.storage.upkeep.retention import Rule
 
 
 class RetentionRules:
-    def __init__(self, topics: TopicRegistry, store: CursorStore, policies: PolicyStore) -> None:
+    def __init__(
+        self, topics: TopicRegistry, store: CursorStore, policies: PolicyStore, compactions: Compactions
+    ) -> None:
+        self._compactions = compactions
         self._topics = topics
         self._store = store
         self._policies = policies
@@ -35,8 +39,14 @@ class RetentionRules:
 
     def rule(self, log: Log) -> Rule | None:
         topic_id = log.topic_id
-        retention = self._policies.of(pulsar_name(log.topic).namespace, topic_id).retention
+        policies = self._policies.of(pulsar_name(log.topic).namespace, topic_id)
+        retention = policies.retention
         needed_from = self._needed_from(log) if topic_id in self._store.topics() else None
+        to_compact = self._compactions.needed_from(log)
+        if to_compact is None and policies.compaction_threshold_bytes:
+            to_compact = 0  # it was not compacted yet
+        if to_compact is not None:
+            needed_from = to_compact if needed_from is None else min(needed_from, to_compact)
         if retention is None:
             return None if needed_from is None else Rule(needed_from)
         return Rule(needed_from, *_limits(retention))

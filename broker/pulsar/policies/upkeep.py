@@ -9,6 +9,7 @@ something to do there: those that have durable subscriptions and a TTL or a quot
 |---|---|---|
 | expire messages | pulsar_message_expiry_check_interval_ms | topics with a message TTL |
 | enforce backlog quotas | pulsar_backlog_quota_check_interval_ms | topics with a quota |
+| compact topics | pulsar_backlog_quota_check_interval_ms | topics with a compaction threshold |
 | expire subscriptions | pulsar_message_expiry_check_interval_ms | topics with a subscription expiration time |
 """
 
@@ -20,7 +21,8 @@ import attrs
 
 from broker.errors import Refusal, StorageError
 from broker.log import EventLimit, get_logger
-from broker.pulsar.policies.backlog import BacklogQuotas, durable_subscriptions
+from broker.pulsar.compaction.compactions import Compactions
+from broker.pulsar.policies.backlog import BacklogQuotas, bytes_from, durable_subscriptions
 from broker.pulsar.policies.policies import Policies
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.subscriptions.operations import expire
@@ -40,6 +42,7 @@ class Duty(NamedTuple):
     interval_s: float
     applies: Callable[[Policies], bool]  # whether there is something to do for a topic with these
     run: Callable[[Topic, Policies], None]
+    without_subscriptions: bool = False  # also for topics that have none
 
 
 @attrs.define
@@ -55,6 +58,7 @@ class Upkeep:
         topics: TopicRegistry,
         subscriptions: Subscriptions,
         policies: PolicyStore,
+        compactions: Compactions,
         clock: Clock,
         *,
         expiry_interval_s: float,
@@ -64,6 +68,7 @@ class Upkeep:
         self._topics = topics
         self._subscriptions = subscriptions
         self._policies = policies
+        self._compactions = compactions
         self._clock = clock
         self._quotas = BacklogQuotas()
         self._event = Event()
@@ -83,6 +88,16 @@ class Upkeep:
             )
         )
 
+        self.add(
+            Duty(
+                "compact_topics",
+                quota_interval_s,
+                lambda one: bool(one.compaction_threshold_bytes),
+                self._compact_if_large,
+                without_subscriptions=True,
+            )
+        )
+
     def add(self, duty: Duty) -> None:
         """Before the thread starts."""
         self._scheduled.append(_Scheduled(duty, self._clock.monotonic() + duty.interval_s))
@@ -99,7 +114,7 @@ class Upkeep:
             if one.due <= now:
                 one.due = now + one.duty.interval_s
                 self._work.extend((one.duty, name) for name in self._names(one.duty))
-        if self._work:
+        if self._work or self._compactions.step():
             return True
         wait_s = max(0.0, min(one.due for one in self._scheduled) - now)
         self._event.wait(wait_s if timeout is None else min(wait_s, timeout))
@@ -118,7 +133,7 @@ class Upkeep:
         found = []
         with_cursors = self._subscriptions.store.topics()
         for info in self._logs.topics():
-            if info.topic_id not in with_cursors:
+            if info.topic_id not in with_cursors and not duty.without_subscriptions:
                 continue
             name = pulsar_name(info.name)
             if duty.applies(self._policies.of(name.namespace, info.topic_id)):
@@ -146,6 +161,18 @@ class Upkeep:
 
     def _enforce_quota(self, topic: Topic, policies: Policies) -> None:
         self._quotas.enforce(topic, policies.backlog_quota, self._clock.time_ms(), self._clock.monotonic())
+
+    def compact(self, topic: Topic) -> bool:
+        """Compact the topic soon. False: it is being compacted, or is to be. Any thread."""
+        requested = self._compactions.request(topic.log)
+        self.wakeup()
+        return requested
+
+    def _compact_if_large(self, topic: Topic, policies: Policies) -> None:
+        file = self._compactions.file(topic.log)
+        since = topic.log.log_start_offset if file is None else file.horizon
+        if bytes_from(topic.log, since) > (policies.compaction_threshold_bytes or 0):
+            self._compactions.request(topic.log)
 
     def _expire_subscriptions(self, topic: Topic, policies: Policies) -> None:
         now = self._clock.monotonic()

@@ -23,6 +23,7 @@ from broker.pulsar.producers.producer import Owed, Producer, duplicate, send_err
 from broker.pulsar.refusals import AuthorizationError, ChecksumMismatch, MetadataInvalid, NotAllowed, TopicTerminated
 from broker.pulsar.rights import may_produce
 from broker.pulsar.topics.topic import Topic
+from broker.storage.refusals import BatchesTooLarge
 from protocol.errors import ProtocolError
 from protocol.kafka.records.entry import build_entry, value_position
 from protocol.pulsar.metadata import check_batch, publish_time_ms, read_metadata
@@ -164,21 +165,35 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     topic, accepted = run.topic, run.accepted
     if topic.closed:
         return  # its producers are being told
+    try:
+        _append_together(context, state, run)
+    except BatchesTooLarge as error:
+        if len(accepted) == 1:
+            _fail(context, state, run, error)
+            return
+        # Together they do not fit a segment.
+        for one, batch in zip(accepted, run.batches, strict=True):
+            if not one.producer.closed:
+                alone = _Run(topic)
+                alone.accepted, alone.batches = [one], [batch]
+                _append(context, state, alone)
+    except (Refusal, StorageError) as error:
+        _fail(context, state, run, error)
+
+
+def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
+    """Raises a Refusal or StorageError: nothing of the run is in the log."""
+    topic, accepted = run.topic, run.accepted
     records = memoryview(run.batches[0] if len(run.batches) == 1 else bytearray().join(run.batches))
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
     appended: list[tuple[str, int]] = []
+    owed: dict[int, tuple[Producer, list[Owed]]] = {}
     tail.begin_append()
     try:
-        try:
-            info = log.append(records, now_ms=context.clock.time_ms(), entries=True)
-        except (Refusal, StorageError) as error:
-            _fail(context, state, run, error)
-            return
-        offset = info.base_offset
+        offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
         entries: list[Entry] = []
         position = 0
-        owed: dict[int, tuple[Producer, list[Owed]]] = {}
         for batch, (producer, send, messages, metadata) in zip(run.batches, accepted, strict=True):
             size = send.end - send.start
             start = position + value_position(batch, size)
@@ -223,5 +238,6 @@ def _fail(context: PulsarContext, state: PulsarConnection, run: _Run, error: Ref
         if producer.id in failed:
             continue
         failed.add(producer.id)
-        producer.closed = True
+        if not isinstance(error, BatchesTooLarge):
+            producer.closed = True
         _owe_error(state, producer, send, error)

@@ -19,6 +19,7 @@ import attrs
 
 from broker.delivery.acknowledged import TooManyHoles
 from broker.log import EventLimit, get_logger
+from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.dispatch.dispatcher import (
     Activate,
     CancelRead,
@@ -78,6 +79,7 @@ class Subscription:
         "_timer",
         "_timer_at",
         "closed",
+        "compacted",
         "connected",
         "cursor",
         "delivered",
@@ -116,6 +118,8 @@ class Subscription:
         self.policy: object = None  # of Key_Shared, to be compared with that of the next consumer
         self.connected: dict[ConnectedConsumer, None] = {}
         self.delivered: Delivered | None = None  # while there are consumers
+        # What is read instead of the log, by consumers that read compacted. Changes only while there are none.
+        self.compacted: CompactedReader | None = None
         self.closed = False  # unloaded or deleted: no consumer may come any more
         self.gone = False  # its state must not be written any more
         self.made_ms = around.clock.time_ms()
@@ -370,15 +374,18 @@ class Subscription:
 
     def _catch_up_with_start(self, now: Now) -> list[Effect]:
         """What the log has deleted cannot be consumed any more."""
-        start = self.topic.log.log_start_offset
+        start = self._first_offset()
         if not self.cursor.acknowledge_until(start):
             return []
         self.changed()
         return self._moved(now)
 
+    def _first_offset(self) -> int:
+        return self.topic.log.log_start_offset if self.compacted is None else self.compacted.first
+
     def trim(self) -> None:
         """The log may have deleted old entries."""
-        if self.cursor.acknowledged_before < self.topic.log.log_start_offset:
+        if self.cursor.acknowledged_before < self._first_offset():
             with self.lock:
                 now = self._now()
                 self._carry_out(self._catch_up_with_start(now), now)
@@ -511,9 +518,9 @@ class Subscription:
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:
         topic, cursor = self.topic, self.cursor
-        reader = self.reader
+        reader = self.compacted or self.reader
         effects: Sequence[Effect] = ()
-        start = topic.log.log_start_offset
+        start = self._first_offset()
         if cursor.acknowledged_before < start:
             effects = self._catch_up_with_start(now)
         if self._cannot_send():
@@ -595,7 +602,7 @@ class Subscription:
 
     def _begin_replay(self, replay: Replay, now: Now) -> Sequence[Effect]:
         assert self.dispatcher is not None
-        reader = self.reader
+        reader = self.compacted or self.reader
         try:
             entries = reader.replay(replay.offsets)
         except Exception as error:

@@ -4,7 +4,7 @@ A topic's table of subscriptions is guarded by the topic's lock. Any thread; not
 """
 
 import uuid
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -13,6 +13,7 @@ from broker.errors import StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.network.part import PartThread
+from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer
@@ -55,6 +56,7 @@ class Join:
     ranges: tuple[tuple[int, int], ...] = ()
     policy: KeySharedPolicy | None = None  # of Key_Shared
     epoch: int | None = None
+    read_compacted: bool = False
     metadata: Mapping[str, str] = attrs.field(factory=dict)
     properties: Mapping[str, str] = attrs.field(factory=dict)  # of the subscription, if it is made
 
@@ -116,6 +118,8 @@ class Subscriptions:
         self.waker = Waker()
         self._clock = clock
         self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
+        # What a consumer that reads compacted reads a topic through.
+        self.compacted: Callable[[Topic], CompactedReader] | None = None
         self.limits: Limits = limits or SameLimits()
 
     def threads(self) -> Sequence[PartThread]:
@@ -180,6 +184,9 @@ class Subscriptions:
     def join(self, topic: Topic, connection: PulsarConnection, join: Join, start: int | None) -> ConnectedConsumer:
         """A new consumer of the subscription, which starts at ``start`` if it is new. Raises a Refusal, of which Busy may be
         worth a second try."""
+        compacted = self.compacted(topic) if join.read_compacted and self.compacted is not None else None
+        if compacted is not None and start == topic.log.log_start_offset:
+            start = compacted.first
         with topic.lock:
             new = join.subscription not in topic.subscriptions
             if new and start is None:
@@ -191,6 +198,8 @@ class Subscriptions:
             try:
                 self._check_consumers(topic, subscription)
                 with subscription.lock:
+                    if not subscription.connected:
+                        subscription.compacted = compacted
                     return self._join(subscription, connection, join)
             except BaseException:
                 if new:

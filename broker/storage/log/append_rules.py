@@ -33,6 +33,7 @@ from protocol.kafka.records.batch import (
     CRC_START,
     DELETE_HORIZON,
     ENTRY,
+    HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
@@ -70,20 +71,19 @@ def entries(view: memoryview, config: LogConfig, now_ms: int) -> list[tuple[int,
     checked against the rules for Kafka's producers. Only the time is changed, of entries that the topic does not allow to keep
     theirs: they get the time of the append."""
     batches: list[tuple[int, Header]] = []
-    position = 0
-    while position < len(view):
-        header = read_header(view, position)
-        assert header.is_entry
-        assert header.record_count == 1
-        assert header.last_offset_delta >= 0
-        ahead = header.max_timestamp - now_ms
+    position, size = 0, len(view)
+    while position < size:
+        header: Header = HEADER.unpack_from(view, position)
+        assert header[ATTRIBUTES] & ENTRY
+        assert header[LAST_DELTA] >= 0
+        ahead = header[MAX_TIMESTAMP] - now_ms
         if config.log_append_time or not (
             -config.message_timestamp_before_max_ms <= ahead <= config.message_timestamp_after_max_ms
         ):
-            set_log_append_time(view, position, header, now_ms)
-            header = read_header(view, position)
+            set_log_append_time(view, position, read_header(view, position), now_ms)
+            header = HEADER.unpack_from(view, position)
         batches.append((position, header))
-        position += header.size
+        position += LOG_OVERHEAD + header[LENGTH]
     return batches
 
 

@@ -61,6 +61,8 @@ class Surroundings:
     delete_later: Callable[[list[str], int], None]
     # Held while a batch is decompressed that is large inside (``inspection.py``).
     large: Lock = attrs.field(factory=Lock)
+    # Held while an entry is taken apart that is large inside, for a consumer (``entry_records.py``).
+    large_entries: Lock = attrs.field(factory=Lock)
 
 
 class Log:

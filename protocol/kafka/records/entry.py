@@ -9,8 +9,8 @@ DumpLogSegments prints ``count: 1``, the offsets from ``baseOffset`` to ``lastOf
 ``isvalid: true``, and for the record its key, the size of its value and ``offset: baseOffset``. It prints the same for a batch
 from which compaction has removed all records but the first.
 
-A producer of Kafka's may set the bit, too, since Kafka ignores it. What reads entries must take one that ``entry_value`` refuses
-as the ordinary batch that it is.
+This broker refuses the bit from Kafka's producers. Kafka ignores it, so a log that another broker has written may have it in any
+batch: what reads entries must take one that ``entry_value`` refuses as the ordinary batch that it is.
 """
 
 from __future__ import annotations

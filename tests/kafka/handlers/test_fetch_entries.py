@@ -8,6 +8,7 @@ import pytest
 from broker.kafka import fetched_entries
 from broker.kafka.handlers import fetch
 from broker.runtime.disk import FileRegion
+from broker.storage.log import entry_records
 from broker.storage.log.log import Log
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -127,6 +128,37 @@ def test_one_response_has_a_bounded_number_of_bytes_of_entries(kafka: Kafka) -> 
     assert 0 == sizes[1]
 
 
+def test_a_request_for_many_partitions_has_few_entries_written_anew_for_nothing(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic(50)
+    for partition in range(50):
+        write_entry(log_of(kafka, topic, partition), message(b"x" * 100_000))
+    translated = []
+    as_records = entry_records.as_records
+
+    def counted(*args: Any) -> Any:
+        translated.append(1)
+        return as_records(*args)
+
+    monkeypatch.setattr(entry_records, "as_records", counted)
+    answer = ask(kafka, 11, topic, *[{"partition": number} for number in range(50)], max_bytes=10 << 20)
+    with_records = [result for result in results(answer) if result.records]
+    assert 10 == len(with_records)
+    assert 11 == len(translated)
+
+
+def test_an_entry_of_too_many_messages_comes_as_it_is(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_records, "MOST_MESSAGES", 2)
+    topic = kafka.topic()
+    write_entry(log_of(kafka, topic), batch_of(b"a", b"b", b"c"), 3)
+    write_entry(log_of(kafka, topic), batch_of(b"d", b"e"), 2)
+    (result,) = results(ask(kafka, 11, topic, {}))
+    first, second = batches(result.records)
+    assert (True, 0, 2) == (first[1].is_entry, first[1].base_offset, first[1].last_offset)
+    assert [b"d", b"e"] == [record.value for record in records(result.records, second[0])]
+
+
 def test_an_entry_that_becomes_large_is_sent_alone(kafka: Kafka) -> None:
     topic = kafka.topic()
     log = log_of(kafka, topic)
@@ -146,7 +178,7 @@ def test_records_between_entries_leave_by_sendfile(kafka: Kafka) -> None:
         if number == 1:
             write_entry(log, message(b"entry"))
     read = log.read(0, 10 << 20)
-    parts, size = fetched_entries.translate(log, read.regions, 10 << 20, at_least_one=True)
+    parts, size, _ = fetched_entries.translate(log, read.regions, 10 << 20, at_least_one=True)
     assert [True, False, True] == [isinstance(part, FileRegion) for part in parts]
     data = b"".join(
         part.file.pread(part.size, part.offset) if isinstance(part, FileRegion) else bytes(part) for part in parts

@@ -14,6 +14,7 @@ from protocol.pulsar.frames import (
     whole_frames,
     write_command,
 )
+from protocol.pulsar.parsing import MOST_TEXTS
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandConnect,
@@ -22,6 +23,7 @@ from protocol.pulsar.pulsar_pb2 import (
     CommandLookupTopic,
     CommandPing,
     CommandProducer,
+    CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe,
     CommandSuccess,
     KeyValue,
@@ -178,6 +180,21 @@ def test_text_that_is_not_utf_8_is_refused_wherever_it_is(command: Message) -> N
     assert (number, command) == read_command(frame)
     with pytest.raises(ProtocolError, match="UTF-8"):
         read_command(frame.replace(b"topic", b"top\xffc"))
+
+
+def test_a_command_may_have_many_properties_and_not_any_number() -> None:
+    pairs = [KeyValue(key="k", value="v")] * (MOST_TEXTS // 2 - 1)
+    frame = write_command(5, CommandProducer(topic="t", producer_id=1, request_id=1, metadata=pairs))
+    assert len(pairs) == len(read_command(frame)[1].metadata)
+    frame = write_command(5, CommandProducer(topic="t", producer_id=1, request_id=1, metadata=[*pairs, *pairs[:1]]))
+    with pytest.raises(ProtocolError, match="too many properties"):
+        read_command(frame)
+
+
+def test_a_command_without_text_may_have_any_number_of_ids() -> None:
+    ids = [MessageIdData(ledgerId=1, entryId=1)] * (2 * MOST_TEXTS)
+    frame = write_command(20, CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids))
+    assert len(ids) == len(read_command(frame)[1].message_ids)
 
 
 def test_the_type_is_found_where_it_is_not_the_first_field() -> None:

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProtocolError
 from protocol.pulsar.metadata import (
+    MAX_METADATA_SIZE,
     check_batch,
     event_time_ms,
     is_batch,
@@ -58,6 +59,14 @@ def test_a_property_without_its_value_is_not_accepted() -> None:
     assert data.endswith(b"\x22\x06\x0a\x01a\x12\x01b")
     with pytest.raises(ProtocolError, match="required"):
         read_metadata(data[:-8] + b"\x22\x03\x0a\x01a")
+
+
+def test_metadata_may_be_large_and_not_of_any_size() -> None:
+    rest = len(of(properties=[KeyValue(key="a", value="x" * (1 << 20))]).SerializeToString()) - (1 << 20)
+    largest = of(properties=[KeyValue(key="a", value="x" * (MAX_METADATA_SIZE - rest))])
+    assert largest == read_metadata(largest.SerializeToString())
+    with pytest.raises(ProtocolError, match="at most 1048576 are allowed"):
+        read_metadata(largest.SerializeToString() + b"\x20\x00")
 
 
 def test_a_batch_of_one_is_a_batch() -> None:

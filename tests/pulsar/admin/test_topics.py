@@ -1,7 +1,11 @@
 """Admin calls about topics, asked of a whole broker."""
 
-import pytest
+from typing import Any
 
+import pytest
+from pulsar import MessageId
+
+from tests.network.harness import wait_for
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 from tests.pulsar.clients import client
 
@@ -104,6 +108,24 @@ def test_an_unloaded_topic_is_found_again_by_its_clients(admin: Admin) -> None:
         assert {b"before", b"after"} == got
 
 
+def test_a_topic_is_not_loaded_again_before_all_its_subscriptions_have_left(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        admin.do("PUT", f"{PERSISTENT}/t/subscription/{name}")
+    topic, store = admin.topic("t"), admin.context.subscriptions.store
+    leave, found = store.leave, []
+
+    def watched(*arguments: Any) -> None:
+        found.append(admin.topic("t"))  # as a client that subscribes this moment
+        leave(*arguments)
+
+    monkeypatch.setattr(store, "leave", watched)
+    admin.do("PUT", f"{PERSISTENT}/t/unload")
+    assert [topic, topic] == found
+    assert {"a", "b"} == set(admin.topic("t").subscriptions)
+
+
 def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Admin) -> None:
     with client(admin.service_url) as pulsar:
         producer = pulsar.create_producer("ended")
@@ -123,6 +145,22 @@ def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Adm
 def test_the_last_message_of_an_empty_topic_is_none(admin: Admin) -> None:
     admin.do("PUT", f"{PERSISTENT}/empty")
     assert -1 == admin.get(f"{PERSISTENT}/empty/lastMessageId")["entryId"]
+
+
+def test_a_topic_is_compacted_on_demand(admin: Admin) -> None:
+    path = f"{PERSISTENT}/keyed/compaction"
+    admin.do("PUT", f"{PERSISTENT}/keyed")
+    assert "NOT_RUN" == admin.get(path)["status"]
+    with client(admin.service_url) as pulsar:
+        producer = pulsar.create_producer("keyed")
+        for number in range(10):
+            producer.send(b"%d" % number, partition_key="key")
+        admin.do("PUT", path)
+        wait_for(lambda: admin.get(path)["status"] != "RUNNING", "the compaction does not end")
+        assert {"status": "SUCCESS", "lastError": ""} == admin.get(path)
+        reader = pulsar.create_reader("keyed", MessageId.earliest, is_read_compacted=True)
+        assert b"9" == reader.read_next(30_000).data()
+    assert 404 == admin.ask("PUT", f"{PERSISTENT}/none/compaction")[0]
 
 
 def test_topics_made_by_calls_are_there_after_a_restart(tmp_path: object) -> None:

@@ -27,6 +27,9 @@ from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+# As many keys as these, with hashes that are far from each other.
+KEYS, SPREAD = 10, 6007
+
 
 class World:
     def __init__(self, dispatcher: ManyConsumers, cursor: Cursor, *, early_ms: int = 1000) -> None:
@@ -48,6 +51,7 @@ class World:
         self.nacks: dict[int, int] = {}
         self.delivered: list[tuple[Consumer, Delivery]] = []
         self.largest = 0  # number of effects of one event
+        self.seen: list[Effect] = []
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -193,6 +197,7 @@ class World:
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         self.largest = max(self.largest, len(effects))
+        self.seen += effects
         for effect in effects:
             if isinstance(effect, Deliver):
                 self.deliver(effect.consumer, effect.deliveries)
@@ -291,11 +296,11 @@ class Machine(RuleBasedStateMachine):
     world: World
     # Reads complete at once, as from the cache, and not only when a rule says so.
     quick = True
-    keys = 3
 
-    def begin(self, world: World, quick: bool) -> None:
+    def begin(self, world: World, quick: bool, slice: int) -> None:
         self.world = world
         self.quick = quick
+        world.dispatcher._chores.slice = slice
         for name, permits in (("a", 200), ("b", 40), ("c", 0)):
             world.join(name, permits)
         self.produce_many(30, 0)
@@ -312,7 +317,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         messages=st.sampled_from([1, 1, 1, 2, 5]),
-        key=st.integers(0, 2),
+        key=st.integers(0, KEYS - 1),
         delay_ms=st.sampled_from([0, 0, 0, 0, 1500, 4000]),
         marker=st.sampled_from([False] * 7 + [True]),
         chunk=st.sampled_from([None] * 5 + [0, 1, 2]),
@@ -321,7 +326,7 @@ class Machine(RuleBasedStateMachine):
         world = self.world
         world.append(
             messages=messages,
-            sticky_hash=key,
+            sticky_hash=key * SPREAD,
             deliver_at_ms=world.wall_ms + delay_ms if delay_ms else 0,
             marker=marker,
             chunk=None if chunk is None else Chunk(bytes([key]), chunk, 3),
@@ -330,7 +335,7 @@ class Machine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 60), key=st.integers(0, 2))
     def produce_many(self, count: int, key: int) -> None:
         for number in range(count):
-            self.world.append(sticky_hash=(key + number) % self.keys)
+            self.world.append(sticky_hash=(key + number) % KEYS * SPREAD)
 
     @precondition(lambda self: len(self.consumers) < 5)
     @rule(name=st.sampled_from("abc"), priority=st.integers(0, 1), permits=st.sampled_from([0, 1, 7]))

@@ -11,6 +11,7 @@ from broker.pulsar.entries import log_entries
 from broker.pulsar.entries.log_entries import LogEntriesReader
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
+from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
 from protocol.kafka.records.batch import ENTRY
 from protocol.kafka.records.entry import build_entry
@@ -41,7 +42,7 @@ def messages_of(entry: Entry) -> list[tuple[int, bytes | None]]:
 
 
 def read_all(log: Log, max_entries: int = 100, max_bytes: int = 1 << 20) -> list[Entry]:
-    reader, entries, offset = LogEntriesReader(log), [], 0
+    reader, entries, offset = LogEntriesReader(log, Lock()), [], 0
     while True:
         found = reader.read(offset, max_entries, max_bytes)
         assert found.entries or found.searched >= log.last_stable_offset
@@ -97,7 +98,7 @@ def test_a_log_that_ends_with_a_marker_has_nothing_more(storage: Storage) -> Non
     log.allow_transaction(7, 0)
     transactional(log, b"a")
     log.append_marker(7, 0, commit=True, coordinator_epoch=0, now_ms=NOW_MS)
-    found = LogEntriesReader(log).read(1, 100, 1 << 20)
+    found = LogEntriesReader(log, Lock()).read(1, 100, 1 << 20)
     assert ([], 2) == (found.entries, found.searched)
 
 
@@ -126,9 +127,9 @@ def test_a_large_batch_becomes_entries_that_clients_can_take_and_reading_may_beg
     append(log, *[b"%d" % number for number in range(2500)])
     entries = read_all(log)
     assert [(0, 1000), (1000, 1000), (2000, 500)] == [(entry.offset, entry.messages) for entry in entries]
-    found = LogEntriesReader(log).read(1700, 1, 1 << 20)
+    found = LogEntriesReader(log, Lock()).read(1700, 1, 1 << 20)
     assert 1000 == found.entries[0].offset
-    assert [1000] == [entry.offset for entry in LogEntriesReader(log).replay([1000])]
+    assert [1000] == [entry.offset for entry in LogEntriesReader(log, Lock()).replay([1000])]
 
 
 def test_a_batch_that_cannot_be_read_is_left_out(storage: Storage) -> None:
@@ -198,5 +199,5 @@ def test_any_log_is_read_whole(
         log = storage.log()
     assert expected == seen(log, max_entries=max_entries, max_bytes=max_bytes)
     for offset in {offset for offset, _ in expected}:
-        (first, *_) = LogEntriesReader(log).read(offset, 1, 1).entries
+        (first, *_) = LogEntriesReader(log, Lock()).read(offset, 1, 1).entries
         assert first.offset <= offset <= first.last

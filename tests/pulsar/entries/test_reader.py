@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.errors import StorageError
+from broker.pulsar.entries import entry_factory
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.log_entries import SENDFILE_BYTES
 from broker.pulsar.entries.reader import EntryReader
@@ -19,6 +20,7 @@ from broker.runtime.timers import Timer
 from broker.storage.log.log import Log
 from broker.storage.refusals import UnknownTopic
 from protocol.pulsar.murmur3 import key_hash
+from protocol.translation.to_pulsar import to_pulsar
 from tests.pulsar.entries.messages import append_entry, batch_of, message
 from tests.storage.helpers import HandClock, Storage, append
 
@@ -213,6 +215,32 @@ def test_by_key_each_entry_of_a_kafka_producer_has_one_key_and_those_of_pulsar_a
     assert ([keyed[1]], None) == (reader.by_key.replay([4]), reader.replay([4]))
     reader.close()
     assert (None, None) == (reader.read(2, 100, MANY), reader.by_key.read(2, 100, MANY))
+
+
+def test_a_batch_of_many_entries_is_translated_once(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    translated = []
+
+    def counted(*args: Any, **how: Any) -> Any:
+        translated.append(1)
+        return to_pulsar(*args, **how)
+
+    monkeypatch.setattr(entry_factory, "to_pulsar", counted)
+    reading = Reading(reading.reader._log, 16 << 20)
+    append(reading.reader._log, *[b"."] * 3000, keys=[b"%d" % number for number in range(3000)])
+    keyed = reading.keyed()
+    entries, offset = [], 0
+    while offset < 3000:
+        found = keyed.reader.read(offset, 100, MANY) or keyed.from_log(offset)
+        assert 1 <= len(found) <= 100
+        entries += found
+        offset = entries[-1].last + 1
+    assert [*range(3000)] == [entry.offset for entry in entries]
+    assert 1 == len(translated)
+    reading.reader.close()
+    result = reading.later(keyed.reader.replay_later, [7, 8, 900, 2999])
+    assert not isinstance(result, Exception)
+    assert [7, 8, 900, 2999] == [entry.offset for entry in result]
+    assert 2 == len(translated)
 
 
 def test_a_log_that_is_offline_answers_with_the_error(reading: Reading) -> None:

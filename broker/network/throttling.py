@@ -1,12 +1,10 @@
 """Mutes the connections of clients that have used up a quota, each for its throttle time.
 
-As in Kafka the response is sent at once, with the throttle time in it, and the next request of the connection is not taken before
-that time is over. So clients that do not look at the throttle time are throttled, too.
+As in Kafka a response is sent at once, with the throttle time in it where the protocol has one, and the next request of the
+connection is not taken before that time is over. So clients that do not look at the throttle time are throttled, too.
 
 A connection's throttle begins and ends on its processor, and the table has an entry from the one to the other, or until the
 connection is closed. It ends by the timer, or before that by ``end_all``, when quotas have changed.
-
-Tests: tests/kafka/test_throttling.py.
 """
 
 from functools import partial

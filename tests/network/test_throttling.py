@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.kafka.throttling import Throttling
 from broker.network.mute import MuteEvent, next_holds
+from broker.network.throttling import Throttling
 from broker.runtime.timers import Timer
 from tests.network.harness import ManualClock
 

@@ -1,0 +1,158 @@
+"""Requests of the commands to the admin API of a broker, by its http:// listener; and the options that say where that is.
+
+TLS and the proof of who the user is come from the settings that all commands have (-X, --client-config): a token or a user's
+password is sent only where ``security.protocol`` says so.
+
+Tests: tests/cli/test_subscriptions.py.
+"""
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import click
+import h11
+
+from broker.cli.broker_options import security_options
+from broker.client.security_settings import SecuritySettings
+from broker.errors import BrokerError
+from broker.runtime.client_tls import TlsSettings, tls_context
+from broker.runtime.clock import SystemClock
+from broker.runtime.dial import Dialled, dial
+
+_DEFAULT_URL = "http://localhost:8080"
+_URL = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/?#@\s]+))(?::(\d{1,5}))?/?")
+_CONNECT_S = 5.0
+# The broker itself gives up after 30 s.
+_ANSWER_S = 60.0
+_ANSWER_MAX_BYTES = 64 * 1024 * 1024
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+class AdminError(BrokerError):
+    """The broker has refused."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason if reason.endswith(".") else f"{reason}.")
+        self.status = status
+
+
+@attrs.frozen
+class AdminApi:
+    host: str
+    port: int
+    security: SecuritySettings = attrs.field(repr=False)
+    is_https: bool = False
+
+    def ask(self, method: str, path: str, value: Any = None) -> Any:
+        """The answer's JSON; None if it is empty. Raises AdminError for a refusal, BrokerError for everything else."""
+        content = b"" if value is None else json.dumps(value).encode()
+        where = f"{self.host}:{self.port}"
+        context = tls_context(self.security.tls or TlsSettings()) if self.is_https else None
+        try:
+            connection = dial(self.host, self.port, _CONNECT_S, context)
+        except OSError as error:
+            raise BrokerError(f"{where} does not answer: {error}. Has the broker an http:// listener there?") from error
+        try:
+            status, answer = _exchange(connection, method, path, self._headers(content), content)
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise BrokerError(f"The answer of {where} cannot be read: {error}.") from error
+        finally:
+            connection.close()
+        if status >= 300:
+            raise AdminError(status, _reason(status, answer))
+        try:
+            return json.loads(answer) if answer else None
+        except ValueError:
+            raise BrokerError(f"The answer of {where} is not JSON: is this the admin API of a broker?") from None
+
+    def _headers(self, content: bytes) -> list[tuple[str, str]]:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        headers = [("host", f"{host}:{self.port}"), ("content-length", str(len(content))), ("connection", "close")]
+        sasl = self.security.sasl
+        if sasl is not None and sasl.token is not None:
+            from broker.client.kafka.security import current_token
+
+            headers.append(("authorization", f"Bearer {current_token(sasl)}"))
+        elif sasl is not None:
+            proof = base64.b64encode(f"{sasl.username}:{sasl.password}".encode()).decode()
+            headers.append(("authorization", f"Basic {proof}"))
+        return headers
+
+
+def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command gets ``api``."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, admin_url: str, security: SecuritySettings, **others: Any) -> Any:
+        match = _URL.fullmatch(admin_url)
+        if match is None or int(match[4] or 0) > 65535:
+            raise click.BadParameter(f"write {admin_url!r} as http://host:port.", param_hint="--admin-url")
+        is_https = match[1] == "https"
+        port = int(match[4] or (443 if is_https else 8080))
+        return function(*arguments, api=AdminApi(match[2] or match[3], port, security, is_https), **others)
+
+    return click.option(
+        "--admin-url",
+        "-a",
+        metavar="URL",
+        default=_DEFAULT_URL,
+        envvar="BROKER_ADMIN_URL",
+        show_default=True,
+        help="The broker's http:// listener (or BROKER_ADMIN_URL).",
+    )(security_options(command))
+
+
+def quoted(text: str) -> str:
+    """As one segment of a path."""
+    return "".join(
+        chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape")
+    )
+
+
+def _exchange(
+    connection: Dialled, method: str, path: str, headers: list[tuple[str, str]], content: bytes
+) -> tuple[int, bytes]:
+    deadline = SystemClock.monotonic() + _ANSWER_S
+    parser = h11.Connection(h11.CLIENT)
+    request = parser.send(h11.Request(method=method, target=path, headers=headers)) or b""
+    connection.send([request, content], deadline)
+    parser.send(h11.Data(data=content))
+    parser.send(h11.EndOfMessage())
+    status, length, answer = 0, 1, bytearray()
+    while True:
+        event = parser.next_event()
+        if event is h11.NEED_DATA:
+            # The head comes byte by byte, because a connection gives as much as is asked for; the body at once.
+            piece = bytearray(max(1, length))
+            connection.receive(memoryview(piece), deadline)
+            parser.receive_data(bytes(piece))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+            length = _length(dict(event.headers))
+        elif isinstance(event, h11.Data):
+            answer += event.data
+            length = 1
+            if len(answer) > _ANSWER_MAX_BYTES:
+                raise OSError("it is too long")
+        elif isinstance(event, h11.EndOfMessage):
+            return status, bytes(answer)
+
+
+def _length(headers: Mapping[bytes, bytes]) -> int:
+    length = int(headers.get(b"content-length", b"1"))
+    if length > _ANSWER_MAX_BYTES:
+        raise OSError("it is too long")
+    return length
+
+
+def _reason(status: int, answer: bytes) -> str:
+    try:
+        reason = json.loads(answer)["reason"]
+    except (ValueError, KeyError, TypeError):
+        reason = ""
+    return str(reason) or f"The broker refuses with status {status}"

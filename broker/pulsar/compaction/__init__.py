@@ -1,0 +1,1 @@
+"""Pulsar's compaction: beside the log, a file with the latest message of each key, for those who read compacted."""

@@ -1,0 +1,123 @@
+"""Admin calls about policies, asked of a whole broker."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+TOPIC = f"{PERSISTENT}/t"
+
+RATE = {
+    "dispatchThrottlingRateInMsg": 10,
+    "dispatchThrottlingRateInByte": -1,
+    "relativeToPublishRate": False,
+    "ratePeriodInSecond": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Admin]:
+    with admin_broker() as made:
+        made.do("PUT", TOPIC)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "value"),
+    [
+        (NAMESPACE + "/messageTTL", "POST", 3600),
+        (TOPIC + "/messageTTL", "POST", 0),
+        (NAMESPACE + "/retention", "POST", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}),
+        (TOPIC + "/retention", "POST", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        (NAMESPACE + "/deduplication", "POST", True),
+        (TOPIC + "/deduplicationEnabled", "POST", False),
+        (NAMESPACE + "/maxProducersPerTopic", "POST", 5),
+        (TOPIC + "/maxProducers", "POST", 5),
+        (NAMESPACE + "/maxUnackedMessagesPerConsumer", "POST", 10),
+        (TOPIC + "/maxUnackedMessagesOnSubscription", "POST", 10),
+        (TOPIC + "/dispatchRate", "POST", RATE),
+        (NAMESPACE + "/subscriptionDispatchRate", "POST", RATE),
+        (NAMESPACE + "/compactionThreshold", "PUT", 10_000_000_000),
+        (NAMESPACE + "/schemaCompatibilityStrategy", "PUT", "BACKWARD_TRANSITIVE"),
+        (TOPIC + "/schemaCompatibilityStrategy", "PUT", "FULL"),
+        (NAMESPACE + "/schemaValidationEnforced", "POST", True),
+        (NAMESPACE + "/isAllowAutoUpdateSchema", "POST", False),
+        (
+            TOPIC + "/delayedDelivery",
+            "POST",
+            {"active": False, "tickTime": 500, "maxDeliveryDelayInMillis": 0},
+        ),
+    ],
+)
+def test_a_policy_is_set_shown_and_taken_back(shared: Admin, path: str, method: str, value: Any) -> None:
+    assert (204, None) == shared.ask("GET", path)
+    shared.do(method, path, value)
+    assert value == shared.get(path)
+    shared.do("DELETE", path)
+    assert (204, None) == shared.ask("GET", path)
+
+
+def test_a_topic_has_the_policy_of_its_namespace_unless_it_has_one(shared: Admin) -> None:
+    shared.do("POST", NAMESPACE + "/messageTTL", 60)
+    assert (204, None) == shared.ask("GET", TOPIC + "/messageTTL")
+    assert 60 == shared.get(TOPIC + "/messageTTL?applied=true")
+    shared.do("POST", TOPIC + "/messageTTL", 5)
+    assert 5 == shared.get(TOPIC + "/messageTTL?applied=true")
+    assert 5 == shared.context.policies.of("public/default", shared.topic("t").log.topic_id).message_ttl_s
+    shared.do("DELETE", TOPIC + "/messageTTL")
+    shared.do("DELETE", NAMESPACE + "/messageTTL")
+
+
+def test_a_backlog_quota_has_a_limit_of_bytes_and_one_of_time(shared: Admin) -> None:
+    path = NAMESPACE + "/backlogQuota"
+    shared.do("POST", path, {"policy": "producer_exception", "limitSize": 1000})
+    shared.do("POST", path + "?backlogQuotaType=message_age", {"policy": "consumer_backlog_eviction", "limitTime": 60})
+    quota = {"limit": 1000, "limitSize": 1000, "limitTime": 60, "policy": "consumer_backlog_eviction"}
+    assert {"destination_storage": quota, "message_age": quota} == shared.get(NAMESPACE + "/backlogQuotaMap")
+    assert quota == shared.get(NAMESPACE)["backlog_quota_map"]["message_age"]
+    shared.do("DELETE", path)
+    assert ["message_age"] == [*shared.get(NAMESPACE + "/backlogQuotaMap")]
+    shared.do("DELETE", path + "?backlogQuotaType=message_age")
+    assert {} == shared.get(NAMESPACE + "/backlogQuotaMap")
+
+
+def test_all_policies_of_a_namespace_are_shown_together(shared: Admin) -> None:
+    shared.do("POST", NAMESPACE + "/deduplication", True)
+    found = shared.get(NAMESPACE)
+    assert found["deduplicationEnabled"] is True
+    assert ["standalone"] == found["replication_clusters"]
+    shared.do("DELETE", NAMESPACE + "/deduplication")
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "value", "status"),
+    [
+        ("/messageTTL", "POST", -1, 400),
+        ("/messageTTL", "POST", "60", 400),
+        ("/messageTTL", "POST", True, 400),
+        ("/messageTTL", "POST", 2**40, 412),
+        ("/messageTTL", "POST", 2**70, 400),
+        ("/retention", "POST", 5, 400),
+        ("/retention", "POST", {"retentionTimeInMinutes": 5}, 412),
+        ("/deduplication", "POST", 1, 400),
+        ("/backlogQuota", "POST", {"policy": "drop"}, 412),
+        ("/backlogQuota", "POST", {"policy": ["producer_exception"]}, 412),
+        ("/backlogQuota?backlogQuotaType=color", "POST", {"policy": "producer_exception"}, 400),
+        ("/backlogQuota", "POST", [], 400),
+        ("/schemaCompatibilityStrategy", "PUT", "SOMETIMES", 412),
+        ("/schemaCompatibilityStrategy", "PUT", ["FULL"], 412),
+        ("/dispatchRate", "POST", {"ratePeriodInSecond": 0}, 400),
+    ],
+)
+def test_what_is_no_such_policy_is_refused(shared: Admin, path: str, method: str, value: Any, status: int) -> None:
+    assert status == shared.ask(method, NAMESPACE + path, value)[0]
+    assert {} == shared.get(NAMESPACE)["backlog_quota_map"]
+
+
+def test_policies_of_nothing_are_not_found(shared: Admin) -> None:
+    assert 404 == shared.ask("POST", "/admin/v2/namespaces/no/where/messageTTL", 1)[0]
+    assert 404 == shared.ask("POST", f"{PERSISTENT}/none/messageTTL", 1)[0]
+    assert 404 == shared.ask("GET", "/admin/v2/namespaces/no/where")[0]

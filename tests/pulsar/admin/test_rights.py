@@ -1,0 +1,211 @@
+"""What a client may do over HTTP, and who it is."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.pulsar.admin.routes import routes
+from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
+from broker.security.acl_authorizer import AclAuthorizer
+from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
+
+KEY = b"k" * 32
+LISTENERS = ("pulsar+sasl://127.0.0.1:0", "http://127.0.0.1:0")
+SETTINGS: dict[str, Any] = {
+    "listeners": LISTENERS,
+    "pulsar_token_secret_key": base64.b64encode(KEY).decode(),
+    "authorizer_class_name": "acl",
+    "super_users": "User:root",
+    "connection_failed_authentication_delay_ms": 1,
+}
+
+
+def token(user: str, key: bytes = KEY) -> str:
+    def part(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+    head = f"{part(json.dumps({'alg': 'HS256'}).encode())}.{part(json.dumps({'sub': user}).encode())}"
+    return f"{head}.{part(hmac.digest(key, head.encode(), hashlib.sha256))}"
+
+
+def as_user(user: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(user)}"}
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Admin]:
+    with admin_broker(**SETTINGS) as made:
+        for path in ("t/subscription/s", "other"):
+            assert 204 == made.ask("PUT", f"{PERSISTENT}/{path}", **as_user("root"))[0]
+        assert 204 == made.ask("PUT", f"{PERSISTENT}/parts/partitions", 2, **as_user("root"))[0]
+        yield made
+
+
+def allow(admin: Admin, user: str, *rights: tuple[ResourceType, str, Operation]) -> None:
+    authorizer = admin.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    acls = [
+        Acl(kind, name, PatternType.LITERAL, f"User:{user}", "*", op, Permission.ALLOW) for kind, name, op in rights
+    ]
+    assert [None] * len(acls) == authorizer.create(acls)
+
+
+FILLED = {
+    "{domain}": "persistent",
+    "{tenant}": "public",
+    "{namespace}": "default",
+    "{topic}": "t",
+    "{subscription}": "s",
+    "{bundle}": "0x00000000_0xffffffff",
+    "{role}": "me",
+    "{cluster}": "standalone",
+    "{count}": "1",
+    "{seconds}": "1",
+    "{timestamp}": "1",
+    "{position}": "1",
+    "{version}": "1",
+}
+# For everybody who has said who he is. Lists leave out what he may not see.
+OPEN = {
+    ("GET", "/admin/v2/clusters"),
+    ("GET", "/admin/v2/brokers/health"),
+    ("GET", "/admin/v2/brokers/ready"),
+    ("GET", "/admin/v2/brokers/version"),
+    ("GET", "/admin/v2/persistent/{tenant}/{namespace}"),
+    ("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned"),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}"),
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"),
+}
+
+
+def paths(admin: Admin) -> Iterator[tuple[str, str, str]]:
+    for route in routes(admin.context):
+        path = route.pattern
+        for name, value in FILLED.items():
+            path = path.replace(name, value)
+        assert "{" not in path
+        yield route.method, route.pattern, path
+
+
+def test_every_call_asks_who_the_client_is(secured: Admin) -> None:
+    for method, pattern, path in paths(secured):
+        status = secured.raw(method, path)[0]
+        healthy = pattern.startswith("/admin/v2/brokers/") and pattern.rpartition("/")[2] in (
+            "health",
+            "ready",
+            "version",
+        )
+        assert (200 if healthy else 401) == status, (method, path)
+
+
+def test_every_call_asks_what_the_client_may_do(secured: Admin) -> None:
+    before = secured.ask("GET", PERSISTENT, **as_user("root"))
+    for method, pattern, path in paths(secured):
+        status = secured.raw(method, path, headers=as_user("stranger"))[0]
+        assert (200 if (method, pattern) in OPEN else 403) == status, (method, path)
+    assert before == secured.ask("GET", PERSISTENT, **as_user("root"))
+    assert (200, []) == secured.ask("GET", PERSISTENT, **as_user("stranger"))
+
+
+def test_a_list_has_what_the_client_may_describe(secured: Admin) -> None:
+    allow(secured, "reader", (ResourceType.TOPIC, "t", Operation.DESCRIBE))
+    names = ["persistent://public/default/t"]
+    assert (200, names) == secured.ask("GET", PERSISTENT, **as_user("reader"))
+    assert 200 == secured.ask("GET", f"{PERSISTENT}/t/stats", **as_user("reader"))[0]
+    assert 403 == secured.ask("POST", f"{PERSISTENT}/t/subscription/s/skip_all", **as_user("reader"))[0]
+
+
+def test_a_subscription_needs_a_right_on_its_group_too(secured: Admin) -> None:
+    allow(secured, "consumer", (ResourceType.TOPIC, "t", Operation.READ))
+    path = f"{PERSISTENT}/t/subscription/s/skip_all"
+    assert 403 == secured.ask("POST", path, **as_user("consumer"))[0]
+    allow(secured, "consumer", (ResourceType.GROUP, "s", Operation.READ))
+    assert 204 == secured.ask("POST", path, **as_user("consumer"))[0]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Bearer",
+        "Bearer x",
+        "Bearer a.b.c",
+        f"Bearer {token('root', b'x' * 32)}",
+        "Bearer " + "x" * 10_000,
+        "Basic !",
+        "Basic cm9vdA==",
+        "Basic " + base64.b64encode(b"root:guess").decode(),
+        "Digest x",
+        "\xe9",
+    ],
+)
+def test_a_proof_that_is_none_is_refused_and_not_logged(
+    secured: Admin, header: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, headers, body = secured.raw("GET", "/admin/v2/tenants", headers={"Authorization": header})
+    assert 401 == status
+    assert "www-authenticate" in headers
+    assert b"reason" in body
+    assert token("root", b"x" * 32) not in capsys.readouterr().err
+
+
+def test_permissions_of_a_topic_are_acls(secured: Admin) -> None:
+    path = f"{PERSISTENT}/t/permissions"
+    produce = (ResourceType.TOPIC, "t", Operation.WRITE)
+    authorizer = secured.context.authorizer
+    assert isinstance(authorizer, AclAuthorizer)
+    assert 204 == secured.ask("POST", path + "/worker", ["produce", "consume"], **as_user("root"))[0]
+    assert {"worker": ["produce", "consume"]}.items() <= secured.ask("GET", path, **as_user("root"))[1].items()
+    from broker.security.principal import Principal
+
+    worker = Principal("User", "worker")
+    assert authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], produce[1])
+    assert authorizer.allows(worker, "127.0.0.1", Operation.READ, ResourceType.GROUP, "any")
+    assert not authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], "other")
+    assert 204 == secured.ask("DELETE", path + "/worker", **as_user("root"))[0]
+    assert "worker" not in secured.ask("GET", path, **as_user("root"))[1]
+    assert not authorizer.allows(worker, "127.0.0.1", produce[2], produce[0], produce[1])
+
+
+def test_permissions_of_a_namespace_cover_its_topics_and_no_others(secured: Admin) -> None:
+    from broker.security.principal import Principal
+
+    for path in ("tenants/shop", "namespaces/shop/eu", "namespaces/shop/eu2"):
+        assert 204 == secured.ask("PUT", f"/admin/v2/{path}", {}, **as_user("root"))[0]
+    path = "/admin/v2/namespaces/shop/eu/permissions"
+    assert 204 == secured.ask("POST", path + "/clerk", ["produce"], **as_user("root"))[0]
+    assert (200, {"clerk": ["produce"]}) == secured.ask("GET", path, **as_user("root"))
+    topics = {
+        "persistent/shop/eu/orders": 200,
+        "persistent/shop/eu2/orders": 403,
+        "persistent/public/default/t": 403,
+    }
+    for topic, status in topics.items():
+        assert status == secured.ask("GET", f"/lookup/v2/topic/{topic}", **as_user("clerk"))[0], topic
+    authorizer = secured.context.authorizer
+    assert authorizer is not None
+    clerk = Principal("User", "clerk")
+    assert not authorizer.allows(clerk, "127.0.0.1", Operation.READ, ResourceType.TOPIC, "pulsar.shop.eu.orders")
+
+
+def test_what_is_no_permission_is_refused(secured: Admin) -> None:
+    path = f"{PERSISTENT}/t/permissions/me"
+    for body in ("produce", ["fly"], [["produce"]], {}, 1):
+        assert 412 == secured.ask("POST", path, body, **as_user("root"))[0], body
+    status, answer = secured.ask(
+        "POST", "/admin/v2/namespaces/public/default/permissions/me", ["produce"], **as_user("root")
+    )
+    assert 405 == status
+    assert "one by one" in answer["reason"]
+
+
+def test_without_an_authorizer_permissions_are_granted_and_change_nothing(admin: Admin) -> None:
+    for path in (f"{PERSISTENT}/t/permissions", "/admin/v2/namespaces/public/default/permissions"):
+        admin.ask("PUT", f"{PERSISTENT}/t")
+        admin.do("POST", path + "/me", ["produce"])
+        assert {} == admin.get(path)
+        admin.do("DELETE", path + "/me")

@@ -1,0 +1,194 @@
+"""SENDs over a real socket."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker.client.embedded import Broker
+from broker.errors import StorageError
+from broker.security.quotas.entities import Kind, parse_entity
+from broker.storage.log.durability import Durability
+from protocol.pulsar import pulsar_pb2 as pb
+from tests.pulsar.wire import Type, Wire, send_frame
+
+Connect = Callable[..., Wire]
+
+
+def topic_of(broker: Broker) -> Any:
+    (topic,) = broker.server.part("pulsar").context.topics.loaded()  # type: ignore[union-attr]
+    return topic
+
+
+def ping(wire: Wire) -> None:
+    wire.say(Type.PING, pb.CommandPing())
+    assert Type.PONG == wire.hear()[0]
+
+
+def receipts(wire: Wire, count: int) -> Iterator[tuple[int, int]]:
+    """Sequence id and entry id of each."""
+    for _ in range(count):
+        kind, receipt = wire.hear()
+        assert kind == Type.SEND_RECEIPT, receipt
+        yield receipt.sequence_id, receipt.message_id.entryId
+
+
+def test_receipts_come_in_order_and_have_the_offsets(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    wire.raw(b"".join(send_frame(number) for number in range(300)))
+    assert [(number, number) for number in range(300)] == list(receipts(wire, 300))
+    assert 300 == topic_of(broker).log.durable_offset
+
+
+def test_a_batch_takes_an_offset_for_each_of_its_messages(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    wire.raw(send_frame(0, bytes(100), batch=10) + send_frame(10))
+    assert [(0, 0), (10, 10)] == list(receipts(wire, 2))
+    assert 11 == topic_of(broker).log.log_end_offset
+
+
+def test_sends_of_several_producers_and_topics_are_sorted_out(connect: Connect) -> None:
+    wire = connect()
+    wire.produce("a", 1)
+    wire.produce("b", 2)
+    wire.produce("b", 3)
+    wire.raw(b"".join(send_frame(number, producer_id=1 + number % 3) for number in range(9)))
+    found: dict[int, list[tuple[int, int]]] = {}
+    for _ in range(9):
+        _, receipt = wire.hear()
+        found.setdefault(receipt.producer_id, []).append((receipt.sequence_id, receipt.message_id.entryId))
+    assert {1: [(0, 0), (3, 1), (6, 2)], 2: [(1, 0), (4, 2), (7, 4)], 3: [(2, 1), (5, 3), (8, 5)]} == found
+
+
+def test_a_damaged_message_fails_alone_and_in_its_turn(connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    wire.raw(send_frame(0) + send_frame(1, spoil=True) + send_frame(2))
+    assert [(0, 0)] == list(receipts(wire, 1))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 1, pb.ServerError.ChecksumError) == (kind, error.sequence_id, error.error)
+    assert [(2, 1)] == list(receipts(wire, 1))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(send_frame(1, b"short", batch=1_000_000), id="more messages than bytes"),
+        pytest.param(send_frame(1, b"short", batch=-1), id="a negative number of messages"),
+        pytest.param(send_frame(1, b"x", batch=2**31 - 1, uncompressed_size=2**32 - 1, compression=1), id="compressed"),
+    ],
+)
+def test_a_batch_that_lies_about_its_messages_ends_its_producer(broker: Broker, connect: Connect, frame: bytes) -> None:
+    wire = connect()
+    wire.produce("t")
+    wire.raw(send_frame(0) + frame + send_frame(2))
+    assert [(0, 0)] == list(receipts(wire, 1))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 1, pb.ServerError.MetadataError) == (kind, error.sequence_id, error.error)
+    # What follows is not stored, because the client sends it again together with the one that failed.
+    ping(wire)
+    assert 1 == topic_of(broker).log.log_end_offset
+
+
+def test_when_the_disk_is_full_nothing_is_acknowledged_and_the_order_is_kept(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    wire.produce("t")
+    log = topic_of(broker).log
+    append = log.append
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise StorageError("no space left on device")
+
+    monkeypatch.setattr(log, "append", full)
+    wire.raw(send_frame(0))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 0, pb.ServerError.PersistenceError) == (kind, error.sequence_id, error.error)
+    monkeypatch.setattr(log, "append", append)
+    wire.raw(send_frame(1))
+    wire.close()
+    again = connect()
+    again.produce("t")
+    again.raw(send_frame(0) + send_frame(1))
+    assert [(0, 0), (1, 1)] == list(receipts(again, 2))
+
+
+def test_while_an_fsync_hangs_no_receipt_leaves_and_not_everything_is_taken(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    log = topic_of(broker).log
+    with log._durability.sync_lock:  # as if an fsync ran
+        wire.raw(b"".join(send_frame(number) for number in range(4500)))
+        other = connect()
+        other.produce("t", producer_name="other")  # neighbours go on
+        state = next(iter(topic_of(broker).producers)).connection.data
+        while state.parked is None:
+            ping(other)
+        assert 0 == log.durable_offset
+        assert 4000 < state.owed <= 4000 + 128
+    assert [(number, number) for number in range(4500)] == list(receipts(wire, 4500))
+    while state.owed:
+        ping(other)
+    assert state.parked is None
+
+
+def test_a_failed_fsync_is_an_error_and_not_a_receipt(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = connect()
+    wire.produce("t")
+
+    def failing(durability: Durability, offset: int) -> None:
+        raise durability._state.go_offline("fsync failed")
+
+    monkeypatch.setattr(Durability, "flush_to", failing)
+    wire.raw(send_frame(0) + send_frame(1))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 0, pb.ServerError.PersistenceError) == (kind, error.sequence_id, error.error)
+    ping(wire)  # nothing else comes
+    while next(iter(topic_of(broker).producers)).connection.data.owed:
+        ping(wire)
+
+
+def test_after_a_slow_write_sends_go_to_the_handlers(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    context.appends_slow_until = context.clock.monotonic() + 60
+    wire.raw(b"".join(send_frame(number) for number in range(200)))
+    assert [(number, number) for number in range(200)] == list(receipts(wire, 200))
+
+
+def test_more_sends_than_fit_a_segment_together_are_appended_one_by_one(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    topic = topic_of(broker)
+    broker.server.kafka.logs.alter_topic_configs("t", {"segment.bytes": "2000"})
+    wire.raw(b"".join(send_frame(number, bytes(500)) for number in range(50)))
+    assert [(number, number) for number in range(50)] == list(receipts(wire, 50))
+    assert 50 == topic.log.log_end_offset
+    wire.raw(send_frame(50, bytes(5000)) + send_frame(51))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 50, pb.ServerError.NotAllowedError) == (kind, error.sequence_id, error.error)
+    assert [(51, 50)] == list(receipts(wire, 1))
+
+
+def test_a_client_above_its_quota_is_throttled_and_loses_nothing(broker: Broker, connect: Connect) -> None:
+    quotas = broker.server.security.quotas
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, 100.0)])
+    wire = connect()
+    wire.produce("t")
+    context = broker.server.part("pulsar").context  # type: ignore[union-attr]
+    wire.raw(send_frame(0, bytes(2000)))
+    assert [(0, 0)] == list(receipts(wire, 1))
+    wire.raw(send_frame(1))
+    while not len(context.throttling):
+        ping(connect())
+    assert 1 == quotas.throttled()
+    assert 1 == topic_of(broker).log.log_end_offset
+    quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.PRODUCE, None)])
+    assert [(1, 1)] == list(receipts(wire, 1))
+    assert 0 == len(context.throttling)
