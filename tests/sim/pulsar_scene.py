@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from broker.pulsar.subscriptions import consumer
 from tests.sim.clients.client import Client
 from tests.sim.clients.cross import CrossProducer, CrossReader
 from tests.sim.clients.pulsar_client import PULSAR_PORT
@@ -15,6 +16,8 @@ from tests.sim.world import World
 if TYPE_CHECKING:
     from tests.sim.host import Host
 
+# What a consumer's connection is given in one go, and the entry that exceeds it.
+LARGEST_SLICE = consumer._SLICE_BYTES + 100_000
 # Kafka's name of it.
 TOPIC = "pulsar"
 _NAMES = {EXCLUSIVE: "exclusive", SHARED: "shared", FAILOVER: "failover", KEY_SHARED: "key-shared"}
@@ -61,6 +64,7 @@ class PulsarScene:
             crosses.append(CrossProducer("cross-producer", *common, log=log, topic=TOPIC, batches=rng.randrange(1, 8)))
         self.readers = [CrossReader("cross-reader", *common, log=log, topic=TOPIC)] if rng.random() < 0.6 else []
         self.clients: list[Client | StreamClient] = [*self.producers, *self.consumers, *crosses, *self.readers]
+        host.settings["max_connections"] += len(self.clients)
 
     def leftovers(self, server: Any) -> dict[str, Any]:
         """What clients that have gone have left behind."""

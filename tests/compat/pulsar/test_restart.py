@@ -1,6 +1,7 @@
 """What clients see when the broker stops, is killed, and comes back on the same port."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

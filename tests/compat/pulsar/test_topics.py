@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pulsar
 import pytest
-from pulsar import ConsumerType, InitialPosition, PartitionsRoutingMode, RegexSubscriptionMode
+from pulsar import ConsumerType, InitialPosition, PartitionsRoutingMode
 
 from tests.compat.pulsar.helpers import (
     Admin,
     acknowledge,
-    drain,
     is_silent,
     numbered,
     receive,
