@@ -1,5 +1,6 @@
 """Key_Shared, event by event, and against models. More is in ``test_known_bugs.py`` and ``test_hostile.py``."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from broker.pulsar.dispatch.assignment import UNKNOWN
+from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.delayed import DelayedTracker
 from broker.pulsar.dispatch.dispatcher import Consumer
 from broker.pulsar.dispatch.key_shared import KeyShared
@@ -17,7 +20,35 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import SPREAD, Machine, World
 
 
+def check_lanes(world: World) -> None:
+    """Every lane is where its state says."""
+    keys = world.dispatcher._assignment
+    assert isinstance(keys, ByKey)
+    records = world.dispatcher.in_flight.records.values()
+    waiting = Counter(record.tag for record in records if record.owner is None and record.tag != UNKNOWN)
+    assert waiting == {lane.hash: lane.count for lane in keys._lanes.values()}
+    for home, lanes in keys._homes.items():
+        assert lanes
+        assert all(lane.home is home for lane in lanes)
+        assert not home.available or home in keys._runnable
+    for hash, lane in keys._lanes.items():
+        assert lane.taken == sum(other is lane for other in keys._taken.values())
+        if lane.home is not None:
+            assert lane in keys._homes[lane.home]
+            assert lane.home is keys._ranges.owner(hash)
+        elif not lane.taken:
+            owner = keys._ranges.owner(hash)
+            assert owner is None or keys._busy[hash][0] is not owner
+    out = Counter((record.tag, record.owner) for record in records if record.owner is not None)
+    if not keys._out_of_order:
+        assert out == {(hash, consumer): count for hash, (consumer, count) in keys._busy.items()}
+
+
 class KeyedWorld(World):
+    def check(self) -> None:
+        super().check()
+        check_lanes(self)
+
     def check_order(self, consumer: Consumer, entry: Entry) -> None:
         """Nobody else has an entry of the key, and nothing before it is still to be delivered."""
         for other in self.log[self.gone :]:

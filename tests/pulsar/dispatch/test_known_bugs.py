@@ -461,3 +461,19 @@ def test_a_replay_on_its_way_does_not_overtake_what_is_handed_back_12885() -> No
     world.redeliver(mine, [0])
     world.settle()
     assert [0, 0, 1] == offsets(world, mine)
+
+
+def test_a_new_consumer_gets_what_waits_for_one_that_takes_nothing_8115() -> None:
+    """What waits for a consumer without permits stays there when its keys get another owner, until it gives permits."""
+    world = key_shared()
+    stuck, free = world.join("a"), world.join("b", permits=1000)
+    for key in range(100):
+        world.append(sticky_hash=key * SPREAD)
+    world.settle()
+    waiting = [entry for entry in world.log if entry.offset not in offsets(world, free)]
+    new = world.join("new", permits=1000)
+    world.settle()
+    moved = [entry.offset for entry in waiting if owner_of_entry(world, entry.sticky_hash) is new]
+    assert moved
+    assert moved == offsets(world, new)
+    assert [] == offsets(world, stuck)
