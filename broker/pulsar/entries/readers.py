@@ -1,8 +1,8 @@
 """The threads that read entries: from the disk, and from batches of Kafka's producers, which are transcoded.
 
-A few threads (``pulsar_reader_threads``) take jobs from the lines of all logs in turn, and from one line only half of them work at
-a time. So neither a disk that is slow for one log nor a thousand subscriptions of one topic hold up the others for longer than a
-job takes. Each job is short: one read batch of one log. It hands its result on and does not wait for anybody.
+A few threads (``pulsar_reader_threads``) take jobs from the lines of all logs in turn. From one line only half of them work at a
+time, so that neither a disk that is slow for one log nor a thousand subscriptions of one topic hold up the others for longer than
+a job takes. Each job is short: one read batch of one log. It hands its result on and does not wait for anybody.
 
 Tests: tests/pulsar/entries/test_reader.py.
 """
