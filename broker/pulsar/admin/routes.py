@@ -8,7 +8,6 @@ import attrs
 from broker.network.routes import Route
 from broker.pulsar.admin.authentication import authenticated
 from broker.pulsar.admin.brokers import Brokers
-from broker.pulsar.admin.compaction import Compaction
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policies import PolicyCalls
@@ -30,7 +29,6 @@ def routes(context: PulsarContext) -> list[Route]:
         Tenants(context, topics),
         PolicyCalls(context),
         Schemas(context),
-        Compaction(context),
         Permissions(context),
         Brokers(context, lookup),
     )

@@ -7,7 +7,7 @@ from broker.errors import StorageError
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, find_consumer, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
-from broker.pulsar.refusals import MetadataInvalid, NotAllowed, ServiceNotReady
+from broker.pulsar.refusals import ConsumerAssignError, MetadataInvalid, NotAllowed, ServiceNotReady
 from broker.pulsar.rights import require_creation, require_subscription, require_topic
 from broker.pulsar.schemas import checks
 from broker.pulsar.subscriptions.dispatchers import NAMES, SINGLE_ACTIVE, KeySharedPolicy, SubType
@@ -87,7 +87,7 @@ def _join(body: CommandSubscribe) -> Join:
         policy = KeySharedPolicy(sticky, meta.allowOutOfOrderDelivery)
         if sticky:
             if not 0 < len(meta.hashRanges) <= _RANGES_MAX:
-                raise MetadataInvalid(f"A consumer with sticky hashing has 1 to {_RANGES_MAX} ranges of hashes.")
+                raise ConsumerAssignError(f"A consumer with sticky hashing has 1 to {_RANGES_MAX} ranges of hashes.")
             ranges = tuple((one.start, one.end) for one in meta.hashRanges)
     return Join(
         subscription=body.subscription,
