@@ -44,10 +44,11 @@ class _Accepted(NamedTuple):
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "batches", "highest", "topic")
+    __slots__ = ("accepted", "batches", "highest", "refusal", "topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, refusal: Refusal | None = None) -> None:
         self.topic = topic
+        self.refusal = refusal  # of everything that is for this topic
         self.accepted: list[_Accepted] = []
         self.batches: list[bytearray] = []
         # With deduplication: the highest sequence id of each producer in this run, by name.
@@ -71,12 +72,20 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
             topic = producer.topic
             run = runs.get(id(topic))
             if run is None:
-                run = runs[id(topic)] = _Run(topic)
+                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic))
             _accept(context, state, run, producer, send, frame)
     finally:
         for run in runs.values():
             if run.batches:
                 _append(context, state, run)
+
+
+def _refusal(context: PulsarContext, state: PulsarConnection, topic: Topic) -> Refusal | None:
+    if topic.terminated:
+        return TopicTerminated("Topic has been terminated")
+    if context.authorizer is not None and not may_produce(context, state.connection, topic):
+        return AuthorizationError("Not authorized to produce to the topic any more")
+    return None
 
 
 def _accept(
@@ -86,10 +95,8 @@ def _accept(
     try:
         if not crc_matches(frame, send):
             raise ChecksumMismatch("Checksum failed on the broker")
-        if run.topic.terminated:
-            raise TopicTerminated("Topic has been terminated")
-        if context.authorizer is not None and not may_produce(context, producer.connection, run.topic):
-            raise AuthorizationError("Not authorized to produce to the topic any more")
+        if run.refusal is not None:
+            raise run.refusal
         try:
             metadata = read_metadata(frame[send.metadata : send.payload])
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
