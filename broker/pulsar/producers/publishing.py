@@ -10,6 +10,7 @@ nothing more of that producer is taken, so that what it sends again keeps its or
 Tests: tests/pulsar/producers/test_publishing.py.
 """
 
+import struct
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +33,9 @@ from protocol.pulsar.sends import Send, crc_matches, read_send
 
 # How long (s) appends go to the handlers after a slow one: the disk is busy writing back.
 _SLOW_FOR_S = 1.0
+
+
+_length = struct.Struct(">I").unpack_from
 
 
 class _Accepted(NamedTuple):
@@ -61,7 +65,7 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
     position, end = 0, len(frames)
     try:
         while position < end:
-            size = int.from_bytes(frames[position : position + 4], "big") + 4
+            size = _length(frames, position)[0] + 4
             frame = frames[position : position + size] if size != end else frames
             position += size
             send = read_send(frame)
@@ -187,12 +191,14 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
         entries: list[Entry] = []
+        read = bool(topic.subscriptions)  # else nobody would find them in the cache
         position = 0
         for batch, (producer, send, messages, metadata) in zip(run.batches, accepted, strict=True):
             size = send.end - send.start
             start = position + value_position(batch, size)
             position += len(batch)
-            entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
+            if read:
+                entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
             entry = offset
             offset += messages
             if producer.id not in owed:
@@ -202,7 +208,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
             producer.bytes_in += size
             if deduplication is not None and counts(metadata):
                 appended.append((producer.name, highest_sequence_id(send.sequence_id, send.highest_sequence_id)))
-        topic.reader.appended(entries)
+        if read:
+            topic.reader.appended(entries)
     finally:
         if deduplication is not None and deduplication.end(token, appended):
             context.deduplications.save(topic)
