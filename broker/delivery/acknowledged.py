@@ -13,13 +13,14 @@ Both tables are bounded. An acknowledgement that would make one more hole, or on
 earlier implementation of this idea, Pulsar's, drops what is above the bound when it stores the state, and so loses
 acknowledgements without a word: issue 25540.) Acknowledgements that make no further hole succeed all the same.
 
-An acknowledgement costs a binary search, and a move of 8 bytes for each range above it.
+An acknowledgement takes some microseconds, however many ranges and parts there are, and in whatever order they come. One that
+swallows many of them takes as long as it took to make them.
 """
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from broker.delivery.sorted_offsets import SortedOffsets
 from broker.errors import Refusal
 
 # As many as Pulsar keeps (managedLedgerMaxUnackedRangesToPersist, and the same for batches).
@@ -43,17 +44,29 @@ class Part(NamedTuple):
 class Acknowledged:
     """``ranges_max``: how many ranges there may be, ``parts_max`` how many parts."""
 
-    __slots__ = ("_ends", "_order", "_part_bytes", "_parts", "_starts", "before", "parts_max", "ranges_max", "version")
+    __slots__ = (
+        "_end_of",
+        "_order",
+        "_part_bytes",
+        "_parts",
+        "_starts",
+        "before",
+        "beyond",
+        "parts_max",
+        "ranges_max",
+        "version",
+    )
 
     def __init__(self, before: int = 0, *, ranges_max: int = RANGES_MAX, parts_max: int = PARTS_MAX) -> None:
         self.before = before
+        self.beyond = 0  # how many offsets are acknowledged above ``before``; parts do not count
         self.ranges_max = ranges_max
         self.parts_max = parts_max
         self.version = 0  # counts the changes
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        self._starts = SortedOffsets()  # of the ranges
+        self._end_of: dict[int, int] = {}  # by the start
         self._parts: dict[int, Part] = {}  # by the first offset of the batch
-        self._order: list[int] = []  # the keys of _parts, sorted
+        self._order = SortedOffsets()  # the keys of _parts
         self._part_bytes = 0
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -62,18 +75,17 @@ class Acknowledged:
         """Whether this offset is acknowledged. Parts do not count."""
         if offset < self.before:
             return True
-        starts = self._starts
-        if not starts:
+        if not self._end_of:
             return False
-        at = bisect_right(starts, offset)
-        return at > 0 and offset < self._ends[at - 1]
+        start = self._starts.at_or_before(offset)
+        return start is not None and offset < self._end_of[start]
 
     def next_hole(self, offset: int) -> int:
         """The first offset from this one on that is not acknowledged."""
         if offset < self.before:
             return self.before
-        at = bisect_right(self._starts, offset)
-        return max(offset, self._ends[at - 1]) if at else offset
+        start = self._starts.at_or_before(offset)
+        return offset if start is None else max(offset, self._end_of[start])
 
     def part(self, first: int) -> int | None:
         """The bits of a batch's records that are still to be acknowledged; None if that is all or none of them."""
@@ -83,15 +95,16 @@ class Acknowledged:
     @property
     def ranges(self) -> Iterator[tuple[int, int]]:
         """First offset and the one after the last, of each range, ascending."""
-        return zip(self._starts, self._ends, strict=True)
+        return zip(*self.bounds(), strict=True)
 
     def bounds(self) -> tuple[Sequence[int], Sequence[int]]:
-        """The same as two lists, which must not be changed."""
-        return self._starts, self._ends
+        """The same as two lists."""
+        starts = list(self._starts)
+        return starts, list(map(self._end_of.__getitem__, starts))
 
     @property
     def range_count(self) -> int:
-        return len(self._starts)
+        return len(self._end_of)
 
     @property
     def parts(self) -> Mapping[int, Part]:
@@ -99,14 +112,10 @@ class Acknowledged:
         return self._parts
 
     @property
-    def beyond(self) -> int:
-        """How many offsets are acknowledged above ``before``."""
-        return sum(self._ends) - sum(self._starts)
-
-    @property
     def end(self) -> int:
         """The offset after the last that is acknowledged."""
-        return self._ends[-1] if self._ends else self.before
+        last = self._starts.last
+        return self.before if last is None else self._end_of[last]
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
@@ -125,7 +134,7 @@ class Acknowledged:
     @property
     def crowded(self) -> bool:
         """There are twice as many ranges as acknowledgements can make: read no further until the consumers acknowledge."""
-        return len(self._starts) >= 2 * self.ranges_max
+        return len(self._end_of) >= 2 * self.ranges_max
 
     def add_part(self, first: int, records: int, remaining: int) -> int:
         """Acknowledge the records of a batch whose bits are not set in ``remaining``. How many of them were not acknowledged.
@@ -151,7 +160,7 @@ class Acknowledged:
         elif len(self._parts) >= self.parts_max or self._part_bytes + size > PART_BYTES_MAX:
             raise TooManyHoles(f"Of {len(self._parts)} batches some records are acknowledged and others are not.")
         else:
-            insort(self._order, first)
+            self._order.add(first)
         self._part_bytes += size
         self._parts[first] = Part(records, remaining)
         self.version += 1
@@ -161,18 +170,16 @@ class Acknowledged:
         """Acknowledge everything before the offset. Whether that was not the case already."""
         if offset <= self.before:
             return False
-        self.before = offset
-        self._absorb()
-        if self._order:
-            self._drop_parts(0, self.before)
+        self._move(offset)
         self.version += 1
         return True
 
     def reset(self, before: int) -> None:
         """Everything before the offset is acknowledged, and nothing else."""
         self.before = before
+        self.beyond = 0
         self._starts.clear()
-        self._ends.clear()
+        self._end_of.clear()
         self._parts.clear()
         self._order.clear()
         self._part_bytes = 0
@@ -185,86 +192,108 @@ class Acknowledged:
         for first, following in ranges:
             if not end < first < following:
                 raise ValueError("ranges of offsets that overlap, or touch")
-            self._starts.append(first)
-            self._ends.append(following)
+            self._end_of[first] = following
+            self.beyond += following - first
             end = following
+        self._starts.fill(list(self._end_of))
         for first, records, remaining in parts:
-            if self.covers(first) or (self._order and first <= self._order[-1]):
+            last = self._order.last
+            if self.covers(first) or (last is not None and first <= last):
                 raise ValueError("a part of a batch that is acknowledged, or parts that are not ascending")
             if not 0 < remaining.bit_count() < records or remaining.bit_length() > records:
                 raise ValueError("a part of a batch with nothing left, or all")
-            self._order.append(first)
+            self._order.add(first)
             self._parts[first] = Part(records, remaining)
             self._part_bytes += _size(remaining)
 
     def _add(self, first: int, end: int, ranges_max: int) -> int:
         before = self.before
-        starts, ends = self._starts, self._ends
         if first <= before:
             # The usual case: the oldest record is acknowledged first.
             if end <= before:
                 return 0
-            count = end - before
-            if starts or self._order:
-                count -= self._within(before, end)
-                self.before = end
-                self._absorb()
-                self._drop_parts(0, self.before)
-            else:
-                self.before = end
             self.version += 1
+            if not self._end_of and not self._parts:
+                self.before = end
+                return end - before
+            count = end - before - self._within(before, end)
+            self._move(end)
             return count
-        # The ranges that touch or overlap this one: ends[low:] are at or after its start, starts[:high] at or before its end.
-        low = bisect_left(ends, first)
-        high = bisect_right(starts, end)
-        if low == high:
-            if len(starts) >= ranges_max:
-                raise TooManyHoles(f"{len(starts)} ranges of offsets are acknowledged out of order already.")
-            count = end - first - (self._within(first, end) if self._order else 0)
-            starts.insert(low, first)
-            ends.insert(low, end)
+        starts, end_of = self._starts, self._end_of
+        # The range that begins before this one and reaches it, or covers it.
+        joined = starts.at_or_before(first)
+        if joined is not None and end_of[joined] < first:
+            joined = None
+        following = starts.at_or_after(first)
+        if joined is None and (following is None or following > end):
+            if len(end_of) >= ranges_max:
+                raise TooManyHoles(f"{len(end_of)} ranges of offsets are acknowledged out of order already.")
+            count = end - first - self._within_parts(first, end)
+            self._insert(first, end)
         else:
-            count = end - first - self._within(first, end)
-            if count == 0:
+            if joined is not None and end_of[joined] >= end:
                 return 0
-            starts[low:high] = [min(first, starts[low])]
-            ends[low:high] = [max(end, ends[high - 1])]
-        if self._order:
+            count = end - first - self._within(first, end)
+            start, last = first, end
+            if joined is not None:
+                start = joined
+                last = max(last, self._take_out(joined))
+            while (following := starts.at_or_after(start)) is not None and following <= last:
+                last = max(last, self._take_out(following))
+            self._insert(start, last)
+        if self._parts:
             self._drop_parts(first, end)
         self.version += 1
         return count
 
+    def _insert(self, start: int, end: int) -> None:
+        self._starts.add(start)
+        self._end_of[start] = end
+        self.beyond += end - start
+
+    def _take_out(self, start: int) -> int:
+        """The range is none any more. Where it has ended."""
+        self._starts.remove(start)
+        end = self._end_of.pop(start)
+        self.beyond -= end - start
+        return end
+
     def _within(self, first: int, end: int) -> int:
         """How many of these offsets are acknowledged already, in ranges or parts."""
-        count = 0
-        low = bisect_right(self._ends, first)
-        high = bisect_left(self._starts, end)
-        for at in range(low, high):
-            count += min(end, self._ends[at]) - max(first, self._starts[at])
-        order = self._order
-        for batch in order[bisect_left(order, first) : bisect_left(order, end)]:
-            part = self._parts[batch]
-            count += part.records - part.remaining.bit_count()
+        count = self._within_parts(first, end)
+        start = self._starts.at_or_before(first)
+        if start is None or self._end_of[start] <= first:
+            start = self._starts.at_or_after(first)
+        while start is not None and start < end:
+            following = self._end_of[start]
+            count += min(end, following) - max(first, start)
+            start = self._starts.at_or_after(following)
         return count
 
-    def _absorb(self) -> None:
-        """``before`` has moved: join the ranges that it has reached."""
-        starts, ends = self._starts, self._ends
-        if not starts or starts[0] > self.before:
-            return
-        passed = bisect_right(starts, self.before)
-        self.before = max(self.before, ends[passed - 1])
-        del starts[:passed]
-        del ends[:passed]
+    def _within_parts(self, first: int, end: int) -> int:
+        count = 0
+        if self._parts:
+            batch = self._order.at_or_after(first)
+            while batch is not None and batch < end:
+                part = self._parts[batch]
+                count += part.records - part.remaining.bit_count()
+                batch = self._order.at_or_after(batch + 1)
+        return count
+
+    def _move(self, before: int) -> None:
+        """Everything before this offset is acknowledged: what it has reached is no range, or part, any more."""
+        starts = self._starts
+        while (start := starts.first) is not None and start <= before:
+            before = max(before, self._take_out(start))
+        self.before = before
+        if self._parts:
+            self._drop_parts(0, before)
 
     def _drop_parts(self, first: int, end: int) -> None:
         """The batches that begin at one of these offsets are acknowledged as a whole."""
-        order = self._order
-        low = bisect_left(order, first)
-        high = bisect_left(order, end)
-        for offset in order[low:high]:
-            self._part_bytes -= _size(self._parts.pop(offset).remaining)
-        del order[low:high]
+        while (batch := self._order.at_or_after(first)) is not None and batch < end:
+            self._order.remove(batch)
+            self._part_bytes -= _size(self._parts.pop(batch).remaining)
 
 
 def _size(bits: int) -> int:

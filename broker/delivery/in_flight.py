@@ -77,9 +77,7 @@ class InFlight:
         "_failures_max",
         "_lock_s",
         "_locks",
-        "_owner_half",
         "_owner_max",
-        "_total_half",
         "_total_max",
         "blocked",
         "records",
@@ -92,9 +90,7 @@ class InFlight:
         # What is acquired, the oldest lock first. All locks last equally long, so no heap is needed.
         self._locks: OrderedDict[int, Record] | None = OrderedDict() if lock_s else None
         self._owner_max = owner_max or _NO_LIMIT
-        self._owner_half = self._owner_max // 2
         self._total_max = total_max or _NO_LIMIT
-        self._total_half = self._total_max // 2
         self.records: dict[int, Record] = {}  # by the first offset; changed in here only
         self.unacked = 0  # the weight of all that is acquired
         self.blocked = False
@@ -187,10 +183,10 @@ class InFlight:
 
     def _relieve(self, owner: Owner, weight: int) -> None:
         owner.unacked = unacked = owner.unacked - weight
-        if unacked <= self._owner_half:
+        if 2 * unacked <= self._owner_max:
             owner.blocked = False
         self.unacked = unacked = self.unacked - weight
-        if unacked <= self._total_half:
+        if 2 * unacked <= self._total_max:
             self.blocked = False
 
     # -- locks --------------------------------------------------------------------------------------------------------

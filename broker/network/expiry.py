@@ -11,7 +11,7 @@ Tests: tests/network/test_processor.py, tests/network/test_request_memory.py, te
 from collections.abc import Callable, Collection
 from math import inf
 
-from broker.log import get_logger
+from broker.log import EventLimit, get_logger
 from broker.network.connection import ProcessorConnection
 from broker.network.memory_pool import MemoryPool
 from broker.network.mute import CLOSING, MEMORY_SHORT, RESPONSE_PENDING, RESPONSE_UNSENT, THROTTLED
@@ -60,6 +60,7 @@ class Expiry:
         self._memory = memory
         self._unsent = unsent
         self._quotas = quotas
+        self._missed = EventLimit()
         # Of the peers that hold memory: how far each had come, in bytes, and when.
         self._progress: dict[ProcessorConnection, tuple[int, float]] = {}
 
@@ -74,7 +75,7 @@ class Expiry:
             working = holds & (RESPONSE_PENDING | RESPONSE_UNSENT | CLOSING) == RESPONSE_PENDING
             kept = connection.keep and not holds & CLOSING
             if now >= getattr(connection.session, "deadline", inf):
-                log.info("deadline_missed", peer=connection.peer.host, listener=connection.peer.listener)
+                self._note_missed_deadline(connection, now)
                 self._disconnect(connection)
             elif quiet_s > self._idle_max_s and not working and not kept:
                 idle += 1
@@ -89,6 +90,12 @@ class Expiry:
             ):
                 connection.received.release()
         return idle
+
+    def _note_missed_deadline(self, connection: ProcessorConnection, now: float) -> None:
+        unlogged = self._missed.take(now)
+        if unlogged is not None:
+            peer = connection.peer
+            log.info("deadline_missed", peer=peer.host, listener=peer.listener, unlogged_before=unlogged)
 
     def close_slow(self, now: float) -> None:
         """Measure the answers that wait in memory, set ``high_water_bytes``, and close slow peers while memory is short."""

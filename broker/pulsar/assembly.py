@@ -77,7 +77,9 @@ class PulsarPart:
         self._policies = PolicyStore(
             surroundings.catalogue, attrs.evolve(BROKER, deduplication=config.pulsar_deduplication)
         )
-        compactions = self._compactions = Compactions(runtime.disk, f"{config.data_dir}/pulsar-compacted")
+        compactions = self._compactions = Compactions(
+            runtime.disk, f"{config.data_dir}/pulsar-compacted", self._readers.large
+        )
         subscriptions.compacted = lambda topic: CompactedReader(topic.log, topic.reader, compactions, self._readers)
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))

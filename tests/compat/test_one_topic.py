@@ -149,3 +149,27 @@ def test_pulsar_consumers_see_no_records_of_aborted_transactions(both: Both, top
             producer.abort_transaction(30)
     assert [b"1", b"3", b"5"] == [consumer.receive(PATIENCE_MS).data() for _ in range(3)]
     consumer.close()
+
+
+def test_each_key_of_a_kafka_producer_goes_to_one_key_shared_consumer(both: Both, topic: str) -> None:
+    consumers = [both.client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared) for _ in range(3)]
+    producer = both.kafka_producer(**{"linger.ms": 100})
+    for number in range(300):
+        producer.produce(topic, b"%d" % number, b"key %d" % (number % 20))
+        if number % 30 == 29:  # several batches, each with every key
+            assert 0 == producer.flush(30)
+    owners: dict[str, int] = {}
+    seen: dict[str, list[int]] = {}
+    while sum(map(len, seen.values())) < 300:
+        for index, consumer in enumerate(consumers):
+            while True:
+                try:
+                    message = consumer.receive(100)
+                except pulsar.Timeout:
+                    break
+                key = message.partition_key()
+                assert owners.setdefault(key, index) == index
+                seen.setdefault(key, []).append(int(message.data()))
+                consumer.acknowledge(message)
+    assert all(numbers == sorted(numbers) and len(numbers) == 15 for numbers in seen.values())
+    assert 20 == len(seen)

@@ -216,3 +216,19 @@ def test_a_client_that_reads_nothing_is_not_served_further(bench: HttpBench) -> 
 def test_bodies_up_to_the_limit_are_taken(bench: HttpBench) -> None:
     assert 200 == bench.get("/things/a", method="PUT", body=b"x" * BODY_MAX).status
     assert 413 == bench.get("/things/a", method="PUT", body=b"x" * (BODY_MAX + 1)).status
+
+
+def test_deadlines_that_are_missed_are_logged_only_so_often(
+    bench: HttpBench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from broker import log
+
+    log.configure("info", "json")
+    try:
+        clients = [bench.connect().send(b"G") for _ in range(30)]
+        bench.settle()
+        bench.pass_time(TIMEOUT_S + 2)
+        assert all(client.eof for client in clients)
+        assert 10 == capsys.readouterr().err.count("deadline_missed")
+    finally:
+        log.configure("warning", "auto")

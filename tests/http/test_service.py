@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.http.harness import BODY_MAX, HttpBench
+from tests.http.harness import BODY_MAX, HttpBench, http_bench
+from tests.network.harness import tiny_buffers
 
 GET = b"GET /quick HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
@@ -179,3 +180,19 @@ def test_a_request_of_another_origin_or_name_is_refused(bench: HttpBench) -> Non
     assert 403 == bench.get("http://evil.example/quick").status
     assert 200 == bench.get("http://localhost:1/quick").status
     assert 200 == bench.get("http://broker.example/quick").status
+
+
+def test_requests_take_every_path_through_the_buffers() -> None:
+    """With buffers so small that bodies move from the shared one to the connection's own, and to handlers."""
+    with tiny_buffers(), http_bench() as bench:
+        client = bench.connect()
+        bodies = [bytes(range(65, 91)) * size for size in (0, 1, 3, 20, 60, 150, 2)]
+        asked = b"".join(
+            b"PUT /things/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            for body in bodies
+        )
+        for start in range(0, len(asked), 700):
+            client.send(asked[start : start + 700])
+            bench.settle()
+        answers = bench.ask(client, b"", *["PUT"] * len(bodies))
+        assert bodies == [json.loads(reply.body)["body"].encode() for reply in answers]

@@ -55,9 +55,11 @@ _NOT_RUN: Final = Status()
 
 
 class Compactions:
-    def __init__(self, disk: Disk, directory: str, *, keys_max: int = KEYS_MAX) -> None:
+    def __init__(self, disk: Disk, directory: str, large: Lock, *, keys_max: int = KEYS_MAX) -> None:
+        """``large`` is held while a batch of a Kafka producer is translated that is large inside."""
         self._disk = disk
         self._directory = directory
+        self._large = large
         self._keys_max = keys_max
         self._lock = Lock()  # guards the tables; nothing is done under it
         self._files: dict[Key, CompactedFile] = {}
@@ -164,8 +166,11 @@ class Compactions:
             for offset, _, data in entries:
                 latest.note(offset, data)
             yield
-        self._disk.makedirs(self._directory)
-        writer = CompactedWriter(self._disk, f"{self._directory}/{key[0].hex}-{key[1]}-{horizon}.compacted")
+        if not self._disk.exists(self._directory):
+            self._disk.makedirs(self._directory)
+            self._disk.sync_dir(self._directory.rpartition("/")[0])
+        path = f"{self._directory}/{key[0].hex}-{key[1]}-{horizon}.compacted"
+        writer = CompactedWriter(self._disk, path)
         try:
             for entries in self._entries(of, before, horizon):
                 for offset, messages, data in entries:
@@ -177,7 +182,7 @@ class Compactions:
         except BaseException:
             writer.abandon()
             raise
-        file = CompactedFile(self._disk, f"{self._directory}/{key[0].hex}-{key[1]}-{horizon}.compacted")
+        file = CompactedFile(self._disk, path)
         with self._lock:
             self._files[key] = file
         if before is not None:
@@ -197,7 +202,7 @@ class Compactions:
                 yield [(one.offset, one.messages, memoryview(one.data)) for one in found]
                 offset = found[-1].offset + found[-1].messages
             offset = before.horizon
-        reader = LogEntriesReader(of, of.around.large)
+        reader = LogEntriesReader(of, self._large)
         offset = max(offset, of.log_start_offset)
         while offset < horizon:
             part = reader.read(offset, _ENTRIES, _BYTES)

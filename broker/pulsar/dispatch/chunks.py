@@ -32,6 +32,3 @@ class Chunks:
         if uuid not in self._consumers and len(self._consumers) >= self._most:
             del self._consumers[next(iter(self._consumers))]
         self._consumers[uuid] = consumer
-
-    def clear(self) -> None:
-        self._consumers.clear()

@@ -45,7 +45,7 @@ class RoundRobin:
         self._in_flight = in_flight
         self._turns = Turns()
         self._queue = OffsetQueue()  # of what waits and is not parked
-        self._chunks = Chunks()
+        self._chunks: Chunks | None = None  # few topics have any
         self._parked: dict[Consumer, list[int]] = {}
         self._parked_count = 0
         self.waiting = 0
@@ -122,7 +122,7 @@ class RoundRobin:
 
     def clear(self) -> None:
         self._queue.clear()
-        self._chunks.clear()
+        self._chunks = None
         self._parked.clear()
         self._parked_count = self.waiting = 0
 
@@ -159,6 +159,7 @@ class RoundRobin:
                 if not consumer.available:
                     self._park(entry, None if new else in_flight.records[offset], consumer)
                     continue
+                assert self._chunks is not None
                 self._chunks.sent(entry.chunk, consumer)
             record = in_flight.acquire(consumer, offset, weight)
             consumer.permits -= weight
@@ -177,5 +178,7 @@ class RoundRobin:
         return sent
 
     def _who_has_chunks(self, chunk: Chunk, turn: Consumer) -> Consumer:
+        if self._chunks is None:
+            self._chunks = Chunks()
         consumer = self._chunks.consumer(chunk)
         return turn if consumer is None or consumer.left else consumer

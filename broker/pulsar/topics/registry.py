@@ -297,19 +297,19 @@ class TopicRegistry:
         with topic.lock:
             if topic.closed:
                 return
-            topic.closed = True
             producers = list(topic.producers)
-            subscriptions = list(topic.subscriptions.values())
+            # Before it counts as closed: whoever loads the topic again has to find the states of all its subscriptions.
+            for subscription in list(topic.subscriptions.values()):
+                if deleted:
+                    subscription.deleted()
+                else:
+                    subscription.close()
+            topic.closed = True
         with self._lock:
             if self._topics.get(topic.name) is topic:
                 del self._topics[topic.name]
         for producer in producers:
             producer.close()
-        for subscription in subscriptions:
-            if deleted:
-                subscription.deleted()
-            else:
-                subscription.close()
         topic.reader.close()
         for ended in self.on_unload:
             ended(topic)

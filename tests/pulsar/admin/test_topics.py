@@ -1,5 +1,7 @@
 """Admin calls about topics, asked of a whole broker."""
 
+from typing import Any
+
 import pytest
 from pulsar import MessageId
 
@@ -104,6 +106,24 @@ def test_an_unloaded_topic_is_found_again_by_its_clients(admin: Admin) -> None:
         producer.send(b"after")
         got = {consumer.receive(30_000).data() for _ in range(2)}
         assert {b"before", b"after"} == got
+
+
+def test_a_topic_is_not_loaded_again_before_all_its_subscriptions_have_left(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        admin.do("PUT", f"{PERSISTENT}/t/subscription/{name}")
+    topic, store = admin.topic("t"), admin.context.subscriptions.store
+    leave, found = store.leave, []
+
+    def watched(*arguments: Any) -> None:
+        found.append(admin.topic("t"))  # as a client that subscribes this moment
+        leave(*arguments)
+
+    monkeypatch.setattr(store, "leave", watched)
+    admin.do("PUT", f"{PERSISTENT}/t/unload")
+    assert [topic, topic] == found
+    assert {"a", "b"} == set(admin.topic("t").subscriptions)
 
 
 def test_a_terminated_topic_takes_nothing_more_and_says_where_it_ends(admin: Admin) -> None:

@@ -420,3 +420,60 @@ def test_chunks_go_to_another_consumer_together_when_theirs_has_left() -> None:
     world.leave(first)
     world.settle()
     assert [0, 1, 2] in (offsets(world, second), offsets(world, third))
+
+
+def test_chunks_that_are_replayed_wait_as_well() -> None:
+    """Put back into the queue, a chunk for a consumer without permits is replayed for ever."""
+    world = shared()
+    for number in range(3):
+        world.append(chunk=Chunk(b"uuid", number, 3))
+    first, second = world.join("a", permits=3), world.join("b")
+    world.settle()
+    world.redeliver(first, None)
+    world.flow(first, 1)
+    world.flow(second, 10)
+    turns = 0
+    while world.complete_replay():
+        turns += 1
+        assert turns < 5
+    assert [0, 1, 2, 0] == offsets(world, first)
+    assert [] == offsets(world, second)
+    world.flow(first, 10)
+    world.settle()
+    assert [0, 1, 2, 0, 1, 2] == offsets(world, first)
+
+
+def test_a_replay_on_its_way_does_not_overtake_what_is_handed_back_12885() -> None:
+    """m1 is being read again when m0 is handed back. Sent as it comes, m1 is sent before m0."""
+    world = key_shared()
+    consumers = world.join("a"), world.join("b")
+    mine = owner_of(world, 1)
+    (other,) = set(consumers) - {mine}
+    for _ in range(2):
+        world.append(sticky_hash=SPREAD)
+    world.flow(mine, 1)
+    world.settle()
+    world.flow(other, 10)
+    world.settle()
+    world.flow(mine, 10)
+    assert world.replay is not None
+    assert [1] == list(world.replay.offsets)
+    world.redeliver(mine, [0])
+    world.settle()
+    assert [0, 0, 1] == offsets(world, mine)
+
+
+def test_a_new_consumer_gets_what_waits_for_one_that_takes_nothing_8115() -> None:
+    """What waits for a consumer without permits stays there when its keys get another owner, until it gives permits."""
+    world = key_shared()
+    stuck, free = world.join("a"), world.join("b", permits=1000)
+    for key in range(100):
+        world.append(sticky_hash=key * SPREAD)
+    world.settle()
+    waiting = [entry for entry in world.log if entry.offset not in offsets(world, free)]
+    new = world.join("new", permits=1000)
+    world.settle()
+    moved = [entry.offset for entry in waiting if owner_of_entry(world, entry.sticky_hash) is new]
+    assert moved
+    assert moved == offsets(world, new)
+    assert [] == offsets(world, stuck)

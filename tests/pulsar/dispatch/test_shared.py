@@ -1,42 +1,282 @@
-"""Shared, event by event, and against a model."""
+"""Shared, event by event, and against a model. Known bugs and hostile clients: ``test_known_bugs.py``, ``test_hostile.py``."""
 
+from typing import Any
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Now, Read, Replay
+from broker.pulsar.dispatch.dispatcher import Consumer, Deliver, Discard, Now, Read, WakeAt
+from broker.pulsar.dispatch.rate_limit import DispatchRate, RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.dispatch.shared import Shared
-from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 from tests.pulsar.dispatch.world import Machine, World
 
-NOW = Now(1.0, 1_000)
+
+def world_of(limit: RateLimit | None = None, delayed: DelayedTracker | None = None, **limits: Any) -> World:
+    cursor = Cursor()
+    tracker = DelayedTracker() if delayed is None else delayed
+    return World(Shared(cursor, DispatchSettings(**limits), tracker, limit), cursor)
 
 
-def entry(offset: int, messages: int = 1) -> Entry:
-    return Entry(offset=offset, messages=messages, size=10, data=b"x" * 10, publish_ms=0)
+def offsets(world: World, consumer: Consumer) -> list[int]:
+    return [delivery.entry.offset for receiver, delivery in world.delivered if receiver is consumer]
+
+
+def receivers(world: World) -> list[str]:
+    return [consumer.name for consumer, _ in world.delivered]
 
 
 def test_a_read_goes_to_the_consumer_that_gave_permits() -> None:
-    shared = Shared(Cursor(), DispatchSettings())
-    consumer = Consumer(1, "a")
-    assert [] == shared.add(consumer, NOW)
-    (read,) = shared.flow(consumer, 2, NOW)
-    assert read == Read(0, 2, 5 * 1024 * 1024, 1)
-    deliver, *rest = shared.read_done(read, [entry(0), entry(1)], NOW)
+    shared, consumer, now = Shared(Cursor(), DispatchSettings()), Consumer(1, "a"), Now(1.0, 1_000)
+    world = world_of()
+    entries = [world.append(), world.append()]
+    assert [] == shared.add(consumer, now)
+    assert [Read(0, 2, 5 * 1024 * 1024, 1)] == shared.flow(consumer, 2, now)
+    (deliver,) = shared.read_done(Read(0, 2, 5 * 1024 * 1024, 1), entries, now)
     assert isinstance(deliver, Deliver)
-    assert [0, 1] == [delivery.entry.offset for delivery in deliver.deliveries]
-    assert [] == rest
+    assert [(entries[0], 0, None), (entries[1], 0, None)] == deliver.deliveries
     assert (0, 2) == (consumer.permits, consumer.unacked)
-    assert [] == shared.acknowledged(consumer, 0, 1, True, NOW)
-    assert [] == shared.redeliver(consumer, [1], NOW)
-    (replay,) = shared.flow(consumer, 1, NOW)
-    assert isinstance(replay, Replay)
-    (deliver,) = shared.replay_done(replay, [entry(1)], NOW)
-    assert isinstance(deliver, Deliver)
-    assert [(1, 1)] == [(delivery.entry.offset, delivery.redelivery_count) for delivery in deliver.deliveries]
+
+
+def test_consumers_are_served_by_priority_and_in_turns() -> None:
+    """The order of Pulsar's documentation."""
+    world = world_of(turn_messages=1)
+    for name, permits, priority in (("C1", 2, 0), ("C2", 1, 0), ("C3", 1, 0), ("C4", 2, 1), ("C5", 1, 1)):
+        world.join(name, permits, priority=priority)
+    for _ in range(8):
+        world.append()
+    world.settle()
+    sent = [(delivery.entry.offset, consumer.name) for consumer, delivery in world.delivered]
+    assert "C1 C2 C3 C1 C4 C5 C4".split() == [name for _, name in sorted(sent)]
+
+
+def test_a_turn_has_twenty_messages() -> None:
+    world = world_of()
+    first, second = world.join("a", permits=100), world.join("b", permits=100)
+    for _ in range(50):
+        world.append()
+    for _ in range(2):
+        world.append(messages=30)
+    world.settle()
+    assert [*range(20), *range(40, 50), 50] == offsets(world, first)
+    assert [*range(20, 40), 80] == offsets(world, second)
+    assert (100 - 60, 100 - 50) == (first.permits, second.permits)
+
+
+def test_what_nobody_can_take_is_read_again_and_takes_no_memory() -> None:
+    world = world_of()
+    for _ in range(10):
+        world.append()
+    consumer = world.join("a", permits=8)
+    assert world.read is not None
+    world.pause(consumer)
+    world.complete_read()
+    assert [] == offsets(world, consumer)
+    assert not world.dispatcher.in_flight.records
+    world.resume(consumer)
+    world.settle()
+    assert list(range(8)) == offsets(world, consumer)
+    assert 8 == world.cursor.read_offset
+
+
+def test_what_is_handed_back_comes_before_new_entries_and_is_counted() -> None:
+    world = world_of()
+    for _ in range(4):
+        world.append()
+    first, second = world.join("a", permits=2), world.join("b")
+    world.settle()
+    world.redeliver(first, [1])
+    world.redeliver(second, [0])  # it does not have it
+    world.flow(second, 2)
+    world.settle()
+    assert [(1, 1), (2, 0)] == [
+        (delivery.entry.offset, delivery.redelivery_count)
+        for consumer, delivery in world.delivered
+        if consumer is second
+    ]
+
+
+def test_what_a_consumer_leaves_behind_goes_to_others_and_is_not_counted() -> None:
+    world = world_of()
+    for _ in range(3):
+        world.append()
+    first, second = world.join("a", permits=3), world.join("b")
+    world.settle()
+    world.acknowledge(first, world.at(1))
+    world.flow(second, 10)
+    world.leave(first)
+    world.settle()
+    assert [0, 2] == offsets(world, second)
+    assert [0, 0] == [delivery.redelivery_count for consumer, delivery in world.delivered if consumer is second]
+
+
+def test_of_a_batch_what_is_acknowledged_is_not_counted_again() -> None:
+    world = world_of()
+    world.append(messages=5)
+    consumer = world.join("a", permits=10)
+    world.settle()
+    world.acknowledge(consumer, world.at(0), [0b10010])
+    assert 2 == consumer.unacked
+    world.redeliver(consumer, None)
+    world.settle()
+    assert [0b10010] == list(world.delivered[-1][1].ack_set or ())
+    assert (10 - 5 - 2, 2) == (consumer.permits, consumer.unacked)
+
+
+def test_what_is_acknowledged_is_passed_over() -> None:
+    world = world_of()
+    for _ in range(6):
+        world.append()
+    for offset in (1, 2, 4):
+        world.cursor.acknowledge(offset, 1)
+    consumer = world.join("a", permits=10)
+    world.settle()
+    assert [0, 3, 5] == offsets(world, consumer)
+
+
+def test_markers_are_acknowledged_for_everybody() -> None:
+    world = world_of()
+    world.append(marker=True)
+    world.append()
+    consumer = world.join("a", permits=10)
+    world.settle()
+    assert [1] == offsets(world, consumer)
+    assert 1 == world.cursor.acknowledged_before
+    assert Discard in [type(effect) for effect in world.seen]
+
+
+def test_a_read_that_failed_is_repeated_later_and_later_and_smaller() -> None:
+    world = world_of(read_retry_s=1.0, read_retry_max_s=3.0)
+    for _ in range(10):
+        world.append()
+    consumer = world.join("a", permits=10)
+    waits = []
+    for _ in range(4):
+        world.complete_read(failed=True)
+        assert world.read is None
+        assert world.alarm is not None
+        waits.append(world.alarm - world.monotonic)
+        world.advance(waits[-1])
+    assert [1.0, 2.0, 3.0, 3.0] == waits
+    sizes = []
+    while world.read is not None and world.readable(world.read):
+        sizes.append(world.read.max_entries)
+        world.complete_read()
+    assert [1, 2, 4, 3] == sizes
+    assert list(range(10)) == offsets(world, consumer)
+
+
+def test_a_replay_that_failed_is_repeated_later() -> None:
+    world = world_of()
+    world.append()
+    consumer = world.join("a", permits=10)
+    world.settle()
+    world.redeliver(consumer, None)
+    world.complete_replay(failed=True)
+    assert world.replay is None
+    world.advance(1.0)
+    world.complete_replay()
+    assert [0, 0] == offsets(world, consumer)
+
+
+def test_what_the_log_no_longer_has_is_forgotten() -> None:
+    world = world_of()
+    for _ in range(2):
+        world.append()
+    consumer = world.join("a", permits=10)
+    world.settle()
+    world.redeliver(consumer, None)
+    world.gone = 1
+    world.complete_replay()
+    assert [0, 1, 1] == offsets(world, consumer)
+    assert [1] == list(world.dispatcher.in_flight.records)
+
+
+def test_a_rate_limit_is_kept_in_the_long_run_and_needs_no_event_to_go_on() -> None:
+    world = world_of(RateLimit([DispatchRate(messages=10)]))
+    for _ in range(100):
+        world.append()
+    consumer = world.join("a", permits=1000)
+    for seconds in range(1, 6):
+        for _ in range(100):
+            world.complete_some()
+            world.advance(0.01)
+        assert abs(len(offsets(world, consumer)) - 10 * (seconds + 1)) <= 2
+
+
+def test_a_rate_limit_of_bytes_bounds_the_read() -> None:
+    world = world_of(RateLimit([DispatchRate(size=1000)]))
+    for _ in range(3):
+        world.append(size=400)
+    world.join("a", permits=1000)
+    assert world.read is not None
+    assert 1000 == world.read.max_bytes
+
+
+def test_a_crowded_cursor_reads_no_further_until_something_is_acknowledged() -> None:
+    cursor = Cursor(ranges_max=2)
+    world = World(Shared(cursor, DispatchSettings()), cursor)
+    for _ in range(10):
+        world.append()
+    consumer = world.join("a", permits=8)
+    world.settle()
+    for offset in (1, 3):
+        world.acknowledge(consumer, world.at(offset))
+    for offset in (5, 7):
+        cursor.skip(offset, offset + 1)  # no entry stands there
+    world.flow(consumer, 1)
+    assert cursor.crowded
+    world.complete_read()  # it was asked for before
+    assert world.read is None
+    world.acknowledge(consumer, world.at(0))
+    assert world.read is not None
+
+
+def test_reading_pauses_when_all_messages_have_the_same_delay() -> None:
+    world = world_of(delayed=DelayedTracker(look_ahead=10))
+    for _ in range(30):
+        world.append(deliver_at_ms=world.wall_ms + 10_000)
+    consumer = world.join("a", permits=10)
+    while world.complete_read():
+        pass
+    assert world.read is None
+    assert 10 <= world.dispatcher.delayed <= 20
+    world.advance(11.0)
+    world.settle()
+    assert list(range(10)) == offsets(world, consumer)
+    world.flow(consumer, 100)
+    world.settle()
+    assert list(range(30)) == offsets(world, consumer)
+
+
+def test_the_alarm_is_set_again_only_when_it_must_ring_earlier() -> None:
+    world = world_of()
+    for delay_ms in (50_000, 20_000, 60_000):
+        world.append(deliver_at_ms=world.wall_ms + delay_ms)
+    world.join("a", permits=1)
+    for _ in range(3):
+        world.complete_read()
+    assert 2 == [type(effect) for effect in world.seen].count(WakeAt)
+
+
+@pytest.mark.parametrize("permits", [0, -3])
+def test_without_permits_nothing_is_read(permits: int) -> None:
+    world = world_of()
+    consumer = world.join("a")
+    consumer.permits = permits
+    world.permits[consumer] = permits
+    world.flow(consumer, 0)
+    assert world.read is None
+
+
+def test_a_consumer_that_is_not_there_is_nobody() -> None:
+    world = world_of()
+    world.join("a")
+    assert [] == world.dispatcher.remove(Consumer("b", "b"), world.now)
 
 
 class SharedMachine(Machine):
@@ -59,4 +299,4 @@ class SharedMachine(Machine):
 
 
 TestShared = SharedMachine.TestCase
-TestShared.settings = settings(stateful_step_count=60, deadline=None)
+TestShared.settings = settings(max_examples=70, stateful_step_count=60, deadline=None)

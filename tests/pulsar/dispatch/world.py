@@ -51,6 +51,7 @@ class World:
         self.nacks: dict[int, int] = {}
         self.delivered: list[tuple[Consumer, Delivery]] = []
         self.largest = 0  # number of effects of one event
+        self.seen: list[Effect] = []
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -196,6 +197,7 @@ class World:
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
         self.largest = max(self.largest, len(effects))
+        self.seen += effects
         for effect in effects:
             if isinstance(effect, Deliver):
                 self.deliver(effect.consumer, effect.deliveries)

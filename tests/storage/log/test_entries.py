@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import StorageError
 from broker.storage.partition_dir import ENTRIES
+from broker.storage.upkeep.scrub import Scrub
 from protocol.kafka.records.batch import ENTRY, batches, check_crc, read_header
 from protocol.kafka.records.records import build_batch
 from tests.storage.helpers import NOW_MS, Storage, append, batch, read_bytes
@@ -152,3 +153,42 @@ def test_deleting_records_may_end_within_an_entry(storage: Storage) -> None:
     assert 0 == read_header(read_bytes(log, 4)).base_offset
     storage.crash()
     assert (4, 10) == (storage.log().log_start_offset, storage.log().log_end_offset)
+
+
+def test_a_torn_entry_is_cut_off_at_the_next_start(storage: Storage) -> None:
+    log = storage.create()
+    log.append(memoryview(entry(b"a", 5)), now_ms=NOW_MS, entries=True)
+    append(log, b"kafka")
+    log.append(memoryview(entry(b"b" * 1000, 5)), now_ms=NOW_MS, entries=True)
+    storage.kill()
+    (path,) = storage.path().glob("*.log")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 500)
+    storage.open()
+    log = storage.log()
+    assert (6, True) == (log.log_end_offset, log.has_entries)
+    assert 6 == log.append(memoryview(entry(b"again", 2)), now_ms=NOW_MS, entries=True).base_offset
+
+
+def test_the_scrub_verifies_entries(storage: Storage) -> None:
+    log = storage.create()
+    for number in range(10):
+        log.append(memoryview(entry(b"%d" % number * 100, 3)), now_ms=NOW_MS, entries=True)
+        append(log, b"kafka")
+    partitions = storage.manager.partitions
+    assert [] == Scrub(storage.clock).step(partitions, 1 << 20)
+    (path,) = storage.path().glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert [log] == Scrub(storage.clock).step(partitions, 1 << 20)
+
+
+def test_retention_by_time_goes_by_when_entries_were_published(storage: Storage) -> None:
+    log = storage.create(retention_ms=1000, segment_bytes=300)
+    for number in range(10):
+        log.append(memoryview(entry(b"x" * 100, 2, NOW_MS + 100 * number)), now_ms=NOW_MS, entries=True)
+    storage.clock.sleep_ms(1450)
+    storage.housekeep()
+    assert 8 <= log.log_start_offset <= 10
+    assert log.log_start_offset == read_header(read_bytes(log, log.log_start_offset)).base_offset

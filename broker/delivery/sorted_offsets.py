@@ -1,0 +1,96 @@
+"""A sorted set of offsets, in blocks, so that adding and removing cost the same however many there are.
+
+Pure. A list of 200,000 moves a megabyte for each offset that is put into its middle, which takes 50 us.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+_BLOCK_MAX = 1024
+
+
+class SortedOffsets:
+    __slots__ = ("_blocks", "_firsts", "_length")
+
+    def __init__(self) -> None:
+        self._blocks: list[list[int]] = []  # none is empty
+        self._firsts: list[int] = []  # the first offset of each
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._blocks)
+
+    @property
+    def first(self) -> int | None:
+        return self._firsts[0] if self._firsts else None
+
+    @property
+    def last(self) -> int | None:
+        return self._blocks[-1][-1] if self._blocks else None
+
+    def at_or_before(self, offset: int) -> int | None:
+        """The largest that is not greater than this one."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0:
+            return None
+        block = self._blocks[at]
+        return block[bisect_right(block, offset) - 1]
+
+    def at_or_after(self, offset: int) -> int | None:
+        """The smallest that is not less than this one."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at >= 0:
+            block = self._blocks[at]
+            place = bisect_left(block, offset)
+            if place < len(block):
+                return block[place]
+        return self._firsts[at + 1] if at + 1 < len(self._firsts) else None
+
+    def add(self, offset: int) -> None:
+        """It must not be in here."""
+        self._length += 1
+        blocks, firsts = self._blocks, self._firsts
+        if not blocks:
+            blocks.append([offset])
+            firsts.append(offset)
+            return
+        at = max(0, bisect_right(firsts, offset) - 1)
+        block = blocks[at]
+        if offset > block[-1]:
+            block.append(offset)
+        else:
+            block.insert(bisect_left(block, offset), offset)
+            firsts[at] = block[0]
+        if len(block) > _BLOCK_MAX:
+            # Offsets come ascending as a rule: then nothing is put into the first half any more.
+            half = len(block) // 2
+            blocks.insert(at + 1, block[half:])
+            firsts.insert(at + 1, block[half])
+            del block[half:]
+
+    def fill(self, ascending: Sequence[int]) -> None:
+        """Once, on a new one."""
+        half = _BLOCK_MAX // 2
+        self._blocks = [list(ascending[at : at + half]) for at in range(0, len(ascending), half)]
+        self._firsts = [block[0] for block in self._blocks]
+        self._length = len(ascending)
+
+    def remove(self, offset: int) -> None:
+        """It must be in here."""
+        self._length -= 1
+        at = bisect_right(self._firsts, offset) - 1
+        block = self._blocks[at]
+        del block[bisect_left(block, offset)]
+        if block:
+            self._firsts[at] = block[0]
+        else:
+            del self._blocks[at], self._firsts[at]
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._firsts.clear()
+        self._length = 0

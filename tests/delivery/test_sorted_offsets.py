@@ -1,0 +1,54 @@
+"""Sorted offsets, against a sorted list."""
+
+import random
+from bisect import bisect_left, bisect_right, insort
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.delivery import sorted_offsets
+from broker.delivery.sorted_offsets import SortedOffsets
+
+
+def check(offsets: SortedOffsets, model: list[int], probe: int) -> None:
+    assert model == list(offsets)
+    assert len(model) == len(offsets)
+    assert (model[0] if model else None, model[-1] if model else None) == (offsets.first, offsets.last)
+    before, after = bisect_right(model, probe), bisect_left(model, probe)
+    assert (model[before - 1] if before else None) == offsets.at_or_before(probe)
+    assert (model[after] if after < len(model) else None) == offsets.at_or_after(probe)
+
+
+@given(st.lists(st.integers(0, 40), max_size=80), st.integers(-1, 41))
+def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorted_offsets, "_BLOCK_MAX", 3)
+        offsets, model = SortedOffsets(), []
+        for offset in changes:
+            if offset in model:
+                model.remove(offset)
+                offsets.remove(offset)
+            else:
+                insort(model, offset)
+                offsets.add(offset)
+            check(offsets, model, probe)
+        filled = SortedOffsets()
+        filled.fill(model)
+        check(filled, model, probe)
+        offsets.clear()
+        check(offsets, [], probe)
+
+
+def test_many_offsets_in_any_order_lie_in_blocks_of_a_bounded_size() -> None:
+    wanted = list(range(0, 100_000, 2))
+    shuffled = wanted[:]
+    random.Random(1).shuffle(shuffled)
+    offsets = SortedOffsets()
+    for offset in shuffled:
+        offsets.add(offset)
+    assert wanted == list(offsets)
+    assert max(map(len, offsets._blocks)) <= 1024
+    for offset in shuffled[:-1]:
+        offsets.remove(offset)
+    assert [shuffled[-1]] == list(offsets)
