@@ -22,7 +22,6 @@ from protocol.pulsar.pulsar_pb2 import CommandSubscribe, KeySharedMode
 _NAME_BYTES = 1024
 _PROPERTIES_BYTES = 16 * 1024
 _RANGES_MAX = 1000
-_NO_BATCH = -1
 
 
 def handle(call: Call) -> None:
@@ -58,7 +57,7 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
-        _start_after(call, topic, join)
+        _start_from(call, topic, join)
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
         _attach(call, topic, join, topic.log.log_start_offset)
     else:
@@ -116,24 +115,15 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
     locate(topic, offset, answering(call, located))
 
 
-def _start_after(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of
-    which the client leaves out itself."""
+def _start_from(call: Call, topic: Topic, join: Join) -> None:
+    """A reader's start: at the entry that is named. Messages of it that a reader does not want are left out by its client, which
+    knows whether the start is to be included."""
     message_id = call.body.start_message_id
     offset = offset_of(topic, message_id)
     if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
         _attach(call, topic, join, offset)  # the start or the end
-    elif message_id.batch_index != _NO_BATCH:
-        _start_at(call, topic, join, offset)
     else:
-
-        def located(found: Entry | Exception | None) -> None:
-            if isinstance(found, Exception):
-                raise found
-            inside = found is not None and found.offset <= offset
-            _attach(call, topic, join, found.offset + found.messages if inside else offset + 1)  # type: ignore[union-attr]
-
-        locate(topic, offset, answering(call, located))
+        _start_at(call, topic, join, offset)
 
 
 def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:

@@ -44,12 +44,13 @@ class _Accepted(NamedTuple):
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "batches", "highest", "topic")
+    __slots__ = ("accepted", "batches", "highest", "size", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.accepted: list[_Accepted] = []
         self.batches: list[bytearray] = []
+        self.size = 0  # of the batches
         # With deduplication: the highest sequence id of each producer in this run, by name.
         self.highest: dict[str, int] = {}
 
@@ -101,17 +102,31 @@ def _accept(
     if run.topic.deduplication is not None and _is_duplicate(run, producer, send, metadata):
         _owe_duplicate(context, state, run, producer, send)
         return
+    batch = build_entry(frame[send.start : send.end], messages, publish_time_ms(metadata))
+    segment_bytes = run.topic.log.config.segment_bytes
+    if len(batch) > segment_bytes:
+        too_large = NotAllowed(f"{len(batch)} bytes do not fit a segment of the topic, which has {segment_bytes}")
+        _refuse(context, state, run, producer, send, too_large)
+        return
+    if run.size + len(batch) > segment_bytes:  # together they must fit one
+        _append_and_clear(context, state, run)
     run.accepted.append(_Accepted(producer, send, messages, metadata))
-    run.batches.append(build_entry(frame[send.start : send.end], messages, publish_time_ms(metadata)))
+    run.batches.append(batch)
+    run.size += len(batch)
+
+
+def _append_and_clear(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
+    """What the run has so far: others of the same receive follow."""
+    if run.batches:
+        _append(context, state, run)
+        run.accepted, run.batches, run.size = [], [], 0
 
 
 def _refuse(
     context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, send: Send, error: Refusal
 ) -> None:
     """Answer one SEND with an error, after the receipts of those before it."""
-    if run.batches:
-        _append(context, state, run)
-        run.accepted, run.batches = [], []
+    _append_and_clear(context, state, run)
     if not isinstance(error, ChecksumMismatch | NotAllowed):
         producer.closed = True
     _owe_error(state, producer, send, error)
@@ -131,9 +146,7 @@ def _is_duplicate(run: _Run, producer: Producer, send: Send, metadata: MessageMe
 
 def _owe_duplicate(context: PulsarContext, state: PulsarConnection, run: _Run, producer: Producer, send: Send) -> None:
     """The log has the message already: a receipt without an id, when what the log has is durable, and after those before it."""
-    if run.batches:
-        _append(context, state, run)
-        run.accepted, run.batches = [], []
+    _append_and_clear(context, state, run)
     log = run.topic.log
     end = log.log_end_offset
     state.owe(1)
