@@ -43,7 +43,6 @@ def handle(call: Call) -> None:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
-    checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)
     except Missing:
@@ -57,7 +56,9 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
-        _start_from(call, topic, join)
+        # A reader. The broker begins at the message that is named; whether it comes first or the one after it, and where within
+        # a batch the reader begins, is the client's own business: it leaves out what is before.
+        _start_at(call, topic, join, offset_of(topic, body.start_message_id))
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
         _attach(call, topic, join, topic.log.log_start_offset)
     else:
@@ -113,17 +114,6 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
         _attach(call, topic, join, min(offset, found.offset) if found is not None else offset)
 
     locate(topic, offset, answering(call, located))
-
-
-def _start_from(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: at the entry that is named. Messages of it that a reader does not want are left out by its client, which
-    knows whether the start is to be included."""
-    message_id = call.body.start_message_id
-    offset = offset_of(topic, message_id)
-    if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
-        _attach(call, topic, join, offset)  # the start or the end
-    else:
-        _start_at(call, topic, join, offset)
 
 
 def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:
