@@ -22,7 +22,6 @@ from protocol.pulsar.pulsar_pb2 import CommandSubscribe, KeySharedMode
 _NAME_BYTES = 1024
 _PROPERTIES_BYTES = 16 * 1024
 _RANGES_MAX = 1000
-_NO_BATCH = -1
 
 
 def handle(call: Call) -> None:
@@ -44,7 +43,6 @@ def handle(call: Call) -> None:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
-    checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)
     except Missing:
@@ -58,7 +56,9 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
-        _start_after(call, topic, join)
+        # A reader. The broker begins at the message that is named; whether it comes first or the one after it, and where within
+        # a batch the reader begins, is the client's own business: it leaves out what is before.
+        _start_at(call, topic, join, offset_of(topic, body.start_message_id))
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
         _attach(call, topic, join, topic.log.log_start_offset)
     else:
@@ -114,26 +114,6 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
         _attach(call, topic, join, min(offset, found.offset) if found is not None else offset)
 
     locate(topic, offset, answering(call, located))
-
-
-def _start_after(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: after the entry that is named; at it if the id is that of a message within a batch, the first ones of
-    which the client leaves out itself."""
-    message_id = call.body.start_message_id
-    offset = offset_of(topic, message_id)
-    if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
-        _attach(call, topic, join, offset)  # the start or the end
-    elif message_id.batch_index != _NO_BATCH:
-        _start_at(call, topic, join, offset)
-    else:
-
-        def located(found: Entry | Exception | None) -> None:
-            if isinstance(found, Exception):
-                raise found
-            inside = found is not None and found.offset <= offset
-            _attach(call, topic, join, found.offset + found.messages if inside else offset + 1)  # type: ignore[union-attr]
-
-        locate(topic, offset, answering(call, located))
 
 
 def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:

@@ -281,12 +281,13 @@ def test_a_seek_that_names_nothing_is_refused(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        pytest.param({"entryId": 1}, [2, 3], id="after a message"),
+        pytest.param({"entryId": 1}, [1, 2, 3], id="a message"),
         pytest.param({"entryId": 1, "batch_index": 0}, [1, 2, 3], id="within a batch"),
+        pytest.param({"entryId": MINUS_1}, [0, 1, 2, 3], id="before the first"),
         pytest.param({"entryId": 2**63}, [], id="beyond the end"),
     ],
 )
-def test_a_reader_starts_after_the_message_that_it_names(
+def test_a_reader_starts_at_the_message_that_it_names(
     connect: Connect, start: dict[str, int], expected: list[int]
 ) -> None:
     produce(connect(), 4)
