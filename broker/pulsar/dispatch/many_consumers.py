@@ -23,6 +23,9 @@ If the entries of a read cannot be sent and need not wait for a certain consumer
 and they are read again: they take no memory.
 
 When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
+
+Tests: tests/pulsar/dispatch/test_shared.py, tests/pulsar/dispatch/test_key_shared.py,
+tests/pulsar/dispatch/test_known_bugs.py, tests/pulsar/dispatch/test_hostile.py.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -156,7 +159,10 @@ class ManyConsumers:
 
     def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
         held = consumer.held
-        records = list(held.values()) if entries is None else [held[entry] for entry in entries if entry in held]
+        if entries is None:
+            records = list(held.values())
+        else:  # each once, or a client could give us more to do than it holds
+            records = list(dict.fromkeys([held[entry] for entry in entries if entry in held]))
         if not records or consumer.left:
             return []
         self._chores.add(self._fail(consumer, records))
