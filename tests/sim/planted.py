@@ -24,6 +24,14 @@ from broker.network.mute import Hold, MuteEvent, next_holds
 from broker.network.processor import Processor, ProcessorSettings
 from broker.network.quota import ConnectionQuotas
 from broker.network.throttling import Throttling
+from broker.pulsar.dispatch.by_key import ByKey
+from broker.pulsar.dispatch.delayed import DelayedTracker
+from broker.pulsar.dispatch.exclusive import OnlyOne
+from broker.pulsar.dispatch.many_consumers import ManyConsumers
+from broker.pulsar.dispatch.single_active import SingleActive
+from broker.pulsar.producers.producer import Producer
+from broker.pulsar.subscriptions.cursor_store import CursorStore
+from broker.pulsar.subscriptions.tail import Tail
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
 from broker.shuffle.partitions import Partitions
@@ -39,6 +47,7 @@ from broker.storage.log.watchers import Watchers
 from broker.storage.recovery import verification
 from broker.storage.recovery.on_disk import drop
 from broker.storage.upkeep.flusher import Flusher
+from tests.sim import planted_pulsar
 from tests.sim.disk import SimDisk
 
 
@@ -475,6 +484,94 @@ _ALL = [
         "finish",
         _every_attempt_wins,
         scene="shuffle",
+    ),
+    Bug(
+        "pulsar_receipt_when_appended",
+        "a receipt leaves before its message is durable",
+        Producer,
+        "owe",
+        planted_pulsar.receipts_when_appended,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_two_are_exclusive",
+        "an exclusive subscription takes a second consumer",
+        OnlyOne,
+        "admit",
+        planted_pulsar.all_are_admitted,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_permits_twice",
+        "permits count twice for a single consumer",
+        SingleActive,
+        "flow",
+        planted_pulsar.permits_twice,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_permits_twice_shared",
+        "permits count twice for consumers that share",
+        ManyConsumers,
+        "flow",
+        planted_pulsar.permits_twice,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_small_flow_forgotten",
+        "a grant of one permit is forgotten",
+        ManyConsumers,
+        "flow",
+        planted_pulsar.small_flows_forgotten,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_read_twice",
+        "the last entry of a read is read again",
+        SingleActive,
+        "read_done",
+        planted_pulsar.read_twice,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_left_behind",
+        "the first entry of a consumer that leaves is given to nobody",
+        ManyConsumers,
+        "_release",
+        planted_pulsar.left_behind,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_keys_unguarded",
+        "a key moves to another consumer before the first has acknowledged its messages",
+        ByKey,
+        "send",
+        planted_pulsar.keys_unguarded,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_delays_ignored",
+        "delayed messages are delivered at once",
+        DelayedTracker,
+        "is_due",
+        planted_pulsar.always_due,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_ack_before_saved",
+        "an acknowledgement is answered before the cursor is durable",
+        CursorStore,
+        "save",
+        planted_pulsar.confirmed_before_saved,
+        scene="pulsar",
+    ),
+    Bug(
+        "pulsar_tail_unwatched",
+        "subscriptions are not told of what Kafka's producers append",
+        Tail,
+        "add",
+        planted_pulsar.unwatched,
+        scene="pulsar",
     ),
 ]
 PLANTED = {bug.name: bug for bug in _ALL}

@@ -16,8 +16,10 @@ from typing import Any
 
 import attrs
 
+import broker.http
 import broker.kafka
 import broker.network
+import broker.pulsar
 import broker.server
 import broker.shuffle
 import broker.storage
@@ -107,6 +109,41 @@ class SimRLock(SimLock):
     reentrant = True
 
 
+class SimCondition:
+    """``Condition``. Those who wait wake in no particular order: the seed says who gets the lock first."""
+
+    def __init__(self, world: World, lock: SimLock) -> None:
+        self._world = world
+        self._process = world.process
+        self._lock = lock
+        self._waiting: list[list[bool]] = []  # each a box: whether it has been notified
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        notified = [False]
+        self._waiting.append(notified)
+        self._lock.release()
+        if self._process is not None:
+            self._world.block(self._process, "a condition", lambda: notified[0], timeout)
+        self._lock.acquire()
+        if not notified[0]:
+            self._waiting.remove(notified)
+        return notified[0]
+
+    def notify(self, n: int = 1) -> None:
+        for notified in self._waiting[:n]:
+            notified[0] = True
+        del self._waiting[:n]
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiting))
+
+
 class SimEvent:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -164,6 +201,7 @@ def _replacements(world: World) -> dict[Any, Any]:
     return {
         real.Lock: lambda: SimLock(world, _site()),
         real.RLock: lambda: SimRLock(world, _site()),
+        real.Condition: lambda: SimCondition(world, SimLock(world, _site())),
         real.SimpleQueue: lambda: SimSimpleQueue(world),
         real.Event: lambda: SimEvent(world),
     }
@@ -175,7 +213,7 @@ def _broker_modules() -> list[Any]:
 
     Found once a process: a simulation must not see what somebody adds to the source while it runs.
     """
-    for package in (broker.kafka, broker.network, broker.shuffle, broker.storage):
+    for package in (broker.http, broker.kafka, broker.network, broker.pulsar, broker.shuffle, broker.storage):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(found.name)
     return [

@@ -25,6 +25,7 @@ from tests.sim.history import History
 from tests.sim.host import Host, Recorder, recording
 from tests.sim.network import NetworkFaults
 from tests.sim.primitives import installed
+from tests.sim.pulsar_scene import LARGEST_SLICE, PulsarScene
 from tests.sim.quota_scene import draw_quotas
 from tests.sim.security_scene import TOPIC as GUARDED
 from tests.sim.security_scene import SecurityScene
@@ -126,6 +127,7 @@ class Simulation:
         self._machine_failed = False  # in this life of the broker
         self.cast = rng.choice(CASTS)
         self._secured = self.world.rng("security").random() < 0.4  # besides the cast
+        self._with_pulsar = self.world.rng("pulsar").random() < 0.4  # so, too
         self._populate(rng)
         self.throttled = draw_quotas(
             self.world.rng("quotas"),
@@ -140,6 +142,10 @@ class Simulation:
         self.transactions: TxnScene | None = None
         if self.has("transactions"):
             self._populate_transactions(rng)
+        self.pulsar: PulsarScene | None = None
+        if self.has("pulsar"):
+            self._populate_pulsar(self.world.rng("pulsar"))
+            self._largest_response += LARGEST_SLICE
         self.security: SecurityScene | None = None
         if self.has("security"):
             self._populate_security()
@@ -240,6 +246,18 @@ class Simulation:
         self.clients += scene.clients
         self.world.actors.extend(scene.clients)
 
+    def _populate_pulsar(self, rng: Any) -> None:
+        scene = self.pulsar = PulsarScene(
+            self.world,
+            self.host,
+            self.history,
+            rng,
+            size_most=self._size_most // 2,  # a batch has metadata, too
+            clock_jumps="clock" in self.weather.weights,
+        )
+        self.clients += scene.clients
+        self.world.actors.extend(scene.clients)
+
     def _populate_security(self) -> None:
         common = (self.world, self.host, self.history)
         batch_most = 4 * (self._size_most + 50) + 100
@@ -255,6 +273,8 @@ class Simulation:
             return self._secured
         if scene == "quotas":
             return self.throttled
+        if scene == "pulsar":
+            return self._with_pulsar
         return self.cast in (scene, "all")
 
     def _stored_offset(self, group: str, topic: str, partition: int) -> int:
@@ -505,7 +525,10 @@ class Simulation:
 
     def _leftovers(self, server: Any) -> dict[str, Any]:
         found = invariants.leftovers(server)
-        return found if self.shuffle is None else found | self.shuffle.leftovers(server)
+        for scene in (self.shuffle, self.pulsar):
+            if scene is not None:
+                found |= scene.leftovers(server)
+        return found
 
 
 def simulate(seed: int, steps: int = DEFAULT_STEPS, *, verbose: bool = False) -> Result:

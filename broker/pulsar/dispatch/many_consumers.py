@@ -9,12 +9,11 @@ Every entry goes to one consumer and is acknowledged by itself. Which consumer t
 
 When something has happened, ``_more`` asks for what can be sent next:
 
-1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that what
-   is handed back is not overtaken by what comes after it.
-2. Nothing, if nobody is available, a replay is outstanding, a read failed a short time ago, or a rate limit is reached.
-3. Entries whose time has come begin to wait, and ``Replay`` is asked for some of those that wait and can be sent.
-4. If there are none: ``Read`` new ones, unless a read is outstanding, too many messages are unacknowledged, too many entries
-   wait or are delayed, or the cursor is crowded.
+1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that
+what is handed back is not overtaken by what comes after it. 2. Nothing, if nobody is available, a replay is outstanding, a
+read failed a short time ago, or a rate limit is reached. 3. Entries whose time has come begin to wait, and ``Replay`` is
+asked for some of those that wait and can be sent. 4. If there are none: ``Read`` new ones, unless a read is outstanding, too
+many messages are unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
 
 So entries are sent again although a ``Read`` waits at the end of the log, and although the subscription has too many
 unacknowledged messages. Whatever stops ``_more`` ends with an event, or with the alarm that is set for it: nothing that could
@@ -285,7 +284,13 @@ class ManyConsumers:
         return effects
 
     def _may_read_new(self) -> bool:
-        return not (self.in_flight.blocked or self._assignment.full or self._cursor.crowded)
+        in_flight = self.in_flight
+        return not (
+            in_flight.blocked
+            or len(in_flight.records) >= self._settings.in_flight_max
+            or self._assignment.full
+            or self._cursor.crowded
+        )
 
     def _take_due(self, delayed: DelayedTracker, most: int, now: Now) -> None:
         for offset in delayed.due(now.wall_ms, most):

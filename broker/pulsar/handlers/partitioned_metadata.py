@@ -1,7 +1,10 @@
 """PARTITIONED_METADATA: how many partitions a topic has; 0 for one that is not partitioned.
 
 Where topics are made on demand with partitions (``pulsar_auto_topic_partitions``), this is where. Otherwise PRODUCER and
-SUBSCRIBE make them, and a topic that does not exist yet has 0."""
+SUBSCRIBE make them, and a topic that does not exist yet has 0.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, PulsarRequest, Type

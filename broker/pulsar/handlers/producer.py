@@ -1,7 +1,10 @@
 """PRODUCER: a client begins to produce to a topic, which is made if there is none.
 
 The answer comes when the producer may send. One that waits to be the exclusive producer gets an answer that says so, and
-another one when it is its turn."""
+another one when it is its turn.
+
+Tests: tests/pulsar/producers/test_access.py, tests/pulsar/test_service.py.
+"""
 
 from functools import partial
 

@@ -46,7 +46,6 @@ def handle(call: Call) -> None:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
-    checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)
     except Missing:

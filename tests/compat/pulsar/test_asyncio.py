@@ -85,7 +85,7 @@ def test_seeking_and_the_last_id(run: asyncio.Runner, service_url: str, name: st
 def test_a_topic_of_a_namespace_that_there_is_not(run: asyncio.Runner, service_url: str) -> None:
     async def check() -> None:
         async with Client(service_url) as client:
-            with pytest.raises(pulsar.PulsarException):
+            with pytest.raises(pulsar.asyncio.PulsarException):
                 await client.create_producer("nobody/nowhere/topic")
 
     run.run(check())

@@ -98,8 +98,8 @@ def test_dead_letters(client: pulsar.Client, name: str, kind: ConsumerType, batc
     consumer = client.subscribe(name, "sub", kind, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=50)
     producer = client.create_producer(name, batching_enabled=batching, batching_type=pulsar.BatchingType.KeyBased)
     send_batch(producer, numbered(10), partition_key="key")
-    for message in receive(consumer, 30):
-        consumer.negative_acknowledge(message)
+    for _ in range(30):
+        consumer.negative_acknowledge(*receive(consumer, 1))
     # Its producer makes this subscription before the first message.
     first = client.subscribe(letters, "first")
     assert sorted(numbered(10)) == sorted(texts(receive(first, 10)))

@@ -99,9 +99,9 @@ def test_bytes_are_a_schema_that_fits_all(client: pulsar.Client, name: str) -> N
     consumer = client.subscribe(name, "sub", schema=BytesSchema())
     plain.send(b"plain")
     typed.send(Example(a=1, b=2))
-    assert ["plain", '{"a": 1, "b": 2}'] == [
-        text.replace("\n", "").replace("  ", "") for text in texts(receive(consumer, 2))
-    ]
+    first, second = texts(receive(consumer, 2))
+    assert first == "plain"
+    assert json.loads(second) == {"a": 1, "b": 2}
 
 
 def test_strings(client: pulsar.Client, name: str) -> None:

@@ -92,6 +92,21 @@ def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_in_flight(make
 
 
 @BOTH
+def test_without_limits_what_is_in_flight_has_a_bound_all_the_same(make: Any) -> None:
+    """The consumer of a subscription that is not durable gives permits and acknowledges nothing."""
+    world = make(**NO_LIMITS, in_flight_max=150)
+    for _ in range(1_000):
+        world.append()
+    consumer = world.join("a", permits=100_000)
+    world.settle()
+    assert 200 == len(world.dispatcher.in_flight.records)
+    for offset in range(60):
+        world.acknowledge(consumer, world.at(offset))
+    world.settle()
+    assert 240 == len(world.dispatcher.in_flight.records)
+
+
+@BOTH
 def test_redelivering_everything_takes_a_slice_at_a_time(make: Any) -> None:
     count = 2 * SLICE + 10
     world, consumer = holding(make, count)
