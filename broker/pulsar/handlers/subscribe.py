@@ -1,5 +1,8 @@
 """SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
-message."""
+message.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from functools import partial
 
