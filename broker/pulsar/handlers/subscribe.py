@@ -1,9 +1,13 @@
 """SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
-message."""
+message.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from functools import partial
 
 from broker.errors import StorageError
+from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, find_consumer, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
@@ -163,4 +167,4 @@ def _attach_once(call: Call, topic: Topic, join: Join, start: int | None) -> Non
         call.success()
 
 
-COMMAND = Command(Type.SUBSCRIBE, handle, inline=False)
+COMMAND = Command(Type.SUBSCRIBE, handle, inline=False, lane=ADMIN)

@@ -53,6 +53,7 @@ log = get_logger("pulsar")
 _READS_AT_ONCE = 4
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
+_KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
 # Consumers at whose connections a read looks before it begins.
 _LOOKED_AT = 4
 
@@ -147,7 +148,7 @@ class Subscription:
     def reader(self) -> EntryReader:
         """The one that suits the type of the consumers."""
         reader = self.topic.reader
-        return reader.by_key if self.kind == SubType.Key_Shared else reader
+        return reader.by_key if self.kind == _KEY_SHARED else reader
 
     @property
     def consumer_count(self) -> int:
