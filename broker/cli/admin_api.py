@@ -27,7 +27,7 @@ from broker.runtime.dial import Dialled, dial
 _DEFAULT_URL = "http://localhost:8080"
 _URL = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/?#@\s]+))(?::(\d{1,5}))?/?")
 _CONNECT_S = 5.0
-# The broker itself gives up after 30 s.
+# Longer than one step of a call may wait in the broker.
 _ANSWER_S = 60.0
 _ANSWER_MAX_BYTES = 64 * 1024 * 1024
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")

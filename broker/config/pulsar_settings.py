@@ -35,7 +35,7 @@ class PulsarSettings:
         least=1,
         most=64,
         doc="Threads that read messages from the log which are not in memory, and translate those of Kafka producers.",
-        reason="So many slow reads may wait for the disk before those of other topics wait for them.",
+        reason="Half of them read for one topic at a time, so one whose reads are slow holds up no other.",
     )
     pulsar_message_expiry_check_interval_ms: int = setting(
         300_000,

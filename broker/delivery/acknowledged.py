@@ -84,6 +84,8 @@ class Acknowledged:
         """The first offset from this one on that is not acknowledged."""
         if offset < self.before:
             return self.before
+        if not self._end_of:
+            return offset
         start = self._starts.at_or_before(offset)
         return offset if start is None else max(offset, self._end_of[start])
 

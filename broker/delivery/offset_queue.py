@@ -5,10 +5,7 @@ whoever takes it out looks whether the record is still waiting. So nothing has t
 """
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-
-# Below this it is not worth looking for what can be dropped.
-_SMALL = 1024
+from heapq import heappop, heappush
 
 
 class OffsetQueue:
@@ -33,12 +30,6 @@ class OffsetQueue:
             if waiting(offset) and not (taken and taken[-1] == offset):
                 taken.append(offset)
         return taken
-
-    def shrink(self, waiting: Callable[[int], bool], expected: int) -> None:
-        """Drop what is not ``waiting`` if the queue is much longer than the ``expected`` number of offsets that are."""
-        if len(self._heap) > 2 * expected + _SMALL:
-            self._heap = list({offset for offset in self._heap if waiting(offset)})
-            heapify(self._heap)
 
     def clear(self) -> None:
         self._heap.clear()

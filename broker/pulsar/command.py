@@ -2,7 +2,10 @@
 
 Each module of ``broker.pulsar.handlers`` exports ``COMMAND`` (or ``COMMANDS``, for a few that are answered alike). A handler
 gets a ``Call`` and answers it once: ``reply``, ``fail`` or ``done``. A Refusal or a StorageError that leaves it becomes an
-ERROR with the request's id; a ProtocolError closes the connection."""
+ERROR with the request's id; a ProtocolError closes the connection.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

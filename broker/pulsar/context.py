@@ -1,4 +1,7 @@
-"""What the handlers share: the topics, the settings, and what the broker tells clients about itself."""
+"""What the handlers share: the topics, the settings, and what the broker tells clients about itself.
+
+Tests: tests/pulsar/test_assembly.py.
+"""
 
 import attrs
 

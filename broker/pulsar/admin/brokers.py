@@ -4,7 +4,7 @@ Tests: tests/pulsar/admin/test_brokers.py.
 """
 
 from broker.network.routes import TEXT, Answer, Call, HttpError, Route, json_answer
-from broker.pulsar.admin.calls import require_cluster, route
+from broker.pulsar.admin.calls import require_cluster, route, web_urls
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.tenants import CLUSTER
 from broker.pulsar.context import PulsarContext
@@ -39,10 +39,11 @@ class Brokers:
         require_cluster(self._context, call, Operation.DESCRIBE)
         self._check(call)
         plain, tls = self._lookup.urls(call)
+        http, https = web_urls(self._context, call)
         return json_answer(
             {
-                "serviceUrl": self._http(call),
-                "serviceUrlTls": "",
+                "serviceUrl": http,
+                "serviceUrlTls": https,
                 "brokerServiceUrl": plain,
                 "brokerServiceUrlTls": tls,
                 "brokerClientTlsEnabled": False,
@@ -56,10 +57,8 @@ class Brokers:
 
     def leader(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
-        return json_answer({"brokerId": call.headers.get("host", ""), "serviceUrl": self._http(call)})
-
-    def _http(self, call: Call) -> str:
-        return f"http://{call.headers.get('host', '')}"
+        http, https = web_urls(self._context, call)
+        return json_answer({"brokerId": call.headers.get("host", ""), "serviceUrl": http or https})
 
     def _check(self, call: Call) -> None:
         if call.names.get("cluster", CLUSTER) != CLUSTER:

@@ -58,7 +58,7 @@ _STATUSES: Final[Mapping[type[Refusal], int]] = {
 }
 
 # How long (s) a call waits for a reader's or a writer's thread, and how often it looks whether its client is still there.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
 _LOOK_S = 0.25
 
 
@@ -113,6 +113,13 @@ def topic_name(call: Call, domain: str = "persistent") -> TopicName:
     """The topic of the path. Raises InvalidTopicName."""
     names = call.names
     return parse_topic(f"{names.get('domain', domain)}://{names['tenant']}/{names['namespace']}/{names['topic']}")
+
+
+def web_urls(context: PulsarContext, call: Call) -> tuple[str, str]:
+    """The URL that the client has used, without and with TLS: one of them is empty."""
+    host = call.headers.get("host", "")
+    ssl = any(listener.ssl for listener in context.config.listeners if listener.name == call.peer.listener)
+    return ("", f"https://{host}") if ssl else (f"http://{host}", "")
 
 
 def namespace_name(call: Call) -> str:

@@ -7,7 +7,7 @@ Tests: tests/pulsar/admin/test_lookup.py.
 """
 
 from broker.network.routes import TEXT, Answer, Call, Route, json_answer
-from broker.pulsar.admin.calls import require_topic, route, topic_name
+from broker.pulsar.admin.calls import require_topic, route, topic_name, web_urls
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.handlers.lookup import service_urls
 from broker.security.acl import Operation
@@ -27,9 +27,9 @@ class Lookup:
         self._context.topics.check_namespace(name)
         named = call.query.get("listenerName") or call.headers.get("x-pulsar-listenername", "")
         plain, tls = self.urls(call, named)
-        http = f"http://{call.headers.get('host', '')}"
+        http, https = web_urls(self._context, call)
         return json_answer(
-            {"brokerUrl": plain, "brokerUrlTls": tls, "httpUrl": http, "httpUrlTls": "", "nativeUrl": plain or tls}
+            {"brokerUrl": plain, "brokerUrlTls": tls, "httpUrl": http, "httpUrlTls": https, "nativeUrl": plain or tls}
         )
 
     def urls(self, call: Call, named: str = "") -> tuple[str, str]:

@@ -9,7 +9,7 @@ both have the same policy: that of the last call.
 Tests: tests/pulsar/admin/test_policies.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -18,87 +18,29 @@ import attrs
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
+from broker.pulsar.admin.policy_values import (
+    AGE,
+    STORAGE,
+    parse_count,
+    parse_flag,
+    parse_object,
+    parse_rate,
+    parse_retention,
+    parse_size,
+    parse_strategy,
+    quota_json,
+    rate_json,
+    retention_json,
+    same,
+)
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.policies.policies import BacklogQuota, Policies, Rate, Retention, WhenFull
+from broker.pulsar.policies.policies import BacklogQuota, Policies, WhenFull
 from broker.pulsar.refusals import TopicNotFound
-from broker.pulsar.schemas.compatibility import Strategy
 from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-
-STORAGE, AGE = "destination_storage", "message_age"
-_COUNT_MAX: Final = 2**31 - 1
-
-
-# -- JSON to values and back ------------------------------------------------------------------------------------------------
-
-
-def _count(value: Any) -> int:
-    count = number(value, "The body")
-    if count > _COUNT_MAX:
-        raise HttpError(412, f"The number is at most {_COUNT_MAX}.")
-    return count
-
-
-def _size(value: Any) -> int:
-    return number(value, "The body")
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise HttpError(400, "The body has to be true or false.")
-    return value
-
-
-def _strategy(value: Any) -> Strategy | None:
-    if value == "UNDEFINED":
-        return None
-    try:
-        return Strategy(value)
-    except ValueError:
-        raise HttpError(412, f"The strategy has to be one of {', '.join(Strategy)}.") from None
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise HttpError(400, "The body has to be a JSON object.")
-    return value
-
-
-def _retention(value: Any) -> Retention:
-    found = _object(value)
-    minutes, megabytes = (number(found.get(key, 0), key, -1) for key in ("retentionTimeInMinutes", "retentionSizeInMB"))
-    if (minutes == 0) != (megabytes == 0):
-        raise HttpError(412, "Set neither or both of retentionTimeInMinutes and retentionSizeInMB to 0.")
-    return Retention(minutes, megabytes)
-
-
-def _retention_json(retention: Retention) -> Any:
-    return {"retentionTimeInMinutes": retention.minutes, "retentionSizeInMB": retention.megabytes}
-
-
-def _rate(value: Any) -> Rate:
-    found = _object(value)
-    return Rate(
-        number(found.get("dispatchThrottlingRateInMsg", -1), "dispatchThrottlingRateInMsg", -1),
-        number(found.get("dispatchThrottlingRateInByte", -1), "dispatchThrottlingRateInByte", -1),
-        number(found.get("ratePeriodInSecond", 1), "ratePeriodInSecond", 1),
-    )
-
-
-def _rate_json(rate: Rate) -> Any:
-    return {
-        "dispatchThrottlingRateInMsg": rate.messages,
-        "dispatchThrottlingRateInByte": rate.bytes,
-        "relativeToPublishRate": False,
-        "ratePeriodInSecond": rate.period_s,
-    }
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 @attrs.frozen
@@ -107,35 +49,43 @@ class _Policy:
     of_namespaces: str  # the end of the path; empty: there is none
     of_topics: str
     parse: Callable[[Any], Any]
-    show: Callable[[Any], Any] = _same
+    show: Callable[[Any], Any] = same
     method: str = "POST"
 
 
 _POLICIES: Final = (
-    _Policy("message_ttl_s", "messageTTL", "messageTTL", _count),
-    _Policy("retention", "retention", "retention", _retention, _retention_json),
-    _Policy("deduplication", "deduplication", "deduplicationEnabled", _flag),
-    _Policy("deduplication", "", "deduplication", _flag),
-    _Policy("max_producers", "maxProducersPerTopic", "maxProducers", _count),
-    _Policy("max_consumers", "maxConsumersPerTopic", "maxConsumers", _count),
-    _Policy("max_consumers_per_subscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", _count),
-    _Policy("max_subscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", _count),
-    _Policy("max_unacked_per_consumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", _count),
+    _Policy("message_ttl_s", "messageTTL", "messageTTL", parse_count),
+    _Policy("retention", "retention", "retention", parse_retention, retention_json),
+    _Policy("deduplication", "deduplication", "deduplicationEnabled", parse_flag),
+    _Policy("deduplication", "", "deduplication", parse_flag),
+    _Policy("max_producers", "maxProducersPerTopic", "maxProducers", parse_count),
+    _Policy("max_consumers", "maxConsumersPerTopic", "maxConsumers", parse_count),
+    _Policy(
+        "max_consumers_per_subscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", parse_count
+    ),
+    _Policy("max_subscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", parse_count),
+    _Policy("max_unacked_per_consumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", parse_count),
     _Policy(
         "max_unacked_per_subscription",
         "maxUnackedMessagesPerSubscription",
         "maxUnackedMessagesOnSubscription",
-        _count,
+        parse_count,
     ),
-    _Policy("dispatch_rate", "dispatchRate", "dispatchRate", _rate, _rate_json),
-    _Policy("subscription_dispatch_rate", "subscriptionDispatchRate", "subscriptionDispatchRate", _rate, _rate_json),
-    _Policy("compaction_threshold_bytes", "compactionThreshold", "compactionThreshold", _size, method="PUT"),
-    _Policy("subscription_expiration_minutes", "subscriptionExpirationTime", "", _count),
+    _Policy("dispatch_rate", "dispatchRate", "dispatchRate", parse_rate, rate_json),
     _Policy(
-        "schema_compatibility", "schemaCompatibilityStrategy", "schemaCompatibilityStrategy", _strategy, method="PUT"
+        "subscription_dispatch_rate", "subscriptionDispatchRate", "subscriptionDispatchRate", parse_rate, rate_json
     ),
-    _Policy("schema_auto_update", "isAllowAutoUpdateSchema", "", _flag),
-    _Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", _flag),
+    _Policy("compaction_threshold_bytes", "compactionThreshold", "compactionThreshold", parse_size, method="PUT"),
+    _Policy("subscription_expiration_minutes", "subscriptionExpirationTime", "", parse_count),
+    _Policy(
+        "schema_compatibility",
+        "schemaCompatibilityStrategy",
+        "schemaCompatibilityStrategy",
+        parse_strategy,
+        method="PUT",
+    ),
+    _Policy("schema_auto_update", "isAllowAutoUpdateSchema", "", parse_flag),
+    _Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", parse_flag),
 )
 
 
@@ -247,11 +197,13 @@ def _all(place: _Place, call: Call) -> Answer:
         if policy.of_namespaces and getattr(policies, policy.member) is not None
     }
     named = {_IN_ALL.get(key, key): value for key, value in found.items()}
+    for rate in _RATES & named.keys():
+        named[rate] = {"standalone": named[rate]}  # by cluster
     return json_answer(
         {
             "replication_clusters": ["standalone"],
             "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-            "backlog_quota_map": _quota_json(policies.backlog_quota),
+            "backlog_quota_map": quota_json(policies.backlog_quota),
             **named,
         }
     )
@@ -273,7 +225,9 @@ _IN_ALL: Final = {
     "schemaCompatibilityStrategy": "schema_compatibility_strategy",
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
     "schemaValidationEnforced": "schema_validation_enforced",
+    "dispatchRate": "topicDispatchRate",
 }
+_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate"))
 
 
 # -- backlog quotas and delayed delivery ------------------------------------------------------------------------------------
@@ -286,26 +240,13 @@ def _quota_type(call: Call) -> str:
     return text
 
 
-def _quota_json(quota: BacklogQuota | None) -> Any:
-    if quota is None:
-        return {}
-    shown = {
-        "limit": quota.limit_bytes,
-        "limitSize": quota.limit_bytes,
-        "limitTime": quota.limit_s,
-        "policy": str(quota.policy),
-    }
-    kinds = [kind for kind, limit in ((STORAGE, quota.limit_bytes), (AGE, quota.limit_s)) if limit >= 0]
-    return dict.fromkeys(kinds, shown)
-
-
 def _quotas(place: _Place, call: Call) -> Answer:
-    return json_answer(_quota_json(place.get(call).backlog_quota))
+    return json_answer(quota_json(place.get(call).backlog_quota))
 
 
 def _set_quota(place: _Place, call: Call) -> Answer:
     place.check(call)
-    kind, found = _quota_type(call), _object(call.json())
+    kind, found = _quota_type(call), parse_object(call.json())
     try:
         policy = WhenFull(found.get("policy", ""))
     except ValueError:
@@ -342,8 +283,8 @@ def _delayed(place: _Place, call: Call) -> Answer:
 
 def _set_delayed(place: _Place, call: Call) -> Answer:
     place.check(call)
-    found = _object(call.json())
-    active, tick_ms = _flag(found.get("active", True)), number(found.get("tickTime", 1000), "tickTime", 1)
+    found = parse_object(call.json())
+    active, tick_ms = parse_flag(found.get("active", True)), number(found.get("tickTime", 1000), "tickTime", 1)
     if found.get("maxDeliveryDelayInMillis"):
         raise HttpError(412, "This broker does not bound the delay of messages.")
     place.set(call, delayed_delivery=active, delayed_delivery_tick_ms=tick_ms)

@@ -13,25 +13,29 @@ from broker.pulsar.admin.calls import (
     each_part,
     json_object,
     loaded,
+    namespace_name,
     number,
+    require_cluster,
     require_subscription,
     require_topic,
     route,
     topic_name,
     waited_for,
 )
-from broker.pulsar.admin.message_ids import entry_at, offset_of, parse_message_id
+from broker.pulsar.admin.message_ids import entry_at, message_id_json, offset_of, parse_message_id
 from broker.pulsar.admin.peeked import peeked
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.entry import Entry
 from broker.pulsar.refusals import ConsumerBusy, MetadataInvalid, SubscriptionNotFound
 from broker.pulsar.subscriptions import operations
+from broker.pulsar.subscriptions.locating import offset_at
 from broker.pulsar.subscriptions.subscription import Subscription
 from broker.pulsar.topic_names import TopicName
 from broker.security.acl import Operation
 from protocol.pulsar.message_id import LATEST
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 ONE = TOPIC + "/subscription/{subscription}"
 
 # The furthest message that can be peeked at: all before it are read.
@@ -58,6 +62,10 @@ class Subscriptions:
             route("POST", ONE + "/resetcursor/{timestamp}", self.reset_to_time),
             route("POST", ONE + "/resetcursor", self.reset_to_id),
             route("GET", ONE + "/position/{position}", self.peek),
+            route("POST", NAMESPACE + "/clearBacklog", self.clear_namespace),
+            route("POST", NAMESPACE + "/clearBacklog/{subscription}", self.clear_namespace),
+            route("GET", TOPIC + "/messageid/{timestamp}", self.message_id_at),
+            route("GET", TOPIC + "/ledger/{ledger}/entry/{entry}", self.entry),
             route("GET", ONE + "/properties", self.properties),
             route("PUT", ONE + "/properties", self.set_properties),
         ]
@@ -156,6 +164,21 @@ class Subscriptions:
                 _save(call, subscription)
         return NO_CONTENT
 
+    def clear_namespace(self, call: Call) -> Answer:
+        """In all topics of a namespace: all subscriptions, or those of one name."""
+        namespace, named = namespace_name(call), call.names.get("subscription")
+        require_cluster(self._context, call, Operation.ALTER)
+        self._context.namespaces.require(namespace)
+        for part in call.work.each(self._context.topics.topics(namespace)):
+            for name in self._names(part):
+                if named in (None, name):
+                    call.work.checkpoint()
+                    subscription = self._context.subscriptions.find(loaded(self._context, part), name)
+                    if subscription is not None:
+                        operations.clear(subscription)
+                        _save(call, subscription)
+        return NO_CONTENT
+
     # -- going anywhere -----------------------------------------------------------------------------------------------
 
     def reset_to_time(self, call: Call) -> Answer:
@@ -187,6 +210,25 @@ class Subscriptions:
         if entry is None:
             raise HttpError(404, "Message not found")
         return peeked(subscription.topic, entry)
+
+    def message_id_at(self, call: Call) -> Answer:
+        """The first message of this time (ms) or later; at the end the id that the next one will have."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.READ, name)
+        topic = loaded(self._context, name)
+        offset = offset_at(topic, number(_path_number(call, "timestamp"), "The time"))
+        entry = entry_at(call, topic, offset)
+        return json_answer(message_id_json(topic, offset if entry is None else entry.offset))
+
+    def entry(self, call: Call) -> Answer:
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.READ, name)
+        topic = loaded(self._context, name)
+        ledger, offset = _path_number(call, "ledger"), _path_number(call, "entry")
+        entry = entry_at(call, topic, offset) if ledger == topic.ledger and offset < topic.reader.end else None
+        if entry is None or entry.offset > offset:
+            raise HttpError(404, "Message not found")
+        return peeked(topic, entry)
 
     # -- properties ---------------------------------------------------------------------------------------------------
 

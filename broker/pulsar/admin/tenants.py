@@ -33,6 +33,7 @@ class Tenants:
             route("GET", "/admin/v2/namespaces/{tenant}", self.namespaces),
             route("PUT", NAMESPACE, self.create),
             route("DELETE", NAMESPACE, self.delete),
+            route("GET", NAMESPACE + "/replication", self.replication),
             route("GET", NAMESPACE + "/bundles", self.bundles),
             route("PUT", NAMESPACE + "/unload", self.unload),
             route("PUT", NAMESPACE + "/{bundle}/unload", self.unload),
@@ -90,17 +91,25 @@ class Tenants:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
-        names = dict.fromkeys(name.whole for name in self._context.topics.topics(namespace))
-        if names and not call.flag("force"):
+        if self._context.topics.topics(namespace) and not call.flag("force"):
             raise HttpError(409, "Cannot delete non empty namespace")
         if namespace in self._context.config.pulsar_namespaces:
             raise HttpError(405, f"Take {namespace} out of pulsar_namespaces to have it deleted.")
-        for name in names:
-            call.work.checkpoint()
-            self._topics.remove(name, force=True)
+        self._remove_topics(call, namespace)
         self._context.policies.remove_namespace(namespace)
         self._context.namespaces.delete(namespace)
+        self._remove_topics(call, namespace)  # what clients have made meanwhile; they cannot make any more
         return NO_CONTENT
+
+    def _remove_topics(self, call: Call, namespace: str) -> None:
+        for name in dict.fromkeys(name.whole for name in self._context.topics.topics(namespace)):
+            call.work.checkpoint()
+            self._topics.remove(name, force=True)
+
+    def replication(self, call: Call) -> Answer:
+        require_cluster(self._context, call, Operation.DESCRIBE)
+        self._context.namespaces.require(namespace_name(call))
+        return json_answer([CLUSTER])
 
     def bundles(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)

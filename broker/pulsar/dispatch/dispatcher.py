@@ -44,7 +44,7 @@ class Consumer(Owner):
     # these. Negative after a batch with more messages than there were permits.
     permits: int = 0
     writable: bool = True  # its connection takes more; the subscription sets this
-    left: bool = False
+    left: bool = False  # ``remove`` was called
 
     @property
     def available(self) -> bool:
@@ -92,7 +92,8 @@ class Replay:
 
 @attrs.frozen
 class WakeAt:
-    """Call ``tick`` at this time (Clock.monotonic() s). It replaces the last one."""
+    """Call ``tick`` at this time (Clock.monotonic() s). It replaces the last one. For a time that has come: soon, but after
+    letting go of the lock, because the dispatcher has more to do than one event may take."""
 
     at: float
 
@@ -126,7 +127,8 @@ class Dispatcher(Protocol):
         has changed."""
 
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
-        """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing."""
+        """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing. With the last
+        consumer, the subscription forgets the timer and ignores reads that are still on their way."""
 
     def flow(self, consumer: Consumer, permits: int, now: Now) -> list[Effect]: ...
 
@@ -142,7 +144,8 @@ class Dispatcher(Protocol):
         left."""
 
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
-        """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed)."""
+        """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed). Not for the progress that
+        ``acknowledged`` makes; this looks at everything that is in flight."""
 
     def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
         """The consumer asks for these again, or for all that it has (None)."""

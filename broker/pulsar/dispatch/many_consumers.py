@@ -9,12 +9,11 @@ Every entry goes to one consumer and is acknowledged by itself. Which consumer t
 
 When something has happened, ``_more`` asks for what can be sent next:
 
-1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that what
-   is handed back is not overtaken by what comes after it.
-2. Nothing, if nobody is available, a replay is outstanding, a read failed a short time ago, or a rate limit is reached.
-3. Entries whose time has come begin to wait, and ``Replay`` is asked for some of those that wait and can be sent.
-4. If there are none: ``Read`` new ones, unless a read is outstanding, too many messages are unacknowledged, too many entries
-   wait or are delayed, or the cursor is crowded.
+1. The next slice of what an event has left to do (``_chores``). While there is more of that, nothing else is done, so that
+what is handed back is not overtaken by what comes after it. 2. Nothing, if nobody is available, a replay is outstanding, a
+read failed a short time ago, or a rate limit is reached. 3. Entries whose time has come begin to wait, and ``Replay`` is
+asked for some of those that wait and can be sent. 4. If there are none: ``Read`` new ones, unless a read is outstanding, too
+many messages are unacknowledged, too many entries are in flight, wait or are delayed, or the cursor is crowded.
 
 So entries are sent again although a ``Read`` waits at the end of the log, and although the subscription has too many
 unacknowledged messages. Whatever stops ``_more`` ends with an event, or with the alarm that is set for it: nothing that could
@@ -24,6 +23,9 @@ If the entries of a read cannot be sent and need not wait for a certain consumer
 and they are read again: they take no memory.
 
 When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
+
+Tests: tests/pulsar/dispatch/test_shared.py, tests/pulsar/dispatch/test_key_shared.py,
+tests/pulsar/dispatch/test_known_bugs.py, tests/pulsar/dispatch/test_hostile.py.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -125,6 +127,7 @@ class ManyConsumers:
         self._assignment.clear()
         self.in_flight.clear()
         self._chores.clear()
+        self._alarm.rings()  # the subscription forgets its timer
         if self._delayed is not None:
             self._delayed.clear()
         self._cursor.rewind()
@@ -141,8 +144,7 @@ class ManyConsumers:
                 self.in_flight.lower(record, messages)
             else:
                 self._forget(record)
-            if was_blocked:
-                assert isinstance(owner, Consumer)
+            if was_blocked and isinstance(owner, Consumer) and owner.available and not owner.left:
                 return self._offer(owner, now)
         if (self._held_back and self._may_read_new()) or self._assignment.ready():
             return self._more(now, [])
@@ -157,7 +159,10 @@ class ManyConsumers:
 
     def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
         held = consumer.held
-        records = list(held.values()) if entries is None else [held[entry] for entry in entries if entry in held]
+        if entries is None:
+            records = list(held.values())
+        else:  # each once, or a client could give us more to do than it holds
+            records = list(dict.fromkeys([held[entry] for entry in entries if entry in held]))
         if not records or consumer.left:
             return []
         self._chores.add(self._fail(consumer, records))
@@ -191,7 +196,9 @@ class ManyConsumers:
 
     def _forget_all(self, records: Iterable[Record]) -> Generator[None]:
         for record in records:
-            if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(record.first):
+            # The log may have been cut inside of an entry: what is left of it is still to be acknowledged.
+            last = record.first + record.weight - 1
+            if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(last):
                 owner = record.owner
                 self._forget(record)
                 if isinstance(owner, Consumer) and not owner.left and owner.available:
@@ -285,7 +292,13 @@ class ManyConsumers:
         return effects
 
     def _may_read_new(self) -> bool:
-        return not (self.in_flight.blocked or self._assignment.full or self._cursor.crowded)
+        in_flight = self.in_flight
+        return not (
+            in_flight.blocked
+            or len(in_flight.records) >= self._settings.in_flight_max
+            or self._assignment.full
+            or self._cursor.crowded
+        )
 
     def _take_due(self, delayed: DelayedTracker, most: int, now: Now) -> None:
         for offset in delayed.due(now.wall_ms, most):

@@ -13,13 +13,11 @@ Without a limit, a dispatcher asks ``limited`` and nothing else.
 
 from collections.abc import Sequence
 from math import inf
-from operator import attrgetter
 from typing import Final
 
 from broker.security.quotas.token_bucket import TokenBucket
 
 # What is available where there is no limit: more than any read returns.
-_LIMITED: Final = attrgetter("limited")
 UNLIMITED: Final = 1 << 31
 # After this long (s) a dispatcher looks again, even if the debt lasts longer: the limit may have been changed meanwhile.
 # Pulsar's dispatchers wait that long each time.
@@ -78,7 +76,11 @@ class RateLimit:
 
     @property
     def limited(self) -> bool:
-        return any(map(_LIMITED, self._rates))
+        # A loop takes a third of what any() takes, and this is asked for each read and each delivery.
+        for rate in self._rates:  # noqa: SIM110
+            if rate.limited:
+                return True
+        return False
 
     def available(self, now: float) -> tuple[int, int]:
         """How many messages and bytes may be sent at this time (monotonic, s). Read nothing if one of them is 0."""

@@ -19,6 +19,9 @@ class DispatchSettings:
     # maxUnackedMessagesPerConsumer, maxUnackedMessagesPerSubscription. 0: no limit (non-durable subscriptions).
     unacked_max_per_consumer: int = 50_000
     unacked_max_per_subscription: int = 200_000
+    # Entries that a subscription has in flight or keeps to replay, whatever these limits are: some 200 bytes each. Nothing
+    # new is read then. Pulsar has no such bound.
+    in_flight_max: int = 1_000_000
     # keySharedLookAheadMsgInReplayThresholdPerConsumer, ...PerSubscription: entries that were read and wait for a consumer.
     look_ahead_per_consumer: int = 4_000
     look_ahead_max: int = 40_000

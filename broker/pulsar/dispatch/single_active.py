@@ -238,6 +238,8 @@ class SingleActive:
         """Send as many as there are permits for. The rest is read again."""
         consumer, cursor = self.active, self._cursor
         assert consumer is not None
+        acknowledged = cursor.acknowledged
+        acknowledged_end, parts = acknowledged.end, acknowledged.parts
         effects: list[Effect] = []
         deliveries: list[Delivery] = []
         discarded: list[Entry] = []
@@ -245,22 +247,28 @@ class SingleActive:
         limited = self._limit.limited
         budget = min(permits, self._limit.available(now.monotonic)[0]) if limited else permits
         sent = sent_bytes = covered = 0
+        read_offset = cursor.read_offset
         for entry in entries:
-            end = entry.offset + entry.messages
-            if end <= cursor.read_offset:
+            offset, messages = entry.offset, entry.messages
+            end = offset + messages
+            if end <= read_offset:
                 continue  # what has been skipped since the read began, or acknowledged
-            if not cursor.is_acknowledged(entry.last):
+            if end > acknowledged_end or not cursor.is_acknowledged(end - 1):
                 if entry.marker:
                     discarded.append(entry)
                 else:
                     if sent >= budget:
                         break
-                    count = cursor.remaining(entry.offset, entry.messages)
-                    deliveries.append(Delivery(entry, 0, cursor.ack_set(entry.offset)))
-                    sent += count
+                    covered += messages
+                    if parts and offset in parts:
+                        sent += cursor.remaining(offset, messages)
+                        deliveries.append(Delivery(entry, 0, cursor.ack_set(offset)))
+                    else:
+                        sent += messages
+                        deliveries.append(Delivery(entry))
                     sent_bytes += entry.size
-                    covered += entry.messages
-            cursor.read_offset = end
+            read_offset = end
+        cursor.read_offset = read_offset
         if deliveries:
             consumer.permits = permits - sent
             average = covered / len(deliveries)

@@ -10,6 +10,7 @@ Pulsar's documentation gives: C1 C2 C3 C1 C4 C5 C4.
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from itertools import islice
 
 from broker.pulsar.dispatch.dispatcher import Consumer
 
@@ -59,21 +60,16 @@ class Turns:
                 del self._priorities[bisect_left(self._priorities, consumer.priority)]
 
     def room(self, entries: int, messages_per_entry: float) -> int:
-        """About how many entries could be sent now, at most ``entries``, and not 0 if there is anyone. Each consumer is good for one
-        at least; of how many more is seen by some of them."""
+        """About how many entries could be sent now, at most ``entries``, and not 0 if there is anyone. Each consumer is good for
+        one at least; how many more is judged by some of them."""
         room = 0
         for priority in self._priorities:
             level = self._levels[priority]
-            seen = 0
-            for consumer in level:
+            of_some = 0
+            for consumer in islice(level, _SEEN):
                 permits = consumer.permits
-                room += int(permits / messages_per_entry) if permits > messages_per_entry else 1
-                if room >= entries:
-                    return entries
-                seen += 1
-                if seen == _SEEN:
-                    room += (len(level) - seen) * room // seen
-                    break
+                of_some += int(permits / messages_per_entry) if permits > messages_per_entry else 1
+            room += of_some if len(level) <= _SEEN else len(level) * of_some // _SEEN
             if room >= entries:
                 return entries
         return room

@@ -19,8 +19,8 @@ from broker.runtime.disk import FileRegion
 from broker.runtime.threads import Lock
 from broker.runtime.timers import Timer, TimerHandle
 
-# What an entry takes beside its data: itself, its key and its place in the queue.
-OVERHEAD_BYTES = 400
+# What an entry takes beside its data: itself, its keys, views, the batch around its data, and its place in the queue (measured).
+OVERHEAD_BYTES = 900
 # How long an entry stays that no cursor is known to need (s), and how often one that is needed begins anew. Pulsar's numbers.
 MAX_AGE_S = 1.0
 MOST_REQUEUES = 5

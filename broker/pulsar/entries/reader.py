@@ -12,7 +12,7 @@ from broker.errors import Refusal, StorageError
 from broker.log import get_logger
 from broker.pulsar.entries.cache import EntryCache, LogEntries
 from broker.pulsar.entries.log_entries import LogEntriesReader, warm
-from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entries.readers import Line, Readers
 from broker.pulsar.entry import Entry
 from broker.storage.log.log import Log
 
@@ -32,12 +32,13 @@ class EntryReader:
     are the same in both, and so is their part of the cache.
     """
 
-    __slots__ = ("_cached", "_gap", "_log", "_readers", "_scan", "_translated", "by_key")
+    __slots__ = ("_cached", "_gap", "_line", "_log", "_readers", "_scan", "_translated", "by_key")
 
     def __init__(self, log: Log, cache: EntryCache, readers: Readers, shared: LogEntries | None = None) -> None:
         """``shared``: only for ``by_key``."""
         self._log = log
         self._readers = readers
+        self._line = Line()
         self._cached = LogEntries(cache) if shared is None else shared
         self._translated = LogEntries(cache)  # entries that batches of Kafka's producers have become
         self._scan = LogEntriesReader(log, readers.large, by_key=shared is not None)
@@ -110,11 +111,12 @@ class EntryReader:
     def read_later(self, offset: int, max_entries: int, max_bytes: int, done: Done) -> None:
         """As ``read``, from the log. ``done`` is called on a reader thread, with an empty sequence if there is nothing for
         consumers from ``offset`` to the end, or with the error: StorageError, or a Refusal if the topic was deleted."""
-        self._readers.submit(partial(self._run, done, partial(self._read, offset, max_entries, max_bytes)))
+        read = partial(self._read, offset, max_entries, max_bytes)
+        self._readers.submit(partial(self._run, done, read), self._line)
 
     def replay_later(self, offsets: Sequence[int], done: Done) -> None:
         """As ``replay``, from the log: ``done`` gets those that are still there. ``offsets`` ascend."""
-        self._readers.submit(partial(self._run, done, partial(self._replay, offsets)))
+        self._readers.submit(partial(self._run, done, partial(self._replay, offsets)), self._line)
 
     def _run(self, done: Done, attempt: Callable[[], Sequence[Entry]]) -> None:
         result: Sequence[Entry] | Exception

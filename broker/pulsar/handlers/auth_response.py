@@ -1,4 +1,7 @@
-"""AUTH_RESPONSE: a client renews its proof, when it was asked to or before. There is no answer unless that fails."""
+"""AUTH_RESPONSE: a client renews its proof, when it was asked to or before. There is no answer unless that fails.
+
+Tests: tests/pulsar/test_logins.py.
+"""
 
 from broker.network.work import LOGIN
 from broker.pulsar import logins

@@ -1,4 +1,7 @@
-"""CLOSE_PRODUCER: the client is done with a producer. SUCCESS, whether there is such a producer or not."""
+"""CLOSE_PRODUCER: the client is done with a producer. SUCCESS, whether there is such a producer or not.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 

@@ -1,4 +1,7 @@
-"""CONNECT: the first command of every connection. The answer says which version both speak, and how large a message may be."""
+"""CONNECT: the first command of every connection. The answer says which version both speak, and how large a message may be.
+
+Tests: tests/pulsar/test_service.py, tests/pulsar/test_logins.py.
+"""
 
 from broker.network.work import LOGIN
 from broker.pulsar import logins

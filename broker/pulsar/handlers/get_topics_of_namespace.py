@@ -2,7 +2,10 @@
 
 Clients that look for the topics of a regular expression ask this again and again. They do the filtering themselves
 (``filtered`` is false), because matching an expression of somebody else's can take for ever. One that names the hash of what it
-has got before is told whether that has changed."""
+has got before is told whether that has changed.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type

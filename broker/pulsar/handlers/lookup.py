@@ -1,7 +1,10 @@
 """LOOKUP: to which broker a client connects for a topic. There is one: this.
 
 The answer has the address of the listener on which the client has come, or of the one that it names, and beside it the address
-of the first listener that does the same with TLS, or without."""
+of the first listener that does the same with TLS, or without.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.config import Listener
 from broker.errors import Refusal, StorageError

@@ -1,9 +1,13 @@
 """PARTITIONED_METADATA: how many partitions a topic has; 0 for one that is not partitioned.
 
 Where topics are made on demand with partitions (``pulsar_auto_topic_partitions``), this is where. Otherwise PRODUCER and
-SUBSCRIBE make them, and a topic that does not exist yet has 0."""
+SUBSCRIBE make them, and a topic that does not exist yet has 0.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.errors import Refusal, StorageError
+from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.error_codes import code_of
@@ -56,4 +60,4 @@ def on_error(call: Call, error: Refusal | StorageError) -> None:
     )
 
 
-COMMAND = Command(Type.PARTITIONED_METADATA, handle, inline=inline, on_error=on_error)
+COMMAND = Command(Type.PARTITIONED_METADATA, handle, inline=inline, lane=ADMIN, on_error=on_error)

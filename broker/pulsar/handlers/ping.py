@@ -1,4 +1,7 @@
-"""PING: answered at once."""
+"""PING: answered at once.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 from protocol.pulsar.receipts import PONG

@@ -1,4 +1,7 @@
-"""PONG: the client lives."""
+"""PONG: the client lives.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 

@@ -1,4 +1,7 @@
-"""The commands of transactions, all refused with NotAllowedError: this broker has no transactions for Pulsar's clients."""
+"""The commands of transactions, all refused with NotAllowedError: this broker has no transactions for Pulsar's clients.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from functools import partial
 

@@ -1,5 +1,8 @@
 """WATCH_TOPIC_LIST, by which a client is told of new topics. Refused: CONNECTED says that it is not here, and clients then
-poll."""
+poll.
+
+Tests: tests/pulsar/test_service.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.refusals import NotAllowed

@@ -4,7 +4,7 @@ Its SENDs are handled one after the other by its connection. What it is owed for
 of the SENDs: each waits in ``owed`` until its entry is durable and everything before it has left. ``lock`` guards that queue,
 and bytes are pushed under it, so that two threads cannot overtake each other.
 
-Tests: tests/pulsar/producers/test_producer.py.
+Tests: tests/pulsar/producers/test_publishing.py, tests/pulsar/producers/test_access.py.
 """
 
 from collections import deque

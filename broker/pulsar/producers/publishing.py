@@ -10,6 +10,7 @@ nothing more of that producer is taken, so that what it sends again keeps its or
 Tests: tests/pulsar/producers/test_publishing.py.
 """
 
+import struct
 from functools import partial
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ from protocol.pulsar.sends import Send, crc_matches, read_send
 _SLOW_FOR_S = 1.0
 
 
+_length = struct.Struct(">I").unpack_from
+
+
 class _Accepted(NamedTuple):
     producer: Producer
     send: Send
@@ -44,10 +48,11 @@ class _Accepted(NamedTuple):
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "batches", "highest", "size", "topic")
+    __slots__ = ("accepted", "batches", "highest", "refusal", "size", "topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, refusal: Refusal | None = None) -> None:
         self.topic = topic
+        self.refusal = refusal  # of everything that is for this topic
         self.accepted: list[_Accepted] = []
         self.batches: list[bytearray] = []
         self.size = 0  # of the batches
@@ -61,7 +66,7 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
     position, end = 0, len(frames)
     try:
         while position < end:
-            size = int.from_bytes(frames[position : position + 4], "big") + 4
+            size = _length(frames, position)[0] + 4
             frame = frames[position : position + size] if size != end else frames
             position += size
             send = read_send(frame)
@@ -72,12 +77,20 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
             topic = producer.topic
             run = runs.get(id(topic))
             if run is None:
-                run = runs[id(topic)] = _Run(topic)
+                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic))
             _accept(context, state, run, producer, send, frame)
     finally:
         for run in runs.values():
             if run.batches:
                 _append(context, state, run)
+
+
+def _refusal(context: PulsarContext, state: PulsarConnection, topic: Topic) -> Refusal | None:
+    if topic.terminated:
+        return TopicTerminated("Topic has been terminated")
+    if context.authorizer is not None and not may_produce(context, state.connection, topic):
+        return AuthorizationError("Not authorized to produce to the topic any more")
+    return None
 
 
 def _accept(
@@ -87,10 +100,8 @@ def _accept(
     try:
         if not crc_matches(frame, send):
             raise ChecksumMismatch("Checksum failed on the broker")
-        if run.topic.terminated:
-            raise TopicTerminated("Topic has been terminated")
-        if context.authorizer is not None and not may_produce(context, producer.connection, run.topic):
-            raise AuthorizationError("Not authorized to produce to the topic any more")
+        if run.refusal is not None:
+            raise run.refusal
         try:
             metadata = read_metadata(frame[send.metadata : send.payload])
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
@@ -193,12 +204,14 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
         entries: list[Entry] = []
+        read = bool(topic.subscriptions)  # else nobody would find them in the cache
         position = 0
         for batch, (producer, send, messages, metadata) in zip(run.batches, accepted, strict=True):
             size = send.end - send.start
             start = position + value_position(batch, size)
             position += len(batch)
-            entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
+            if read:
+                entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
             entry = offset
             offset += messages
             if producer.id not in owed:
@@ -208,7 +221,8 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
             producer.bytes_in += size
             if deduplication is not None and counts(metadata):
                 appended.append((producer.name, highest_sequence_id(send.sequence_id, send.highest_sequence_id)))
-        topic.reader.appended(entries)
+        if read:
+            topic.reader.appended(entries)
     finally:
         if deduplication is not None and deduplication.end(token, appended):
             context.deduplications.save(topic)

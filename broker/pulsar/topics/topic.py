@@ -6,7 +6,7 @@ outlive it is elsewhere: the records in the log, the cursors in the catalogue, t
 Any thread. ``lock`` guards the tables; whoever holds it may take a subscription's lock, never the other way round, and nothing
 that blocks happens under either.
 
-Tests: tests/pulsar/topics/test_topic.py.
+Tests: tests/pulsar/topics/test_registry.py.
 """
 
 from collections.abc import Mapping

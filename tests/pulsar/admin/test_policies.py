@@ -85,6 +85,10 @@ def test_a_backlog_quota_has_a_limit_of_bytes_and_one_of_time(shared: Admin) -> 
 
 
 def test_all_policies_of_a_namespace_are_shown_together(shared: Admin) -> None:
+    shared.do("POST", NAMESPACE + "/dispatchRate", RATE)
+    assert {"standalone": RATE} == shared.get(NAMESPACE)["topicDispatchRate"]
+    shared.do("DELETE", NAMESPACE + "/dispatchRate")
+    assert ["standalone"] == shared.get(NAMESPACE + "/replication")
     shared.do("POST", NAMESPACE + "/deduplication", True)
     found = shared.get(NAMESPACE)
     assert found["deduplicationEnabled"] is True

@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import hmac
+import http.client
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from broker.pulsar.admin.routes import routes
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from broker.security.acl_authorizer import AclAuthorizer
+from tests import certificates
 from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
 
 KEY = b"k" * 32
@@ -69,6 +72,8 @@ FILLED = {
     "{timestamp}": "1",
     "{position}": "1",
     "{version}": "1",
+    "{ledger}": "1",
+    "{entry}": "1",
 }
 # For everybody who has said who he is. Lists leave out what he may not see.
 OPEN = {
@@ -209,3 +214,30 @@ def test_without_an_authorizer_permissions_are_granted_and_change_nothing(admin:
         admin.do("POST", path + "/me", ["produce"])
         assert {} == admin.get(path)
         admin.do("DELETE", path + "/me")
+
+
+def test_a_certificate_is_a_proof_too(tmp_path: Path) -> None:
+    files = certificates.server().write(tmp_path, "server")
+    settings = {
+        **SETTINGS,
+        "listeners": ("pulsar+sasl://127.0.0.1:0", "http+ssl://127.0.0.1:0"),
+        "ssl_keystore_location": str(files.both),
+        "ssl_truststore_location": str(files.authority),
+        "ssl_client_auth": "requested",
+        "super_users": "User:CN=alice",
+    }
+
+    def status(admin: Admin, identity: certificates.Identity | None) -> int:
+        context = certificates.client_context(identity, directory=tmp_path)
+        host, port = admin.broker.address("http+ssl").split(":")
+        connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
+        try:
+            connection.request("GET", "/admin/v2/tenants")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    with admin_broker(**settings) as admin:
+        assert 401 == status(admin, None)
+        assert 200 == status(admin, certificates.client("alice"))
+        assert 403 == status(admin, certificates.client("bob"))

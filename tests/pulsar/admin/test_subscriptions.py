@@ -134,6 +134,40 @@ def test_a_message_is_shown_with_what_its_metadata_says(filled: Admin) -> None:
     assert 10 == backlog(filled)
 
 
+def test_records_of_kafka_are_shown_as_messages(admin: Admin) -> None:
+    from kafka import KafkaProducer
+
+    admin.do("PUT", SUB)
+    producer = KafkaProducer(bootstrap_servers=admin.broker.bootstrap_servers)
+    producer.send("t", b"from kafka", key=b"k")
+    producer.close()
+    status, headers, body = admin.raw("GET", SUB + "/position/1")
+    assert status == 200
+    assert b"from kafka" in body
+    assert headers["x-pulsar-message-id"].endswith(":0")
+    assert 1 == backlog(admin)
+
+
+def test_the_backlogs_of_a_namespace_are_cleared(filled: Admin) -> None:
+    earliest = {"ledgerId": -1, "entryId": -1}
+    filled.do("PUT", TOPIC + "/subscription/other", earliest)
+    filled.do("POST", "/admin/v2/namespaces/public/default/clearBacklog/s")
+    stats = filled.get(TOPIC + "/stats")["subscriptions"]
+    assert {"s": 0, "other": 10} == {name: each["msgBacklog"] for name, each in stats.items()}
+    filled.do("POST", "/admin/v2/namespaces/public/default/clearBacklog")
+    assert 0 == filled.get(TOPIC + "/stats")["subscriptions"]["other"]["msgBacklog"]
+
+
+def test_messages_are_found_by_time_and_by_id(filled: Admin) -> None:
+    ledger = filled.topic("t").ledger
+    assert 0 == filled.get(TOPIC + "/messageid/0")["entryId"]
+    assert 10 == filled.get(TOPIC + "/messageid/9999999999999")["entryId"]
+    status, headers, body = filled.raw("GET", f"{TOPIC}/ledger/{ledger}/entry/7")
+    assert (200, b"m7", f"{ledger}:7") == (status, body, headers["x-pulsar-message-id"])
+    for path in (f"/ledger/{ledger + 1}/entry/7", f"/ledger/{ledger}/entry/10"):
+        assert 404 == filled.ask("GET", TOPIC + path)[0], path
+
+
 def test_properties_that_are_no_headers_break_nothing(admin: Admin) -> None:
     admin.do("PUT", SUB)
     with client(admin.service_url) as pulsar:

@@ -92,6 +92,21 @@ def test_what_an_acknowledgement_costs_does_not_depend_on_what_is_in_flight(make
 
 
 @BOTH
+def test_without_limits_what_is_in_flight_has_a_bound_all_the_same(make: Any) -> None:
+    """The consumer of a subscription that is not durable gives permits and acknowledges nothing."""
+    world = make(**NO_LIMITS, in_flight_max=150)
+    for _ in range(1_000):
+        world.append()
+    consumer = world.join("a", permits=100_000)
+    world.settle()
+    assert 200 == len(world.dispatcher.in_flight.records)
+    for offset in range(60):
+        world.acknowledge(consumer, world.at(offset))
+    world.settle()
+    assert 240 == len(world.dispatcher.in_flight.records)
+
+
+@BOTH
 def test_redelivering_everything_takes_a_slice_at_a_time(make: Any) -> None:
     count = 2 * SLICE + 10
     world, consumer = holding(make, count)
@@ -161,7 +176,8 @@ def test_redelivering_what_one_does_not_have_does_nothing(make: Any) -> None:
 @BOTH
 def test_an_id_that_is_given_many_times_fails_once(make: Any) -> None:
     world, consumer = holding(make, 10)
-    world.redeliver(consumer, [5] * 1000)
+    world.redeliver(consumer, [5] * 3 * SLICE)
+    assert not world.dispatcher._chores
     world.flow(consumer, 1)
     world.settle()
     assert (5, 1) == (world.delivered[-1][1].entry.offset, world.delivered[-1][1].redelivery_count)

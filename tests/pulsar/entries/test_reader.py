@@ -3,6 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from broker.pulsar.entries import entry_factory
 from broker.pulsar.entries.cache import EntryCache
 from broker.pulsar.entries.log_entries import SENDFILE_BYTES
 from broker.pulsar.entries.reader import EntryReader
-from broker.pulsar.entries.readers import Readers
+from broker.pulsar.entries.readers import Line, Readers
 from broker.pulsar.entry import Entry
 from broker.runtime.disk import FileRegion
 from broker.runtime.threads import SystemThreads
@@ -309,6 +310,40 @@ def test_a_slow_read_holds_up_no_other(reading: Reading) -> None:
             thread.ask_to_stop()
         assert all(thread.stop(30) for thread in threads)
     assert [] == crashes
+
+
+def test_the_jobs_of_one_line_leave_threads_for_the_others() -> None:
+    readers = Readers(HandClock(), 4)
+    busy, other = Line(), Line()
+    done: list[str] = []
+    for number in range(100):
+        readers.submit(partial(done.append, f"busy {number}"), busy)
+    readers.submit(partial(done.append, "other"), other)
+    first = [readers.take(readers.bodies[0], 0) for _ in range(4)]
+    assert [busy, other, busy, None] == [taken and taken[0] for taken in first]
+    for taken in first:
+        if taken is not None:
+            readers.run(*taken)
+    assert {"busy 0", "other", "busy 1"} == set(done)
+    while readers.bodies[1].step(0):
+        pass
+    assert [f"busy {number}" for number in range(100)] == [one for one in done if one != "other"]
+    assert (0, 0, False) == (busy.running, other.running, busy.ready)
+
+
+def test_a_job_that_fails_does_not_keep_its_place_in_the_line() -> None:
+    readers = Readers(HandClock(), 1)
+    line, done = Line(), []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    readers.submit(fail, line)
+    readers.submit(lambda: done.append(1), line)
+    assert readers.bodies[0].step(0)
+    assert readers.bodies[0].step(0)
+    assert not readers.bodies[0].step(0)
+    assert [1] == done
 
 
 def test_each_thread_ends_when_it_is_told_to() -> None:

@@ -156,7 +156,7 @@ def test_bounds_of_producers_consumers_and_subscriptions_are_policies(running: R
 
 
 def test_a_dispatch_rate_holds_for_a_topic_and_may_be_taken_back(running: Running) -> None:
-    running.context.policies.set_namespace(NAMESPACE, dispatch_rate=Rate(messages=2, period_s=60))
+    running.context.policies.set_namespace(NAMESPACE, dispatch_rate=Rate(messages=2, period_s=36_000))
     consumer = running.client.subscribe("rate", "s")
     running.send("rate", 6)
     subscription = running.subscription("rate", "s")

@@ -214,7 +214,7 @@ class Member:
 
 
 class Stage:
-    def __init__(self, storage: Storage, cache_bytes: int = 1 << 20) -> None:
+    def __init__(self, storage: Storage, cache_bytes: int = 4 << 20) -> None:
         self.storage = storage
         self.clock = HandClock()
         self.timer = Timer(self.clock)

@@ -1,0 +1,80 @@
+"""Whatever is asked of whichever path, the answer is a refusal or a result, and the broker lives."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.network.routes import Route
+from broker.pulsar.admin.routes import routes
+from tests.pulsar.admin.harness import PERSISTENT, Admin, admin_broker
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=10), inner, max_size=4)
+        | st.fixed_dictionaries(
+            {},
+            optional=dict.fromkeys(
+                (
+                    "ledgerId",
+                    "entryId",
+                    "partitions",
+                    "properties",
+                    "policy",
+                    "limitSize",
+                    "type",
+                    "schema",
+                    "replication_clusters",
+                    "allowedClusters",
+                    "adminRoles",
+                    "active",
+                    "tickTime",
+                    "retentionTimeInMinutes",
+                    "retentionSizeInMB",
+                ),
+                inner,
+            ),
+        )
+    ),
+    max_leaves=8,
+)
+# Mostly what is there, sometimes anything.
+_NAMES = {
+    "{tenant}": st.sampled_from(["public", "public", "lab"]),
+    "{namespace}": st.sampled_from(["default", "default", "other"]),
+    "{topic}": st.sampled_from(["t", "t", "parts", "parts-partition-1", "new", "x-partition-1"]),
+    "{subscription}": st.sampled_from(["s", "s", "new"]),
+}
+_QUERIES = st.sampled_from(
+    ["", "?force=true", "?applied=true", "?force=x", "?backlogQuotaType=message_age", "?%ff", "?="]
+)
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[Admin]:
+    with admin_broker(connections_max_idle_ms=600_000) as made:
+        made.do("PUT", f"{PERSISTENT}/t/subscription/s")
+        made.do("PUT", f"{PERSISTENT}/parts/partitions", 2)
+        yield made
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_no_call_fails(admin: Admin, data: Any) -> None:
+    route: Route = data.draw(st.sampled_from(routes(admin.context)))
+    path = ""
+    for segment in route.pattern.split("/")[1:]:
+        if segment.startswith("{"):
+            usual = _NAMES.get(segment, st.integers(-1, 12).map(str))
+            text = data.draw(usual | usual | st.text(min_size=1, max_size=30))
+            segment = "".join(f"%{byte:02x}" for byte in text.encode("utf-8", "replace"))
+        path += f"/{segment}"
+    body = data.draw(st.none() | _VALUES)
+    status, answer = admin.ask(route.method, path + data.draw(_QUERIES), body)
+    assert status < 500 or status == 503, (route.method, path, body, answer)
+    if status >= 400:
+        assert answer["reason"]
