@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
 from broker.http import health
+from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.router import Router
 from broker.http.service import HttpService, HttpServiceSettings
-from broker.http.session import CHUNKING_MAX_BYTES, HEAD_MAX_BYTES
+from broker.http.session import HEAD_MAX_BYTES
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Event
 from broker.storage.log_manager import LogManager

@@ -17,6 +17,7 @@ import h11
 
 from broker.errors import StorageError
 from broker.http import origins
+from broker.http.faults import Fault, Unreadable
 from broker.http.router import MethodNotAllowed, Router
 from broker.http.session import HttpRequest, HttpSession
 from broker.http.targets import parse_target
@@ -85,7 +86,8 @@ class HttpService:
             decision = self._decide(request)
         except HttpError as error:
             return error
-        return Handover(ADMIN, decision) if decision.route.blocking else decision
+        assert request.head is not None
+        return Handover(ADMIN, decision) if decision.route.blocking or request.head.chunked else decision
 
     def handle(self, request: Request, outbox: Outbox, prepared: Any) -> None:
         assert isinstance(request, HttpRequest)
@@ -96,12 +98,14 @@ class HttpService:
             go_on = request.head.parser.send(h11.InformationalResponse(status_code=100, headers=[]))
             outbox.send(request, [go_on or b""])
         elif request.fault is not None:
-            self._answer_fault(request, outbox)
+            self._answer_fault(request, outbox, request.fault)
         else:
             try:
                 answer = self._answer(request, prepared)
             except Abandoned:
                 outbox.close(request)
+            except Unreadable as error:
+                self._answer_fault(request, outbox, error.fault)
             else:
                 self._send_in_time(request, outbox, answer)
 
@@ -185,9 +189,7 @@ class HttpService:
         if closes:
             outbox.close(request)
 
-    def _answer_fault(self, request: HttpRequest, outbox: Outbox) -> None:
-        fault = request.fault
-        assert fault is not None
+    def _answer_fault(self, request: HttpRequest, outbox: Outbox, fault: Fault) -> None:
         connection = request.connection
         unlogged = self._violations.take(request.received_at)
         if unlogged is not None:
@@ -204,7 +206,10 @@ class HttpService:
         # A parser of its own: that of the request may not answer any more.
         parser = h11.Connection(h11.SERVER)
         outbox.send(request, _response(parser, answer, self._clock.time_ms()))
-        self._linger(request, outbox, _LINGER_ROUNDS)
+        if request.fault is None:  # it was whole, and nothing is left to be dropped
+            outbox.close(request)
+        else:
+            self._linger(request, outbox, _LINGER_ROUNDS)
 
     def _linger(self, request: Request, outbox: Outbox, rounds: int) -> None:
         """Close the connection when its client has stopped sending. On its processor."""

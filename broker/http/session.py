@@ -1,9 +1,9 @@
 """One connection that speaks HTTP/1.1: where a request ends, and what it says. Used by the connection's processor only.
 
 The parser is h11. It gets the bytes of one request and no others, so that no byte is looked at twice and a request costs the same
-whatever follows it: the head as soon as its blank line has come, the chunks of a chunked body as they come, and a body with a
-length not at all. ``frame_size`` keeps its place between the calls, so that a client which sends a byte at a time costs no more
-than its reads.
+whatever follows it: the head as soon as its blank line has come, the chunks of a chunked body on the handler's thread
+(``chunks.py``), and a body with a length not at all. ``frame_size`` keeps its place between the calls, so that a client which
+sends a byte at a time costs no more than its reads.
 
 | state | the bytes at the front are |
 |---|---|
@@ -28,20 +28,15 @@ from typing import Final
 import attrs
 import h11
 
+from broker.http.chunks import ChunkScanner, decoded, next_event, too_large
+from broker.http.faults import HEAD_TOO_LARGE, VERSION_NOT_SUPPORTED, Fault, Unreadable
 from broker.network.routes import BAD_REQUEST
 from broker.network.service import Request
 
 HEAD_MAX_BYTES: Final = 16 * 1024
 HEAD_MAX_LINES: Final = 100
-# Chunk sizes, extensions and trailers of one body: 1 MiB in chunks of 1 KiB has 7 KiB of them. Each chunk takes some 15 us, so
-# that the 1,600 smallest that there may be take 25 ms.
-CHUNKING_MAX_BYTES: Final = 8 * 1024
-# Bytes of a chunked body that the parser gets at a time. What follows the body is copied in vain.
-_STEP_BYTES = 8 * 1024
-
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
-TOO_LARGE, HEAD_TOO_LARGE, NOT_IMPLEMENTED, VERSION_NOT_SUPPORTED = 413, 431, 501, 505
 _VERSIONS = (b"1.0", b"1.1")
 
 
@@ -49,20 +44,6 @@ class State(IntEnum):
     HEAD = 0
     BODY = 1
     DISCARD = 2
-
-
-@attrs.frozen
-class Fault:
-    """Why a request cannot be read."""
-
-    status: int
-    reason: str
-
-
-class _Unreadable(Exception):
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.fault = Fault(status, reason)
 
 
 @attrs.define(eq=False)
@@ -83,7 +64,7 @@ class HttpRequest(Request):
     ``dropped``: bytes after the last answer. ``proceed``: the client waits for 100 before it sends the body.
     """
 
-    __slots__ = ("body_offset", "chunks", "dropped", "fault", "head", "proceed")
+    __slots__ = ("body_offset", "dropped", "fault", "head", "proceed")
 
     def __init__(
         self,
@@ -93,18 +74,18 @@ class HttpRequest(Request):
         proceed: bool = False,
         dropped: bool = False,
         body_offset: int = 0,
-        chunks: bytes | None = None,
     ) -> None:
         self.head = head
         self.fault = fault
         self.proceed = proceed
         self.dropped = dropped
         self.body_offset = body_offset
-        self.chunks = chunks
 
     def body(self) -> bytes:
-        """Before the request is answered."""
-        return bytes(self.frame[self.body_offset :]) if self.chunks is None else self.chunks
+        """Once, before the request is answered. Raises Unreadable for a chunked body, which takes up to some ten ms."""
+        content = bytes(self.frame[self.body_offset :])
+        assert self.head is not None
+        return decoded(self.head.parser, content) if self.head.chunked else content
 
 
 class HttpSession:
@@ -123,9 +104,7 @@ class HttpSession:
         self._size = 0  # of its frame, once that is known
         self._searched = 0  # no blank line ends before
         self._head: Head | None = None
-        self._fed = 0  # what the parser has got
-        self._chunks: list[bytes] = []
-        self._body_bytes = 0  # in `_chunks`
+        self._chunks: ChunkScanner | None = None
         self._fault: Fault | None = None
 
     # -- the reactor's side -------------------------------------------------------------------------------------------
@@ -136,7 +115,7 @@ class HttpSession:
         if not self._size:
             try:
                 self._size = self._find_end(data)
-            except _Unreadable as error:
+            except Unreadable as error:
                 self._fault = error.fault
                 self._size = len(data)
         if not 0 < self._size <= len(data) and self.deadline == inf:
@@ -157,26 +136,24 @@ class HttpSession:
         if state is State.HEAD and self._waits_for_100(head, len(frame)):
             # The body is a frame of its own.
             self._state = State.BODY
-            self._size = self._fed = 0
+            self._size = 0
             if self.deadline == inf:
                 self.deadline = self._monotonic() + self._timeout_s
             return HttpRequest(head, proceed=True)
         self._state = State.HEAD
         self.deadline = inf
         body_offset = 0 if state is State.BODY else head.size
-        chunks = b"".join(self._chunks) if head.chunked else None
         self._start_over()
-        return HttpRequest(head, body_offset=body_offset, chunks=chunks)
+        return HttpRequest(head, body_offset=body_offset)
 
     # -- finding the end ----------------------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        self._size = self._searched = self._fed = self._body_bytes = 0
-        self._head = self._fault = None
-        self._chunks = []
+        self._size = self._searched = 0
+        self._head = self._fault = self._chunks = None
 
     def _find_end(self, data: memoryview) -> int:
-        """The size of the frame; 0 as long as it is not known. Raises _Unreadable."""
+        """The size of the frame; 0 as long as it is not known. Raises Unreadable."""
         head = self._head
         if head is None:
             head = self._head = self._find_head(data)
@@ -184,10 +161,12 @@ class HttpSession:
                 return 0
             if self._waits_for_100(head, len(data)):
                 return head.size
-            self._fed = head.size
-        if head.chunked:
-            return self._find_last_chunk(head, data)
-        return head.length if self._state is State.BODY else head.size + head.length
+        begins = 0 if self._state is State.BODY else head.size
+        if not head.chunked:
+            return begins + head.length
+        if self._chunks is None:
+            self._chunks = ChunkScanner(begins, self._body_max)
+        return self._chunks.find_end(data)
 
     def _waits_for_100(self, head: Head, arrived: int) -> bool:
         """Whether the client has sent no part of the body yet, and wants to be told to."""
@@ -200,25 +179,25 @@ class HttpSession:
 
     def _find_head(self, data: memoryview) -> Head | None:
         if data[0] < 0x21:  # an empty line, or TLS on a listener without
-            raise _Unreadable(BAD_REQUEST, "This is not HTTP.")
+            raise Unreadable(BAD_REQUEST, "This is not HTTP.")
         match = _BLANK_LINE.search(data[:HEAD_MAX_BYTES], max(0, self._searched - 2))
         if match is None:
             self._searched = len(data)
             if len(data) >= HEAD_MAX_BYTES:
-                raise _Unreadable(HEAD_TOO_LARGE, f"The head of the request is longer than {HEAD_MAX_BYTES} bytes.")
+                raise Unreadable(HEAD_TOO_LARGE, f"The head of the request is longer than {HEAD_MAX_BYTES} bytes.")
             return None
         text = bytes(data[: match.end()])
         if text.count(b"\n") > HEAD_MAX_LINES:
-            raise _Unreadable(HEAD_TOO_LARGE, f"The head of the request has more than {HEAD_MAX_LINES} lines.")
+            raise Unreadable(HEAD_TOO_LARGE, f"The head of the request has more than {HEAD_MAX_LINES} lines.")
         return self._parse_head(text)
 
     def _parse_head(self, text: bytes) -> Head:
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * HEAD_MAX_BYTES)
-        event = _next_event(parser, text)
+        event = next_event(parser, text)
         if not isinstance(event, h11.Request):
-            raise _Unreadable(BAD_REQUEST, "This is not HTTP.")
+            raise Unreadable(BAD_REQUEST, "This is not HTTP.")
         if event.http_version not in _VERSIONS:
-            raise _Unreadable(VERSION_NOT_SUPPORTED, "Use HTTP/1.1.")
+            raise Unreadable(VERSION_NOT_SUPPORTED, "Use HTTP/1.1.")
         headers: dict[str, str] = {}
         for name, value in event.headers:
             key, word = name.decode("ascii"), value.decode("latin-1")
@@ -226,44 +205,11 @@ class HttpSession:
         chunked = "transfer-encoding" in headers
         if chunked and ("content-length" in headers or event.http_version == b"1.0"):
             # Whoever stands between the client and this broker may have read it the other way.
-            raise _Unreadable(BAD_REQUEST, "Send either Content-Length or, with HTTP/1.1, Transfer-Encoding.")
+            raise Unreadable(BAD_REQUEST, "Send either Content-Length or, with HTTP/1.1, Transfer-Encoding.")
         try:
             length = int(headers.get("content-length", "0"))  # h11 has checked that it is a number
         except ValueError:  # of more digits than Python reads
             length = self._body_max + 1
-        self._check_length(length)
-        return Head(event, parser, len(text), chunked, length, headers)
-
-    def _check_length(self, length: int) -> None:
         if length > self._body_max:
-            raise _Unreadable(TOO_LARGE, f"The body is longer than {self._body_max} bytes (http_max_body_bytes).")
-
-    def _find_last_chunk(self, head: Head, data: memoryview) -> int:
-        begins = 0 if self._state is State.BODY else head.size
-        while self._fed < len(data):
-            step = bytes(data[self._fed : self._fed + _STEP_BYTES])
-            self._fed += len(step)
-            event = _next_event(head.parser, step)
-            while isinstance(event, h11.Data):
-                self._chunks.append(bytes(event.data))
-                self._body_bytes += len(event.data)
-                event = _next_event(head.parser)
-            self._check_length(self._body_bytes)
-            ended = isinstance(event, h11.EndOfMessage)
-            end = self._fed - (len(head.parser.trailing_data[0]) if ended else 0)
-            if end - begins - self._body_bytes > CHUNKING_MAX_BYTES:
-                raise _Unreadable(TOO_LARGE, f"The chunks have more than {CHUNKING_MAX_BYTES} bytes around them.")
-            if ended:
-                return end
-        return 0
-
-
-def _next_event(parser: h11.Connection, data: bytes = b"") -> object:
-    """What h11 makes of ``data`` and of what it has got before. Raises _Unreadable."""
-    try:
-        if data:
-            parser.receive_data(data)
-        return parser.next_event()
-    except h11.RemoteProtocolError as error:
-        status = NOT_IMPLEMENTED if error.error_status_hint == NOT_IMPLEMENTED else BAD_REQUEST
-        raise _Unreadable(status, f"This is not a valid HTTP request: {str(error)[:200]}.") from None
+            raise too_large(self._body_max)
+        return Head(event, parser, len(text), chunked, length, headers)

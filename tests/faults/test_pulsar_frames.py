@@ -120,7 +120,18 @@ def test_a_checksum_that_does_not_fit_is_said_so_and_the_producer_goes_on(pulsar
         struct.pack(">I", 2**31) + b"x",
         entry(metadata(0, producer_name="x" * 100_000), b"value"),
     ],
-    ids=lambda data: f"{len(data)} bytes, {bytes(data[:8]).hex()}",
+    ids=[
+        "nothing",
+        "a magic number",
+        "and a checksum",
+        "no metadata",
+        "metadata that are none",
+        "metadata cut off",
+        "metadata of 2 GiB",
+        "metadata of 4 GiB",
+        "no magic number",
+        "a long name",
+    ],
 )
 def test_sends_that_cannot_be_read(pulsar: PulsarFaults, data: bytes) -> None:
     client = pulsar.connect_pulsar().produce_to(topic())

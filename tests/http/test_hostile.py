@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from broker.http.session import CHUNKING_MAX_BYTES, HEAD_MAX_BYTES
+from broker.http.chunks import CHUNKING_MAX_BYTES
+from broker.http.session import HEAD_MAX_BYTES
 from tests.http.harness import BODY_MAX, TIMEOUT_S, HttpBench
 
 GET = b"GET /quick HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -193,9 +194,9 @@ def test_ten_thousand_pipelined_requests_cost_no_more_than_apart(
     from broker.http import session
 
     parsed = []
-    original = session._next_event
+    original = session.next_event
     monkeypatch.setattr(
-        session, "_next_event", lambda parser, data=b"": parsed.append(len(data)) or original(parser, data)
+        session, "next_event", lambda parser, data=b"": parsed.append(len(data)) or original(parser, data)
     )
     client = bench.connect()
     client.send(GET * 2000)

@@ -19,6 +19,7 @@ from broker.pulsar.admin.calls import (
     waited_for,
 )
 from broker.pulsar.admin.message_ids import last_entry, message_id_json
+from broker.pulsar.compaction.compactions import State
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed
 from broker.pulsar.topic_names import TopicName, kafka_name
@@ -28,6 +29,7 @@ from broker.storage.refusals import TopicExists
 # Names of one answer: about 20 MB.
 NAMES_MAX = 250_000
 PROPERTIES_MAX = 16 * 1024
+_FROM_WORST = (State.ERROR, State.RUNNING, State.NOT_RUN, State.SUCCESS)
 
 BASE = "/admin/v2/persistent/{tenant}/{namespace}"
 TOPIC = BASE + "/{topic}"
@@ -52,6 +54,8 @@ class Topics:
             route("PUT", TOPIC + "/unload", self.unload),
             route("POST", TOPIC + "/terminate", self.terminate),
             route("POST", TOPIC + "/terminate/partitions", self.terminate_partitions),
+            route("PUT", TOPIC + "/compaction", self.compact),
+            route("GET", TOPIC + "/compaction", self.compaction_status),
             route("GET", TOPIC + "/lastMessageId", self.last_message_id),
             route("GET", TOPIC + "/properties", self.properties),
         ]
@@ -199,6 +203,28 @@ class Topics:
             raise error
         last = last_entry(call, topic)
         return message_id_json(topic, -1 if last is None else last.offset)
+
+    def compact(self, call: Call) -> Answer:
+        """Have it compacted; whether that has ended is asked by GET."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.ALTER, name)
+        logs = [loaded(self._context, part).log for part in call.work.each(each_part(self._context, name))]
+        begun = [self._context.compactions.request(log) for log in logs]
+        if not any(begun):
+            raise HttpError(409, "Compaction already in progress")
+        self._context.upkeep.wakeup()
+        return NO_CONTENT
+
+    def compaction_status(self, call: Call) -> Answer:
+        """Of a partitioned topic: that of the partition which is furthest from success."""
+        name = topic_name(call)
+        require_topic(self._context, call, Operation.DESCRIBE, name)
+        found = [
+            self._context.compactions.status(loaded(self._context, part).log)
+            for part in call.work.each(each_part(self._context, name))
+        ]
+        worst = min(found, key=lambda status: _FROM_WORST.index(status.state))
+        return json_answer({"status": str(worst.state), "lastError": worst.error})
 
     def last_message_id(self, call: Call) -> Answer:
         name = topic_name(call)

@@ -127,7 +127,8 @@ class Dispatcher(Protocol):
         has changed."""
 
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
-        """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing."""
+        """It has left. What it had in flight goes to others, without counting as redelivered. Unknown: nothing. With the last
+        consumer, the subscription forgets the timer and ignores reads that are still on their way."""
 
     def flow(self, consumer: Consumer, permits: int, now: Now) -> list[Effect]: ...
 

@@ -23,6 +23,9 @@ If the entries of a read cannot be sent and need not wait for a certain consumer
 and they are read again: they take no memory.
 
 When the last consumer leaves, everything is forgotten, and the next consumer begins with what is not acknowledged.
+
+Tests: tests/pulsar/dispatch/test_shared.py, tests/pulsar/dispatch/test_key_shared.py,
+tests/pulsar/dispatch/test_known_bugs.py, tests/pulsar/dispatch/test_hostile.py.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -124,6 +127,7 @@ class ManyConsumers:
         self._assignment.clear()
         self.in_flight.clear()
         self._chores.clear()
+        self._alarm.rings()  # the subscription forgets its timer
         if self._delayed is not None:
             self._delayed.clear()
         self._cursor.rewind()
@@ -140,8 +144,7 @@ class ManyConsumers:
                 self.in_flight.lower(record, messages)
             else:
                 self._forget(record)
-            if was_blocked:
-                assert isinstance(owner, Consumer)
+            if was_blocked and isinstance(owner, Consumer) and owner.available and not owner.left:
                 return self._offer(owner, now)
         if (self._held_back and self._may_read_new()) or self._assignment.ready():
             return self._more(now, [])
@@ -156,7 +159,10 @@ class ManyConsumers:
 
     def redeliver(self, consumer: Consumer, entries: Sequence[int] | None, now: Now) -> list[Effect]:
         held = consumer.held
-        records = list(held.values()) if entries is None else [held[entry] for entry in entries if entry in held]
+        if entries is None:
+            records = list(held.values())
+        else:  # each once, or a client could give us more to do than it holds
+            records = list(dict.fromkeys([held[entry] for entry in entries if entry in held]))
         if not records or consumer.left:
             return []
         self._chores.add(self._fail(consumer, records))
@@ -190,7 +196,9 @@ class ManyConsumers:
 
     def _forget_all(self, records: Iterable[Record]) -> Generator[None]:
         for record in records:
-            if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(record.first):
+            # The log may have been cut inside of an entry: what is left of it is still to be acknowledged.
+            last = record.first + record.weight - 1
+            if self.in_flight.records.get(record.first) is record and self._cursor.is_acknowledged(last):
                 owner = record.owner
                 self._forget(record)
                 if isinstance(owner, Consumer) and not owner.left and owner.available:

@@ -2,6 +2,8 @@
 
 The connection goes on meanwhile, except where an acknowledgement names entries of which it is not known how many messages they
 have: then its next command waits until they have been read, so that nobody can ask for many of those at a time.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
 
 from broker.errors import Refusal, StorageError

@@ -1,4 +1,7 @@
-"""CLOSE_CONSUMER: the client is done with a consumer. SUCCESS, whether there is such a consumer or not."""
+"""CLOSE_CONSUMER: the client is done with a consumer. SUCCESS, whether there is such a consumer or not.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import find_consumer

@@ -1,4 +1,7 @@
-"""CONSUMER_STATS: what a consumer has been sent, what it may be sent, and the backlog of its subscription."""
+"""CONSUMER_STATS: what a consumer has been sent, what it may be sent, and the backlog of its subscription.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from broker.errors import Refusal, StorageError
 from broker.pulsar.command import Call, Command, Type

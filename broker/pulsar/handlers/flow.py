@@ -1,4 +1,7 @@
-"""FLOW: a consumer can take so many messages more."""
+"""FLOW: a consumer can take so many messages more.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import find_consumer, subscription_of

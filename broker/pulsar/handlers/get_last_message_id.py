@@ -1,5 +1,8 @@
 """GET_LAST_MESSAGE_ID: of the topic, and how far the subscription has acknowledged. Clients compare the two to learn whether
-there is more."""
+there is more.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of

@@ -7,6 +7,7 @@ Tests: tests/pulsar/test_service.py.
 """
 
 from broker.errors import Refusal, StorageError
+from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, PulsarRequest, Type
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.error_codes import code_of
@@ -59,4 +60,4 @@ def on_error(call: Call, error: Refusal | StorageError) -> None:
     )
 
 
-COMMAND = Command(Type.PARTITIONED_METADATA, handle, inline=inline, on_error=on_error)
+COMMAND = Command(Type.PARTITIONED_METADATA, handle, inline=inline, lane=ADMIN, on_error=on_error)

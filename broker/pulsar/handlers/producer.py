@@ -9,6 +9,7 @@ Tests: tests/pulsar/producers/test_access.py, tests/pulsar/test_service.py.
 from functools import partial
 
 from broker.errors import Refusal, StorageError
+from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type, error_command
 from broker.pulsar.consumer_calls import answering
 from broker.pulsar.context import PulsarContext
@@ -201,4 +202,5 @@ def _success(context: PulsarContext, producer: Producer, request_id: int) -> Com
     return success
 
 
-COMMAND = Command(Type.PRODUCER, handle, inline=False)
+# It may make a topic, which waits for the disk several times.
+COMMAND = Command(Type.PRODUCER, handle, inline=False, lane=ADMIN)

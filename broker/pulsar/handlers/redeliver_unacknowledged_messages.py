@@ -1,4 +1,7 @@
-"""REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants messages again, some or all that it has. There is no answer."""
+"""REDELIVER_UNACKNOWLEDGED_MESSAGES: a consumer wants messages again, some or all that it has. There is no answer.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from broker.network.work import BULK_BYTES
 from broker.pulsar.command import Call, Command, PulsarRequest, Type

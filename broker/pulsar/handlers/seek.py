@@ -2,6 +2,8 @@
 
 SUCCESS when the new position is durable. Whether the message that is named comes first or the one after it is the client's own
 business: the broker reads at it.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
 
 from collections.abc import Sequence

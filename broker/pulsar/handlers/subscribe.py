@@ -1,9 +1,13 @@
 """SUBSCRIBE: a client consumes a subscription, which is made if there is none. SUCCESS when that is durable, before any
-message."""
+message.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from functools import partial
 
 from broker.errors import StorageError
+from broker.network.work import ADMIN
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, find_consumer, subscription_of, success_when_saved
 from broker.pulsar.entry import Entry
@@ -43,7 +47,6 @@ def handle(call: Call) -> None:
             require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name, create=body.force_topic_creation)
     checks.of_consumer(context, topic, body, str(call.connection.principal))
-    checks.of_consumer(context, topic, body, str(call.connection.principal))
     try:
         _attach(call, topic, join, None)
     except Missing:
@@ -57,7 +60,9 @@ def _begin(call: Call, topic: Topic, join: Join) -> None:
         since = context.clock.time_ms() - body.start_message_rollback_duration_sec * 1000
         _start_at(call, topic, join, offset_at(topic, since))
     elif not join.durable and body.HasField("start_message_id"):
-        _start_from(call, topic, join)
+        # A reader. The broker begins at the message that is named; whether it comes first or the one after it, and where within
+        # a batch the reader begins, is the client's own business: it leaves out what is before.
+        _start_at(call, topic, join, offset_of(topic, body.start_message_id))
     elif body.initialPosition == CommandSubscribe.InitialPosition.Earliest:
         _attach(call, topic, join, topic.log.log_start_offset)
     else:
@@ -115,17 +120,6 @@ def _start_at(call: Call, topic: Topic, join: Join, offset: int) -> None:
     locate(topic, offset, answering(call, located))
 
 
-def _start_from(call: Call, topic: Topic, join: Join) -> None:
-    """A reader's start: at the entry that is named. Messages of it that a reader does not want are left out by its client, which
-    knows whether the start is to be included."""
-    message_id = call.body.start_message_id
-    offset = offset_of(topic, message_id)
-    if message_id.ledgerId != topic.ledger or message_id.entryId != offset:
-        _attach(call, topic, join, offset)  # the start or the end
-    else:
-        _start_at(call, topic, join, offset)
-
-
 def _attach(call: Call, topic: Topic, join: Join, start: int | None) -> None:
     """The consumer joins; ``start`` is where a new subscription starts. On any thread, without blocking. Raises Missing."""
     try:
@@ -173,4 +167,4 @@ def _attach_once(call: Call, topic: Topic, join: Join, start: int | None) -> Non
         call.success()
 
 
-COMMAND = Command(Type.SUBSCRIBE, handle, inline=False)
+COMMAND = Command(Type.SUBSCRIBE, handle, inline=False, lane=ADMIN)

@@ -1,4 +1,7 @@
-"""UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable."""
+"""UNSUBSCRIBE: the client deletes its subscription. SUCCESS when that is durable.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py.
+"""
 
 from functools import partial
 

@@ -47,6 +47,7 @@ class Deduplications:
         self._keys: set[str] = set()  # of all snapshots that the catalogue may have
         self._topics: dict[Topic, None] = {}
         self._lock = Lock()
+        self._ticking_lock = Lock()  # the timer's thread must not wait for `_lock`
         self._ticking = False
         self._failures = EventLimit()
 
@@ -132,7 +133,7 @@ class Deduplications:
             self._writer.change(write, self._written)
 
     def _tick_later(self) -> None:
-        with self._lock:
+        with self._ticking_lock:
             if self._ticking:
                 return
             self._ticking = True

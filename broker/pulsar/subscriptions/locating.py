@@ -5,6 +5,8 @@ does block (``offset_at``); it runs on a handler.
 
 A message id is (ledger, entry): the ledger is the topic's generation, the entry an offset. Any offset that an entry covers means
 that entry, because clients compute with ids.
+
+Tests: tests/pulsar/subscriptions/test_consuming.py, tests/pulsar/subscriptions/test_operations.py.
 """
 
 from collections.abc import Callable, Sequence

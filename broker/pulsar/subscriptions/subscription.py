@@ -18,6 +18,7 @@ from functools import partial
 import attrs
 
 from broker.delivery.acknowledged import TooManyHoles
+from broker.errors import StorageError
 from broker.log import EventLimit, get_logger
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.dispatch.dispatcher import (
@@ -52,6 +53,7 @@ log = get_logger("pulsar")
 _READS_AT_ONCE = 4
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
+_KEY_SHARED = int(SubType.Key_Shared)  # looking it up there takes long
 # Consumers at whose connections a read looks before it begins.
 _LOOKED_AT = 4
 
@@ -146,7 +148,7 @@ class Subscription:
     def reader(self) -> EntryReader:
         """The one that suits the type of the consumers."""
         reader = self.topic.reader
-        return reader.by_key if self.kind == SubType.Key_Shared else reader
+        return reader.by_key if self.kind == _KEY_SHARED else reader
 
     @property
     def consumer_count(self) -> int:
@@ -156,6 +158,7 @@ class Subscription:
         """Serve consumers of another type from now on; there are none. ``lock`` is held."""
         assert not self.connected
         self._forget_reads()
+        self._forget_timer()
         self.dispatcher, self.kind, self.policy = dispatcher, kind, policy
         self.cursor.rewind()
 
@@ -183,6 +186,9 @@ class Subscription:
             empty = not self.connected and not self.durable
         if empty:
             self._drop()
+        else:
+            # Who closes a consumer, and then perhaps the broker, expects to go on here.
+            self.save(_ignore)
 
     def _remove(self, leaving: Iterable[ConnectedConsumer]) -> None:
         for connected in leaving:
@@ -202,6 +208,7 @@ class Subscription:
             if self.connected:
                 return
             self.closed = True
+            self._forget_timer()
             if topic.subscriptions.get(self.name) is self:
                 del topic.subscriptions[self.name]
 
@@ -256,7 +263,8 @@ class Subscription:
         """A time that the dispatcher has asked for may have come."""
         with self.lock:
             self._timer = None
-            if self.dispatcher is not None and self.connected:
+            # Also without consumers: the dispatcher counts on being called.
+            if self.dispatcher is not None and not self.closed:
                 now = self._now()
                 self._carry_out(self.dispatcher.tick(now), now)
 
@@ -437,6 +445,7 @@ class Subscription:
                 return
             self.closed = True
             self.disconnect_consumers()
+            self._forget_timer()
             if self.durable:
                 state, is_saved = self.cursor.encode(), self.cursor.version == self._saved_version
                 self.gone = True
@@ -448,6 +457,7 @@ class Subscription:
         with self.lock:
             self.closed = self.gone = True
             self.disconnect_consumers()
+            self._forget_timer()
 
     def delete_state(self, done: Done) -> None:
         """After ``deleted``: remove it from the catalogue."""
@@ -655,6 +665,8 @@ class Subscription:
     def _forget_reads(self) -> None:
         self._cancel_read()
         self._held = False
+
+    def _forget_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -690,3 +702,7 @@ class Subscription:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.cursor.properties
+
+
+def _ignore(_: StorageError | None) -> None:
+    """The store tries again."""

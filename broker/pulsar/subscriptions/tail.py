@@ -9,6 +9,8 @@ cache yet. Appends by others (Kafka's producers, the ends of transactions) are n
 somebody waits or has waited since the last append.
 
 Any thread. The lock is taken below a subscription's and is not held while subscriptions are called.
+
+Tests: tests/pulsar/subscriptions/test_subscription.py.
 """
 
 from collections.abc import Callable

@@ -176,7 +176,8 @@ def test_redelivering_what_one_does_not_have_does_nothing(make: Any) -> None:
 @BOTH
 def test_an_id_that_is_given_many_times_fails_once(make: Any) -> None:
     world, consumer = holding(make, 10)
-    world.redeliver(consumer, [5] * 1000)
+    world.redeliver(consumer, [5] * 3 * SLICE)
+    assert not world.dispatcher._chores
     world.flow(consumer, 1)
     world.settle()
     assert (5, 1) == (world.delivered[-1][1].entry.offset, world.delivered[-1][1].redelivery_count)

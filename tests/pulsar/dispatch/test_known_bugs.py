@@ -477,3 +477,36 @@ def test_a_new_consumer_gets_what_waits_for_one_that_takes_nothing_8115() -> Non
     assert moved
     assert moved == offsets(world, new)
     assert [] == offsets(world, stuck)
+
+
+def test_a_consumer_that_stays_blocked_does_not_keep_the_subscription_blocked() -> None:
+    """Looking only at the consumer that has acknowledged, one misses that the subscription is below its limit again."""
+    world = shared(unacked_max_per_consumer=4, unacked_max_per_subscription=20)
+    world.append(messages=20)
+    for _ in range(3):
+        world.append()
+    first = world.join("a", permits=100)
+    world.settle()
+    second = world.join("b", permits=100)
+    assert world.dispatcher.in_flight.blocked
+    world.acknowledge(first, world.at(0), [(1 << 10) - 1])
+    assert first.blocked
+    world.settle()
+    assert [20, 21, 22] == offsets(world, second)
+
+
+@pytest.mark.parametrize("make", [shared, key_shared])
+def test_the_timer_is_set_again_for_consumers_that_come_back(make: Any) -> None:
+    """The subscription forgets the timer with its last consumer. A dispatcher that thinks it is still set does not ask for
+    it."""
+    world = make()
+    world.append(deliver_at_ms=world.wall_ms + 10_000)
+    consumer = world.join("a", permits=10)
+    world.settle(0.0)
+    world.leave(consumer)
+    assert world.alarm is None
+    consumer = world.join("b", permits=10)
+    world.settle(0.0)
+    world.advance(11.0)
+    world.settle(0.0)
+    assert [0] == offsets(world, consumer)

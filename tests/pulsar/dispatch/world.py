@@ -101,6 +101,7 @@ class World:
         self.carry_out(self.dispatcher.remove(consumer, self.now))
         if not self.consumers:
             assert self.read is None
+            self.alarm = None
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self.permits[consumer] += permits

@@ -283,6 +283,7 @@ def test_a_seek_that_names_nothing_is_refused(connect: Connect) -> None:
     [
         pytest.param({"entryId": 1}, [1, 2, 3], id="a message"),
         pytest.param({"entryId": 1, "batch_index": 0}, [1, 2, 3], id="within a batch"),
+        pytest.param({"entryId": MINUS_1}, [0, 1, 2, 3], id="before the first"),
         pytest.param({"entryId": 2**63}, [], id="beyond the end"),
     ],
 )

@@ -438,3 +438,38 @@ def test_an_idle_subscription_is_small(stage: Stage) -> None:
     tracemalloc.stop()
     assert sys.getsizeof(Cursor()) and isinstance(subscriptions.find(stage.topic, names[0]), Subscription)
     assert each < 2000
+
+
+def test_a_time_that_was_set_for_one_consumer_comes_for_the_next(stage: Stage) -> None:
+    for _ in range(3):
+        stage.append(message(b"m", deliver_at_time=stage.clock.time_ms() + 3_000))
+    client = stage.client()
+    member = client.subscribe(kind=SubType.Shared)
+    member.flow(10)
+    stage.run()
+    stage.wait(500)
+    client.disconnect()
+    stage.wait(500)
+    again = stage.client().subscribe(kind=SubType.Shared)
+    again.flow(10)
+    stage.run()
+    assert [] == again.offsets()
+    for _ in range(10):
+        stage.wait(1_000)
+    assert [0, 1, 2] == again.offsets()
+
+
+def test_what_is_acknowledged_is_durable_soon_after_a_consumer_has_left(stage: Stage) -> None:
+    stage.produce(3)
+    client = stage.client()
+    member = client.subscribe()
+    member.flow(10)
+    stage.run()
+    member.ack(0, 1)
+    client.disconnect()
+    stage.run()
+    stage.start()
+    again = stage.client().subscribe(start=None)
+    again.flow(10)
+    stage.run()
+    assert [2] == again.offsets()
