@@ -202,7 +202,9 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
     appended: list[tuple[str, int]] = []
-    owed: dict[int, tuple[Producer, list[Owed]]] = {}
+    owed: dict[Producer, list[Owed]] = {}
+    last: Producer | None = None  # nearly always all of a run is from one
+    ours: list[Owed] = []
     tail.begin_append()
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
@@ -218,9 +220,10 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
                 entries.append(from_metadata(offset, messages, records[start:end], size, metadata))
             entry = offset
             offset += messages
-            if producer.id not in owed:
-                owed[producer.id] = producer, []
-            owed[producer.id][1].append(Owed(offset, send.sequence_id, send.highest_sequence_id, entry))
+            if producer is not last:
+                last = producer
+                ours = owed.setdefault(producer, [])
+            ours.append(_new(Owed, (offset, send.sequence_id, send.highest_sequence_id, entry, None)))
             producer.messages_in += messages
             producer.bytes_in += size
             if deduplication is not None and counts(metadata):
@@ -234,9 +237,9 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     state.owe(len(accepted))
-    for producer, ours in owed.values():
+    for producer, ours in owed.items():
         producer.owe(ours)
-    context.flusher.wait_durable(log, offset, partial(_durable, [producer for producer, _ in owed.values()]))
+    context.flusher.wait_durable(log, offset, partial(_durable, list(owed)))
 
 
 def _durable(producers: list[Producer], error: StorageError | None) -> None:

@@ -16,6 +16,7 @@ batch: what reads entries must take one that ``entry_value`` refuses as the ordi
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
@@ -53,32 +54,35 @@ def entry_head(value: BytesLike, messages: int, timestamp: int, key: bytes | Non
 
     ``timestamp`` (ms) is when the message was published: by it the log expires, and readers find a place in the log.
     """
-    value_size = _length(len(value))
-    if key is None:
-        before = b"\x00\x00\x00\x01" + value_size
-    else:
-        before = b"".join((_NO_DELTAS, _length(len(key)), key, value_size))
-    record_size = len(before) + len(value) + 1
-    length = _length(record_size)
-    covered = b"".join(
-        (
-            _AFTER_CRC.pack(
-                ENTRY,
-                messages - 1,
-                timestamp,
-                timestamp,
-                NO_PRODUCER_ID,
-                -1,  # producer epoch
-                -1,  # first sequence
-                1,  # records
-            ),
-            length,
-            before,
+    batch_length, record = _record_start(len(value), key)
+    covered = (
+        _AFTER_CRC.pack(
+            ENTRY,
+            messages - 1,
+            timestamp,
+            timestamp,
+            NO_PRODUCER_ID,
+            -1,  # producer epoch
+            -1,  # first sequence
+            1,  # records
         )
+        + record
     )
     crc = crc32c(ENTRY_END, crc32c(value, crc32c(covered)))
-    batch_length = HEADER_SIZE - LOG_OVERHEAD + len(length) + record_size
     return _BEFORE_CRC.pack(0, batch_length, -1, MAGIC, crc) + covered  # -1: the leader epoch
+
+
+@lru_cache(256)  # many messages of a producer are of one size
+def _record_start(value_size: int, key: bytes | None) -> tuple[int, bytes]:
+    """Kafka's length of the batch, and the record up to its value."""
+    length = _length(value_size)
+    if key is None:
+        before = b"\x00\x00\x00\x01" + length
+    else:
+        before = b"".join((_NO_DELTAS, _length(len(key)), key, length))
+    record_size = len(before) + value_size + len(ENTRY_END)
+    record = _length(record_size) + before
+    return HEADER_SIZE - LOG_OVERHEAD + len(record) + value_size + len(ENTRY_END), record
 
 
 def is_entry(header: BatchHeader) -> bool:
