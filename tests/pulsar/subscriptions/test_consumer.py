@@ -41,7 +41,7 @@ def test_small_entries_leave_in_one_piece_and_large_ones_in_their_place(stage: S
         pushed.append([len(part) for part in parts])
         push(connection, parts)  # type: ignore[arg-type]
 
-    client.state.outbox.push = note  # type: ignore[method-assign]
+    client.state.outbox.push = note  # type: ignore[method-assign, assignment]
     member = client.subscribe()
     for size in (10, 20, 50_000, 30, 40, 60_000):
         stage.produce(1, size)
