@@ -1,8 +1,8 @@
 """One connection's frames. Pure; used by the connection's processor only.
 
 Commands are parsed here. SENDs are only recognised: their bytes are read when they are handled, because the reactor may move
-them. SENDs that have arrived together are taken as one frame, so that they become one append, one fsync and one push of
-receipts.
+them. So are ACK and FLOW, which have readers of their own (``protocol/pulsar/acks.py``). SENDs that have arrived together are
+taken as one frame, so that they become one append, one fsync and one push of receipts.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -17,6 +17,7 @@ from protocol.pulsar import frames
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 
 _SEND = int(BaseCommand.Type.SEND)
+_READ_LATER = frozenset({_SEND, int(BaseCommand.Type.ACK), int(BaseCommand.Type.FLOW)})
 # The longest frame of a client that has not connected yet: a CONNECT with a token takes a few KB.
 _BEFORE_CONNECT_BYTES = 64 * 1024
 # How the command of a SEND begins: its type. Clients write the type first; other SENDs are taken one by one.
@@ -27,7 +28,7 @@ _TOGETHER_MAX = 128
 
 
 class PulsarRequest(Request):
-    """A frame. ``body`` is its command, or None for SENDs, whose bytes are read when they are handled."""
+    """A frame. ``body`` is its command, or None for those whose bytes are read when they are handled."""
 
     __slots__ = ("body", "type")
 
@@ -76,6 +77,6 @@ class PulsarSession:
         if len(frame) >= 10 and frame[8] == 0x08 and frame[9] == _SEND:
             return PulsarRequest(_SEND, None)
         kind = frames.command_type(frame)
-        if kind == _SEND:
-            return PulsarRequest(_SEND, None)
+        if kind in _READ_LATER:
+            return PulsarRequest(kind, None)
         return PulsarRequest(*frames.read_command(frame))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 from protocol.pulsar.frames import write_command
-from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandConnect, CommandPing
+from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandAck, CommandConnect, CommandFlow, CommandPing
 from tests.pulsar.wire import send_frame
 
 Type = BaseCommand.Type
@@ -55,10 +55,13 @@ def test_a_send_that_is_too_large_is_refused_also_behind_another_one() -> None:
         sizes(small, SEND + large)
 
 
-def test_sends_are_read_later_and_commands_at_once() -> None:
-    request = session().receive(memoryview(SEND))
-    assert isinstance(request, PulsarRequest)
-    assert (Type.SEND, None) == (request.type, request.body)
+def test_what_comes_all_the_time_is_read_later_and_the_rest_at_once() -> None:
+    ack = write_command(Type.ACK, CommandAck(consumer_id=0, ack_type=CommandAck.AckType.Individual))
+    flow = write_command(Type.FLOW, CommandFlow(consumer_id=0, messagePermits=1))
+    for type, frame in ((Type.SEND, SEND), (Type.ACK, ack), (Type.FLOW, flow)):
+        request = session().receive(memoryview(frame))
+        assert isinstance(request, PulsarRequest)
+        assert (type, None) == (request.type, request.body)
     request = session().receive(memoryview(PING))
     assert isinstance(request, PulsarRequest)
     assert (Type.PING, CommandPing()) == (request.type, request.body)
