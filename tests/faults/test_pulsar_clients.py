@@ -40,6 +40,15 @@ def fill(pulsar: PulsarFaults, name: str, count: int, size: int = 100, **fields:
 # -- permits ------------------------------------------------------------------------------------------------------------------
 
 
+def test_who_joins_a_consumer_that_takes_nothing_is_given_the_rest(pulsar: PulsarFaults) -> None:
+    name = topic()
+    pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, kind=SHARED).flow(1_000_000)
+    fill(pulsar, name, 600, 10_000)
+    worker = pulsar.connect_pulsar().subscribe_to(name, kind=SHARED)
+    worker.flow(1000)
+    assert worker.messages(100)
+
+
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_permits_without_end_are_no_permits_too_many(pulsar: PulsarFaults, kind: int) -> None:
     name = topic()
