@@ -10,7 +10,7 @@ from broker.storage.log.inspection import SMALL_BYTES
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.entry import entry_value
-from protocol.pulsar.metadata import is_batch, is_chunk, publish_time_ms, read_stored_metadata, sticky_key
+from protocol.pulsar.metadata import is_batch, publish_time_ms, read_stored_metadata, sticky_key
 from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
