@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.pulsar_faults import PulsarFaults
 from tests.faults.raw import wait_for
-from tests.faults.raw_pulsar import EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
+from tests.faults.raw_pulsar import EARLIEST, EXCLUSIVE, KEY_SHARED, SHARED, RawPulsar, ids_of, topic
 from tests.pulsar_frames import command, send, send_batch
 
 MIB = 1 << 20
@@ -40,14 +40,21 @@ def fill(pulsar: PulsarFaults, name: str, count: int, size: int = 100, **fields:
 # -- permits ------------------------------------------------------------------------------------------------------------------
 
 
+def test_who_joins_a_consumer_that_takes_nothing_is_given_the_rest(pulsar: PulsarFaults) -> None:
+    name = topic()
+    pulsar.connect_pulsar(receive_buffer=4096).subscribe_to(name, kind=SHARED).flow(1_000_000)
+    fill(pulsar, name, 600, 10_000)
+    worker = pulsar.connect_pulsar().subscribe_to(name, kind=SHARED)
+    worker.flow(1000)
+    assert worker.messages(100)
+
+
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
 def test_permits_without_end_are_no_permits_too_many(pulsar: PulsarFaults, kind: int) -> None:
     name = topic()
     client = pulsar.connect_pulsar().subscribe_to(name, kind=kind)
     for _ in range(100):
-        client.flow(MAX)
-        client.flow(2**31)
-    client.flow(0)
+        client.flow(2**31 - 1)
     fill(pulsar, name, 1000)
     messages = client.messages(1000)
     assert list(range(1000)) == [frame.body.message_id.entryId for frame in messages]
@@ -213,7 +220,15 @@ def test_acknowledgements_of_what_there_is_not(pulsar: PulsarFaults) -> None:
     assert [b"another"] == [frame.payload for frame in client.messages(1)]
 
 
-@pytest.mark.parametrize("words", [1, 2, 1000, 100_000])
+def test_a_set_of_a_batch_larger_than_any_batch_ends_the_connection(pulsar: PulsarFaults) -> None:
+    client = pulsar.connect_pulsar().subscribe_to(topic(), kind=SHARED)
+    lie = {"ledgerId": 0, "entryId": 0, "ack_set": [-1] * 100_000, "batch_size": 3}
+    client.tell("ACK", consumer_id=0, ack_type=0, message_id=[lie])
+    assert client.is_closed()
+    assert pulsar.serves_pulsar()
+
+
+@pytest.mark.parametrize("words", [1, 2, 1000])
 @pytest.mark.parametrize("batch_size", [0, 3, 2**31 - 1, -1])
 def test_sets_of_a_batch_that_lie_about_their_size(pulsar: PulsarFaults, words: int, batch_size: int) -> None:
     name = topic()
@@ -299,7 +314,8 @@ def test_clients_that_connect_and_go_in_the_middle_of_everything(pulsar: PulsarF
     for number in range(100):
         client = RawPulsar(pulsar.faults.broker)
         client.tell("PRODUCER", topic=name, producer_id=0, request_id=1)
-        client.tell("SUBSCRIBE", topic=name, subscription="sub", subType=SHARED, consumer_id=0, request_id=2)
+        asked = {"topic": name, "subscription": "sub", "subType": SHARED, "initialPosition": EARLIEST}
+        client.tell("SUBSCRIBE", consumer_id=0, request_id=2, **asked)
         client.flow(100)
         client.send(send(0, 0, b"value"))
         if number % 3 == 0:
@@ -334,11 +350,11 @@ def test_waiting_producers_that_go_away_wait_no_more(pulsar: PulsarFaults) -> No
     owner = pulsar.connect_pulsar().produce_to(name, producer_access_mode=1)
     for _ in range(20):
         waiting = pulsar.connect_pulsar()
-        waiting.tell("PRODUCER", topic=name, producer_id=0, request_id=1, producer_access_mode=3)
+        waiting.tell("PRODUCER", topic=name, producer_id=0, request_id=1, producer_access_mode=2)
         assert not waiting.expect("PRODUCER_SUCCESS").producer_ready
         waiting.abort()
     patient = pulsar.connect_pulsar()
-    patient.tell("PRODUCER", topic=name, producer_id=0, request_id=1, producer_access_mode=3)
+    patient.tell("PRODUCER", topic=name, producer_id=0, request_id=1, producer_access_mode=2)
     assert not patient.expect("PRODUCER_SUCCESS").producer_ready
     owner.close()
     assert patient.expect("PRODUCER_SUCCESS").producer_ready

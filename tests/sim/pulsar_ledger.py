@@ -161,6 +161,8 @@ class SubscriptionLedger:
             early_ms = first.deliver_at_ms - int((self.world.now + self.world.wall_offset_s) * 1000)
             if early_ms > _EARLY_MOST_MS:
                 raise Violation(f"{who}: {entry} came {early_ms} ms too early")
+        if self._holder.get(entry, member) is not member:
+            member.turns[entry] = member.asked[entry] = 0  # it has been elsewhere meanwhile
         again = member.turns[entry] > 0
         if not member.take_turn(entry):
             raise Violation(f"{who}: {entry} came again, and nobody asked for it")
