@@ -67,7 +67,8 @@ def messages_in(metadata: MessageMetadata) -> int:
 
 def publish_time_ms(metadata: MessageMetadata) -> int:
     """When the client says that it sent the message; what exceeds Kafka's 63 bits becomes their end."""
-    return min(metadata.publish_time, _INT64_END - 1)
+    time_ms = metadata.publish_time
+    return time_ms if time_ms < _INT64_END else _INT64_END - 1
 
 
 def event_time_ms(metadata: MessageMetadata | SingleMessageMetadata) -> int:

@@ -25,7 +25,10 @@ MOST_TEXTS = 10_000
 
 def parse(kind: type[M], data: BytesLike) -> M:
     """A message with all its required fields. Its text may still be bytes: see ``check_text`` and ``as_bytes``."""
-    message = parse_partial(kind, data)
+    try:
+        message = kind.FromString(data)
+    except (DecodeError, ValueError) as error:
+        raise _unparsed(kind, error) from None
     if not message.IsInitialized():
         raise ProtocolError(f"a {kind.__name__} without a required field")
     return message
@@ -36,7 +39,11 @@ def parse_partial(kind: type[M], data: BytesLike) -> M:
     try:
         return kind.FromString(data)
     except (DecodeError, ValueError) as error:  # ValueError: protobuf without its C library checks UTF-8 itself
-        raise ProtocolError(f"bytes that are not a {kind.__name__}: {error}") from None
+        raise _unparsed(kind, error) from None
+
+
+def _unparsed(kind: type[Message], error: Exception) -> ProtocolError:
+    return ProtocolError(f"bytes that are not a {kind.__name__}: {error}")
 
 
 def check_text(message: Message, most: int = MOST_TEXTS) -> int:

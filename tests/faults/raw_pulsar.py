@@ -100,7 +100,17 @@ class RawPulsar(Raw):
     def publish(self, *values: bytes, producer_id: int = 0, first: int = 0, **fields: Any) -> list[Any]:
         """Each in an entry of its own; the message ids of the receipts."""
         self.send(b"".join(send(producer_id, first + at, value, **fields) for at, value in enumerate(values)))
-        return [self.expect("SEND_RECEIPT").message_id for _ in values]
+        receipts: list[Any] = []
+        kept: list[Frame] = []
+        while len(receipts) < len(values):
+            frame = self.next_frame()
+            if frame.kind == "SEND_RECEIPT":
+                receipts.append(frame.body.message_id)
+            else:
+                assert frame.kind in ("MESSAGE", "PING"), frame
+                kept.append(frame)
+        self._frames.extendleft(reversed(kept))
+        return receipts
 
     def flow(self, permits: int, consumer_id: int = 0) -> None:
         self.tell("FLOW", consumer_id=consumer_id, messagePermits=permits)

@@ -26,11 +26,11 @@ from broker.network.quota import ConnectionQuotas
 from broker.network.throttling import Throttling
 from broker.pulsar.dispatch.by_key import ByKey
 from broker.pulsar.dispatch.delayed import DelayedTracker
-from broker.pulsar.dispatch.exclusive import OnlyOne
 from broker.pulsar.dispatch.many_consumers import ManyConsumers
 from broker.pulsar.dispatch.single_active import SingleActive
 from broker.pulsar.producers.producer import Producer
 from broker.pulsar.subscriptions.cursor_store import CursorStore
+from broker.pulsar.subscriptions.subscriptions import Subscriptions
 from broker.pulsar.subscriptions.tail import Tail
 from broker.security.acl_authorizer import AclAuthorizer
 from broker.shuffle.partition.result_partition import ResultPartition
@@ -496,8 +496,8 @@ _ALL = [
     Bug(
         "pulsar_two_are_exclusive",
         "an exclusive subscription takes a second consumer",
-        OnlyOne,
-        "admit",
+        Subscriptions,
+        "_join",
         planted_pulsar.all_are_admitted,
         scene="pulsar",
     ),
@@ -535,7 +535,7 @@ _ALL = [
     ),
     Bug(
         "pulsar_left_behind",
-        "the first entry of a consumer that leaves is given to nobody",
+        "what a consumer has that leaves is given to nobody else",
         ManyConsumers,
         "_release",
         planted_pulsar.left_behind,
@@ -545,7 +545,7 @@ _ALL = [
         "pulsar_keys_unguarded",
         "a key moves to another consumer before the first has acknowledged its messages",
         ByKey,
-        "send",
+        "__init__",
         planted_pulsar.keys_unguarded,
         scene="pulsar",
     ),

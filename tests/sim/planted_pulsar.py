@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from broker.pulsar.dispatch.exclusive import OnlyOne
 from broker.pulsar.subscriptions.tail import Tail
 
 
@@ -10,7 +11,8 @@ def receipts_at_once(_: Any) -> Any:
     def pay(self: Any) -> None:
         with self.lock:
             parts = [
-                one.error or self._receipts.receipt(one.sequence_id, one.offset, one.highest_sequence_id) for one in self.owed
+                one.error or self._receipts.receipt(one.sequence_id, one.offset, one.highest_sequence_id)
+                for one in self.owed
             ]
             self.owed.clear()
             if parts:
@@ -31,11 +33,18 @@ def receipts_when_appended(right: Any) -> Any:
     return owe
 
 
-def all_are_admitted(_: Any) -> Any:
-    def admit(self: Any, consumers: Sequence[Any]) -> None:
-        pass
+def all_are_admitted(right: Any) -> Any:
+    def join(self: Any, subscription: Any, connection: Any, join: Any) -> Any:
+        others, subscription.connected = subscription.connected, {}
+        admit = OnlyOne.admit
+        OnlyOne.admit = lambda self, consumers: None  # type: ignore[method-assign]
+        try:
+            return right(self, subscription, connection, join)
+        finally:
+            OnlyOne.admit = admit  # type: ignore[method-assign]
+            subscription.connected = others | subscription.connected
 
-    return admit
+    return join
 
 
 def permits_twice(right: Any) -> Any:
@@ -64,24 +73,19 @@ def read_twice(right: Any) -> Any:
     return read_done
 
 
-def left_behind(right: Any) -> Any:
-    """Of what a consumer has that leaves, the first entry is given to nobody else."""
-
+def left_behind(_: Any) -> Any:
     def release(self: Any, consumer: Any, records: Any) -> Iterator[None]:
-        yield from right(self, consumer, list(records)[1:])
+        yield
 
     return release
 
 
 def keys_unguarded(right: Any) -> Any:
-    """A key that another consumer still has messages of is given to its new one."""
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        right(self, *args, **kwargs)
+        self._out_of_order = True
 
-    def send(self: Any, entries: Any, *, new: bool) -> Any:
-        self._busy.clear()
-        self._lanes.clear()
-        return right(self, entries, new=new)
-
-    return send
+    return init
 
 
 def always_due(_: Any) -> Any:
@@ -97,8 +101,6 @@ def confirmed_before_saved(_: Any) -> Any:
         done(None)
 
     return save
-
-
 
 
 def unwatched(_: Any) -> Any:

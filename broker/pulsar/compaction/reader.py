@@ -49,12 +49,14 @@ class CompactedReader:
         file = self._compactions.file(self._log)
         return file is not None and file.horizon >= self._reader.end
 
-    @property
-    def last(self) -> Entry | None:
-        """What is left of the last entry before the horizon, without its data."""
+    def read_last(self, done: Done) -> None:
+        """What is left of the last entry before the horizon."""
         file = self._compactions.file(self._log)
         last = None if file is None else file.last
-        return None if last is None else Entry(last[0], last[1], 0, b"", 0)
+        if file is None or last is None:
+            done(())
+        else:
+            self._readers.submit(partial(self._read_file, file, last[0], 1, 1, done))
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         file = self._compactions.file(self._log)

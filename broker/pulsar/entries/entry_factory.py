@@ -10,7 +10,7 @@ from broker.storage.log.inspection import SMALL_BYTES
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.entry import entry_value
-from protocol.pulsar.metadata import is_chunk, publish_time_ms, read_stored_metadata, sticky_key
+from protocol.pulsar.metadata import is_batch, publish_time_ms, read_stored_metadata, sticky_key
 from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
@@ -25,7 +25,7 @@ def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: i
     """The entry at ``offset``. ``data`` is the stored part of the message, ``size`` its bytes."""
     deliver_at_ms = metadata.deliver_at_time
     chunk = None
-    if is_chunk(metadata):
+    if metadata.num_chunks_from_msg > 1:
         chunk = Chunk(as_bytes(metadata.uuid), metadata.chunk_id, metadata.num_chunks_from_msg)
     return Entry(
         offset,
@@ -33,10 +33,11 @@ def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: i
         size,
         data,
         publish_time_ms(metadata),
-        sticky_key(metadata),
+        sticky_key(metadata) if type(data) is FileRegion else None,
         deliver_at_ms if deliver_at_ms > 0 else 0,
         chunk,
         metadata.HasField("marker_type"),
+        is_batch(metadata),
     )
 
 

@@ -26,15 +26,15 @@ from broker.pulsar.rights import may_produce
 from broker.pulsar.topics.topic import Topic
 from broker.storage.refusals import BatchesTooLarge
 from protocol.errors import ProtocolError
-from protocol.kafka.records.entry import build_entry, value_position
-from protocol.pulsar.metadata import check_batch, publish_time_ms, read_metadata
+from protocol.kafka.records.entry import ENTRY_END, entry_head
+from protocol.pulsar.metadata import check_batch, is_encrypted, publish_time_ms, read_metadata
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import Send, crc_matches, read_send
 
 # How long (s) appends go to the handlers after a slow one: the disk is busy writing back.
 _SLOW_FOR_S = 1.0
 
-
+_new = tuple.__new__
 _length = struct.Struct(">I").unpack_from
 
 
@@ -43,19 +43,22 @@ class _Accepted(NamedTuple):
     send: Send
     messages: int
     metadata: MessageMetadata
+    head: bytes  # of its record batch
+    value: memoryview  # in what was received
 
 
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "batches", "highest", "refusal", "size", "topic")
+    __slots__ = ("accepted", "encrypted", "highest", "refusal", "segment_bytes", "size", "topic")
 
-    def __init__(self, topic: Topic, refusal: Refusal | None = None) -> None:
+    def __init__(self, topic: Topic, refusal: Refusal | None = None, *, encrypted: bool = False) -> None:
         self.topic = topic
+        self.segment_bytes = topic.log.config.segment_bytes
         self.refusal = refusal  # of everything that is for this topic
+        self.encrypted = encrypted  # whether it has to be
         self.accepted: list[_Accepted] = []
-        self.batches: list[bytearray] = []
-        self.size = 0  # of the batches
+        self.size = 0  # of the record batches that these become
         # With deduplication: the highest sequence id of each producer in this run, by name.
         self.highest: dict[str, int] = {}
 
@@ -77,11 +80,12 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
             topic = producer.topic
             run = runs.get(id(topic))
             if run is None:
-                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic))
+                encrypted = context.policies.of(topic.name.namespace, topic.log.topic_id).encryption_required
+                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic), encrypted=bool(encrypted))
             _accept(context, state, run, producer, send, frame)
     finally:
         for run in runs.values():
-            if run.batches:
+            if run.accepted:
                 _append(context, state, run)
 
 
@@ -107,30 +111,33 @@ def _accept(
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
         except ProtocolError as error:
             raise MetadataInvalid(str(error)) from error
+        if run.encrypted and not is_encrypted(metadata):
+            raise MetadataInvalid("Messages must be encrypted")
     except Refusal as refusal:
         _refuse(context, state, run, producer, send, refusal)
         return
     if run.topic.deduplication is not None and _is_duplicate(run, producer, send, metadata):
         _owe_duplicate(context, state, run, producer, send)
         return
-    batch = build_entry(frame[send.start : send.end], messages, publish_time_ms(metadata))
-    segment_bytes = run.topic.log.config.segment_bytes
-    if len(batch) > segment_bytes:
-        too_large = NotAllowed(f"{len(batch)} bytes do not fit a segment of the topic, which has {segment_bytes}")
+    value = frame[send.start : send.end]
+    head = entry_head(value, messages, publish_time_ms(metadata))
+    size = len(head) + len(value) + len(ENTRY_END)
+    segment_bytes = run.segment_bytes
+    if size > segment_bytes:
+        too_large = NotAllowed(f"{size} bytes do not fit a segment of the topic, which has {segment_bytes}")
         _refuse(context, state, run, producer, send, too_large)
         return
-    if run.size + len(batch) > segment_bytes:  # together they must fit one
+    if run.size + size > segment_bytes:  # together they must fit one
         _append_and_clear(context, state, run)
-    run.accepted.append(_Accepted(producer, send, messages, metadata))
-    run.batches.append(batch)
-    run.size += len(batch)
+    run.accepted.append(_new(_Accepted, (producer, send, messages, metadata, head, value)))
+    run.size += size
 
 
 def _append_and_clear(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     """What the run has so far: others of the same receive follow."""
-    if run.batches:
+    if run.accepted:
         _append(context, state, run)
-        run.accepted, run.batches, run.size = [], [], 0
+        run.accepted, run.size = [], 0
 
 
 def _refuse(
@@ -183,10 +190,10 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
             _fail(context, state, run, error)
             return
         # Together they do not fit a segment.
-        for one, batch in zip(accepted, run.batches, strict=True):
+        for one in accepted:
             if not one.producer.closed:
                 alone = _Run(topic)
-                alone.accepted, alone.batches = [one], [batch]
+                alone.accepted = [one]
                 _append(context, state, alone)
     except (Refusal, StorageError) as error:
         _fail(context, state, run, error)
@@ -195,28 +202,32 @@ def _append(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
 def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run) -> None:
     """Raises a Refusal or StorageError: nothing of the run is in the log."""
     topic, accepted = run.topic, run.accepted
-    records = memoryview(run.batches[0] if len(run.batches) == 1 else bytearray().join(run.batches))
+    records = memoryview(bytearray().join([part for one in accepted for part in (one.head, one.value, ENTRY_END)]))
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
     appended: list[tuple[str, int]] = []
-    owed: dict[int, tuple[Producer, list[Owed]]] = {}
+    owed: dict[Producer, list[Owed]] = {}
+    last: Producer | None = None  # nearly always all of a run is from one
+    ours: list[Owed] = []
     tail.begin_append()
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
         entries: list[Entry] = []
         read = bool(topic.subscriptions)  # else nobody would find them in the cache
         position = 0
-        for batch, (producer, send, messages, metadata) in zip(run.batches, accepted, strict=True):
-            size = send.end - send.start
-            start = position + value_position(batch, size)
-            position += len(batch)
+        for producer, send, messages, metadata, head, value in accepted:
+            start = position + len(head)
+            size = len(value)
+            end = start + size
+            position = end + len(ENTRY_END)
             if read:
-                entries.append(from_metadata(offset, messages, records[start : start + size], size, metadata))
+                entries.append(from_metadata(offset, messages, records[start:end], size, metadata))
             entry = offset
             offset += messages
-            if producer.id not in owed:
-                owed[producer.id] = producer, []
-            owed[producer.id][1].append(Owed(offset, send.sequence_id, send.highest_sequence_id, entry))
+            if producer is not last:
+                last = producer
+                ours = owed.setdefault(producer, [])
+            ours.append(_new(Owed, (offset, send.sequence_id, send.highest_sequence_id, entry, None)))
             producer.messages_in += messages
             producer.bytes_in += size
             if deduplication is not None and counts(metadata):
@@ -230,9 +241,9 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     if log.state.slow_until > context.appends_slow_until:
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     state.owe(len(accepted))
-    for producer, ours in owed.values():
+    for producer, ours in owed.items():
         producer.owe(ours)
-    context.flusher.wait_durable(log, offset, partial(_durable, [producer for producer, _ in owed.values()]))
+    context.flusher.wait_durable(log, offset, partial(_durable, list(owed)))
 
 
 def _durable(producers: list[Producer], error: StorageError | None) -> None:
@@ -248,7 +259,7 @@ def _fail(context: PulsarContext, state: PulsarConnection, run: _Run, error: Ref
     if isinstance(error, StorageError):
         context.complain("append_failed", run.topic.log.topic, run.topic.log.partition, error)
     failed: set[int] = set()
-    for producer, send, _, _ in run.accepted:
+    for producer, send, *_ in run.accepted:
         if producer.id in failed:
             continue
         failed.add(producer.id)

@@ -188,6 +188,10 @@ class Subscription:
         if not self.connected:
             self.topic.tail.consumers_came(self.topic.reader)
         self.connected[connected] = None
+        if self._read is not None and not self._held:
+            # It may have waited for connections that take nothing.
+            read, self._read = self._read, None
+            effects = [read, *effects]
         self._carry_out(effects, now)
 
     def leave(self, connected: ConnectedConsumer) -> None:

@@ -16,15 +16,14 @@ batch: what reads entries must take one that ``entry_value`` refuses as the ordi
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from protocol.checksum import crc32c
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
-    CRC_START,
     ENTRY,
-    HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
@@ -36,56 +35,54 @@ from protocol.kafka.records.records import varint
 from protocol.wire import BytesLike
 
 _NEVER = COMPRESSION_MASK | CONTROL | TRANSACTIONAL  # what an entry is not
-_CRC_AT = 17
-_CRC = struct.Struct(">I")
+# The header up to its checksum, and what of it the checksum covers.
+_BEFORE_CRC = struct.Struct(">qiibI")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
 _NO_DELTAS = b"\x00\x00\x00"  # the record's attributes, its timestamp and its offset
 _NULL = 1  # the length -1, in zig-zag
-_NO_HEADERS = b"\x00"
+ENTRY_END = b"\x00"  # what follows the value: the record has no headers
 
 
 def build_entry(value: BytesLike, messages: int, timestamp: int, key: bytes | None = None) -> bytearray:
-    """The batch with its checksum, for ``batch.stamp`` to write the base offset into. ``value`` is copied once.
+    """The batch with its checksum, for ``batch.stamp`` to write the base offset into. ``value`` is copied once."""
+    return bytearray().join((entry_head(value, messages, timestamp, key), value, ENTRY_END))
+
+
+def entry_head(value: BytesLike, messages: int, timestamp: int, key: bytes | None = None) -> bytes:
+    """The batch up to ``value``, with the checksum of all of it: whoever writes many of them copies each value once. After the
+    value comes ``ENTRY_END``.
 
     ``timestamp`` (ms) is when the message was published: by it the log expires, and readers find a place in the log.
-    ``value_position`` says where in the batch the value is.
     """
-    value_size = _length(len(value))
-    if key is None:
-        before = b"\x00\x00\x00\x01" + value_size
-    else:
-        before = b"".join((_NO_DELTAS, _length(len(key)), key, value_size))
-    record_size = len(before) + len(value) + 1
-    length = _length(record_size)
-    batch = bytearray().join(
-        (
-            HEADER.pack(
-                0,
-                HEADER_SIZE - LOG_OVERHEAD + len(length) + record_size,
-                -1,  # leader epoch
-                MAGIC,
-                0,
-                ENTRY,
-                messages - 1,
-                timestamp,
-                timestamp,
-                NO_PRODUCER_ID,
-                -1,  # producer epoch
-                -1,  # first sequence
-                1,  # records
-            ),
-            length,
-            before,
-            value,
-            _NO_HEADERS,
+    batch_length, record = _record_start(len(value), key)
+    covered = (
+        _AFTER_CRC.pack(
+            ENTRY,
+            messages - 1,
+            timestamp,
+            timestamp,
+            NO_PRODUCER_ID,
+            -1,  # producer epoch
+            -1,  # first sequence
+            1,  # records
         )
+        + record
     )
-    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_START:]))
-    return batch
+    crc = crc32c(ENTRY_END, crc32c(value, crc32c(covered)))
+    return _BEFORE_CRC.pack(0, batch_length, -1, MAGIC, crc) + covered  # -1: the leader epoch
 
 
-def value_position(batch: bytearray, value_size: int) -> int:
-    """Where the value begins in what ``build_entry`` returned for it."""
-    return len(batch) - value_size - 1
+@lru_cache(256)  # many messages of a producer are of one size
+def _record_start(value_size: int, key: bytes | None) -> tuple[int, bytes]:
+    """Kafka's length of the batch, and the record up to its value."""
+    length = _length(value_size)
+    if key is None:
+        before = b"\x00\x00\x00\x01" + length
+    else:
+        before = b"".join((_NO_DELTAS, _length(len(key)), key, length))
+    record_size = len(before) + value_size + len(ENTRY_END)
+    record = _length(record_size) + before
+    return HEADER_SIZE - LOG_OVERHEAD + len(record) + value_size + len(ENTRY_END), record
 
 
 def is_entry(header: BatchHeader) -> bool:

@@ -5,7 +5,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import COMPRESSION_MASK, HEADER_SIZE, check_crc, read_header, set_producer, stamp
-from protocol.kafka.records.entry import ENTRY, build_entry, entry_value, is_entry, value_position
+from protocol.kafka.records.entry import ENTRY, ENTRY_END, build_entry, entry_head, entry_value, is_entry
 from protocol.kafka.records.records import build_batch, records
 
 values = st.binary(max_size=300)
@@ -33,7 +33,8 @@ def test_the_value_is_found_where_it_lies(value: bytes, messages: int, key: byte
     view = before + batch + before
     at, size = entry_value(view, len(before), header)
     assert value == view[at : at + size]
-    assert at - len(before) == value_position(batch, len(value))
+    assert entry_head(value, messages, 5, key) + value + ENTRY_END == batch
+    assert at - len(before) == len(entry_head(value, messages, 5, key))
     # A reader that has only the beginning of a large batch finds it, too.
     assert (at, size) == entry_value(view[:at], len(before), header)
 
@@ -88,7 +89,7 @@ def test_a_batch_of_a_transaction_or_with_a_codec_is_no_entry() -> None:
 @pytest.mark.parametrize("size", [0, 50, 63, 64, 8180, 8191, 8192, 1 << 20, (1 << 20) + 1])
 def test_values_of_every_length_of_their_length(size: int) -> None:
     batch = build_entry(bytes(size), 1, 5)
-    assert (value_position(batch, size), size) == entry_value(batch, 0, read_header(batch))
+    assert (len(batch) - len(ENTRY_END) - size, size) == entry_value(batch, 0, read_header(batch))
     assert [bytes(size)] == [record.value for record in records(batch)]
 
 
