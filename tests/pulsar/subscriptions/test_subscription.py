@@ -282,24 +282,6 @@ def test_consumers_that_come_and_go_leave_one_read_to_the_readers(stage: Stage, 
     assert 1 == len(read)  # the others are not wanted any more
 
 
-def test_redelivery_without_end_leaves_one_replay_to_the_readers(stage: Stage) -> None:
-    stage.produce(3)
-    stage._cache_bytes = 0
-    stage.start()
-    for _ in range(3):
-        member = stage.client().subscribe(kind=SubType.Shared)
-        member.flow(100)
-        stage.run()
-        assert [0, 1, 2] == member.offsets()
-        member.subscription.redeliver(member.connected, None, None)
-        member.leave()
-    assert 1 == len(stage.topic.reader._line.jobs)
-    last = stage.client().subscribe(kind=SubType.Shared)
-    last.flow(100)
-    stage.run()
-    assert [0, 1, 2] == last.offsets()
-
-
 @pytest.mark.parametrize("kinds", [(SubType.Shared, SubType.Key_Shared), (SubType.Key_Shared, SubType.Shared)])
 def test_what_was_read_for_consumers_of_another_type_is_not_taken_for_the_read_of_this_one(
     stage: Stage, kinds: tuple[int, int]
@@ -308,11 +290,12 @@ def test_what_was_read_for_consumers_of_another_type_is_not_taken_for_the_read_o
     stage.produce(6)
     stage._cache_bytes = 0
     stage.start()
-    before = stage.client().subscribe(kind=kinds[0], start=4)
+    policy = KeySharedPolicy(False, False)
+    before = stage.client().subscribe(kind=kinds[0], start=4, policy=policy)
     before.flow(10)
     before.leave()
     before.subscription.reset(0)
-    after = stage.client().subscribe(kind=kinds[1], policy=KeySharedPolicy(False, False))
+    after = stage.client().subscribe(kind=kinds[1], policy=policy)
     after.flow(10)
     stage.run()
     assert list(range(6)) == after.offsets()
