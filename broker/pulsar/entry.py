@@ -38,6 +38,7 @@ class Entry:
     deliver_at_ms: int = 0  # 0: at once
     chunk: Chunk | None = None
     marker: bool = False  # of the server, not for consumers
+    batched: bool = False  # a batch, if only of one message: the ids of its messages then have an index
 
     @property
     def sticky_hash(self) -> int:

@@ -4,10 +4,12 @@ there is more.
 Tests: tests/pulsar/subscriptions/test_consuming.py.
 """
 
+from functools import partial
+
 from broker.pulsar.command import Call, Command, Type
 from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of
 from broker.pulsar.entry import Entry
-from broker.pulsar.subscriptions.locating import locate_last
+from broker.pulsar.subscriptions.locating import first_located, locate_last
 from broker.pulsar.topics.topic import Topic
 from protocol.pulsar.pulsar_pb2 import CommandGetLastMessageIdResponse, MessageIdData
 
@@ -34,7 +36,7 @@ def handle(call: Call) -> None:
     compacted = subscription.compacted
     if compacted is not None and compacted.ends_log:
         # Of what lies before the horizon, this consumer sees only what is left.
-        answering(call, answer)(compacted.last)
+        compacted.read_last(partial(first_located, answering(call, answer)))
     else:
         locate_last(topic, answering(call, answer))
 
@@ -46,7 +48,7 @@ def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:
         ledgerId=topic.ledger,
         entryId=last.offset,
         partition=topic.partition,
-        batch_index=last.messages - 1 if last.messages > 1 else None,
+        batch_index=last.messages - 1 if last.batched else None,
     )
 
 

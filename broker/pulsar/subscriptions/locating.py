@@ -46,10 +46,11 @@ def is_of(topic: Topic, message_id: MessageIdData) -> bool:
 
 def locate(topic: Topic, offset: int, done: Located) -> None:
     """Find the entry that covers the offset, or the first one after it; None at the end."""
-    _read(topic, offset, 1, partial(_located, done))
+    _read(topic, offset, 1, partial(first_located, done))
 
 
-def _located(done: Located, result: Sequence[Entry] | Exception) -> None:
+def first_located(done: Located, result: Sequence[Entry] | Exception) -> None:
+    """Tell ``done`` the first of what was read."""
     done(result if isinstance(result, Exception) else result[0] if result else None)
 
 

@@ -328,6 +328,19 @@ def test_the_last_id_and_what_is_acknowledged(connect: Connect) -> None:
     assert answer.last_message_id.entryId >= 1
 
 
+@pytest.mark.parametrize(("batch", "index"), [(None, -1), (1, 0), (3, 2)])
+def test_the_last_id_has_an_index_if_it_is_that_of_a_batch(connect: Connect, batch: int | None, index: int) -> None:
+    """A batch of one message is a batch: clients compare its index with that of the message which they have read last."""
+    producer, wire = connect(), connect()
+    produce(producer, 1)
+    producer.raw(send_frame(1, b"x" * 30, batch=batch))
+    while producer.hear()[1].sequence_id != 1:
+        pass
+    subscribe(wire)
+    _, answer = wire.ask(Type.GET_LAST_MESSAGE_ID, pb.CommandGetLastMessageId(consumer_id=0, request_id=0))
+    assert index == answer.last_message_id.batch_index
+
+
 def test_a_sticky_flood_of_acknowledgements_holds_up_nobody(connect: Connect) -> None:
     """A frame of 30,000 ids that mean nothing, again and again, while a neighbour pings."""
     producer, wire, neighbour = connect(), connect(), connect()

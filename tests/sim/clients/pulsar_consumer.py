@@ -20,6 +20,7 @@ class PulsarConsumer(PulsarClient):
         self._member: Member | None = None
         self._ledgers: dict[int, int] = {}  # entry -> ledger
         self._consumed = 0  # since the last permits
+        self._zeal = self.rng.choice((1.0, 0.5, 0.1))
         self._close_at = self.world.now + self.rng.expovariate(0.3)
         self._refuses = self.rng.choice((0.0, 0.05, 0.3)) if subscription.kind == SHARED else 0.0
         self._again = self.rng.choice((0.0, 0.02)) if subscription.kind != KEY_SHARED else 0.0
@@ -50,7 +51,7 @@ class PulsarConsumer(PulsarClient):
             return
         if self._consumed * 2 >= self._queue or (self._consumed and self.quiet):
             self._grant(self._consumed)
-        if member.holds:
+        if member.holds and (self.quiet or self.rng.random() < self._zeal):
             self._attend(member)
         if self.rng.random() < 0.05 and not self.asks("GET_LAST_MESSAGE_ID"):
             self.ask("GET_LAST_MESSAGE_ID", consumer_id=self._consumer)
