@@ -33,6 +33,7 @@ from broker.pulsar.policies.upkeep import Upkeep
 from broker.pulsar.producers.deduplications import Deduplications
 from broker.pulsar.schemas.registry import SchemaRegistry
 from broker.pulsar.service import PulsarService
+from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
@@ -84,6 +85,7 @@ class PulsarPart:
         logs.on_topic_gone.append(lambda info: compactions.forget(info.topic_id))
         limits = PolicyLimits(self._policies, _bounds(config), _dispatch_settings(config))
         subscriptions.limits = limits
+        subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
         self._upkeep = Upkeep(
             logs,

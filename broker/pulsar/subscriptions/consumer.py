@@ -4,7 +4,8 @@
 ``disconnected`` are called on the connection's processor.
 
 After a slice the consumer is paused until its connection has sent what it was given. So one consumer with much to read takes
-turns with the other connections of its processor, and one that does not read its socket costs a slice of memory.
+turns with the other connections of its processor, and one that does not read its socket costs a slice of memory. A consumer
+whose client is above its quota of bytes is held in the same way, until the debt is paid.
 
 Tests: tests/pulsar/subscriptions/test_consumer.py.
 """
@@ -17,6 +18,7 @@ import attrs
 from broker.network.service import Part
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
+from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.waker import Waker
 from broker.runtime.disk import Buffer, FileRegion
 from protocol.pulsar.deliveries import Deliveries
@@ -55,10 +57,13 @@ class ConnectedConsumer:
     heads: Deliveries
     waker: Waker
     since_ms: int  # wall clock
+    quota: ConsumerQuota | None = None  # None: clients have none
     epoch: int | None = None  # the client's, which MESSAGE repeats; None: it has none
     consumer: Consumer = attrs.field(init=False)
     metadata: dict[str, str] = attrs.Factory(dict)
     paused: bool = False
+    held: bool = False  # paused, and for the sake of its client's quota
+    left: bool = False  # the subscription does not have it any more
     messages_out: int = 0
     bytes_out: int = 0
     redelivered: int = 0
@@ -72,7 +77,7 @@ class ConnectedConsumer:
         self.subscription.leave(self)
 
     def writable(self) -> None:
-        if self.paused:
+        if self.paused and not self.held:
             self.subscription.resume(self)
 
     # -- under the subscription's lock ----------------------------------------------------------------------------------
@@ -109,6 +114,8 @@ class ConnectedConsumer:
             or not connection.connection.writable
         ):
             self.pause()
+        if self.quota is not None and self.quota.delivered(connection.connection.principal.name, size):
+            self._hold()
 
     def pause(self) -> None:
         """Send nothing more until the connection has taken what it has."""
@@ -116,6 +123,22 @@ class ConnectedConsumer:
             self.paused = True
             self.consumer.writable = False
             self.connection.outbox.call(self.connection.connection, self._ask_to_be_called)
+
+    def _hold(self) -> None:
+        """Send nothing more until the client's debt is paid."""
+        if not self.held:
+            self.held = self.paused = True
+            self.consumer.writable = False
+            self._release_or_wait()
+
+    def _release_or_wait(self) -> None:
+        """Here, and on the timer's thread."""
+        if self.left:
+            return
+        connection = self.connection.connection
+        if self.quota is None or not self.quota.when_to_look(connection.principal.name, self._release_or_wait):
+            self.held = False
+            self.connection.outbox.call(connection, self._ask_to_be_called)
 
     def go_on(self) -> None:
         """A new slice."""

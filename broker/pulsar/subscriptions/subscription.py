@@ -211,6 +211,7 @@ class Subscription:
         for connected in leaving:
             assert self.dispatcher is not None  # a subscription that never had a consumer has none
             del self.connected[connected]
+            connected.left = True
             now = self._now()
             self._carry_out(self.dispatcher.remove(connected.consumer, now), now)
             if not self.connected:

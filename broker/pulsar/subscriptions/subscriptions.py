@@ -21,6 +21,7 @@ from broker.pulsar.dispatch.rate_limit import RateLimit
 from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.refusals import ConsumerBusy, NotAllowed, ServiceNotReady
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
+from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
 from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType, make_dispatcher
@@ -121,6 +122,7 @@ class Subscriptions:
         # What a consumer that reads compacted reads a topic through.
         self.compacted: Callable[[Topic], CompactedReader] | None = None
         self.limits: Limits = limits or SameLimits()
+        self.quota: ConsumerQuota | None = None  # of clients; None: they have none
 
     def threads(self) -> Sequence[PartThread]:
         return [
@@ -251,6 +253,7 @@ class Subscriptions:
             Deliveries(join.consumer_id, topic.ledger, topic.partition),
             self.waker,
             self._clock.time_ms(),
+            self.quota,
             epoch=join.epoch,
             metadata=dict(join.metadata),
         )

@@ -73,6 +73,7 @@ class Link:
 
     def __init__(self) -> None:
         self.peer = Peer("127.0.0.1", 1, "pulsar", ("127.0.0.1", 6650))
+        self.principal: Any = None
         self.closed = False
         self.writable = True
         self.frames: list[bytes] = []

@@ -1,9 +1,19 @@
 """A consumer's slices: when it is paused, and when it goes on."""
 
+from pathlib import Path
+from unittest import mock
+
 import pytest
 
+from broker.client.embedded import Broker
+from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
+from broker.security.quotas.client_quotas import ClientQuotas
+from broker.security.quotas.entities import Kind, parse_entity
+from broker.security.quotas.sensors import Windows
 from protocol.pulsar.pulsar_pb2 import BaseCommand
-from tests.pulsar.subscriptions.stage import Stage
+from tests.faults.raw import wait_for
+from tests.pulsar.clients import client as connected_client
+from tests.pulsar.subscriptions.stage import Client, Member, Stage
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 60_000), (1000, 1)])
@@ -60,3 +70,99 @@ def test_a_closed_consumer_is_forgotten_by_its_connection(stage: Stage) -> None:
     assert {} == client.state.consumers
     ((kind, command),) = client.commands()
     assert (BaseCommand.Type.CLOSE_CONSUMER, 0, 2**64 - 1) == (kind, command.consumer_id, command.request_id)
+
+
+class Throttled:
+    """Two consumers of a client with a quota; each has got one message, and there are more."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.quotas = ClientQuotas(mock.Mock(), stage.clock, Windows())
+        stage.subscriptions.quota = ConsumerQuota(self.quotas, stage.clock, stage.timer)
+        self.set_quota(1000.0)
+        self.client = self._client("alice")
+        self.member = self.client.subscribe()
+        self.member.flow(100)
+        # More than may be used at once.
+        stage.produce(1, int(1000 * Windows().ahead_s) + 2500)
+        assert [0] == self.member.offsets()
+        stage.produce(2)
+
+    def set_quota(self, quota: float | None) -> None:
+        self.quotas.alter([(parse_entity("user=alice"), Kind.FETCH, quota)])
+
+    def _client(self, user: str) -> Client:
+        client = self.stage.client()
+        client.link.principal = mock.Mock()
+        client.link.principal.name = user
+        return client
+
+    def other(self, user: str) -> Member:
+        member = self._client(user).subscribe("other")
+        member.flow(100)
+        return member
+
+
+@pytest.fixture
+def throttled(stage: Stage) -> Throttled:
+    return Throttled(stage)
+
+
+def test_a_consumer_above_its_quota_waits_until_the_debt_is_paid(throttled: Throttled) -> None:
+    for _ in range(2):
+        throttled.stage.wait(1000)
+        # That its connection takes more is not enough.
+        throttled.client.drained()
+        throttled.member.connected.writable()
+        assert [] == throttled.member.offsets()
+    throttled.stage.wait(1000)
+    assert [1, 2] == throttled.member.offsets()
+    assert not throttled.member.connected.paused
+
+
+def test_a_consumer_goes_on_when_the_quota_has_gone(throttled: Throttled) -> None:
+    throttled.set_quota(None)
+    throttled.stage.wait(1000)
+    assert [1, 2] == throttled.member.offsets()
+
+
+def test_clients_without_a_quota_do_not_wait(throttled: Throttled) -> None:
+    assert [0, 1, 2] == throttled.other("bob").offsets()
+
+
+def test_other_consumers_of_the_client_learn_of_the_debt_with_their_next_delivery(throttled: Throttled) -> None:
+    other = throttled.other("alice")
+    assert [0, 1, 2] == other.offsets()
+    throttled.stage.produce()
+    assert [] == other.offsets()
+
+
+def test_a_consumer_that_has_left_in_debt_is_not_looked_after(
+    throttled: Throttled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    throttled.set_quota(0.001)
+    looked = mock.Mock(wraps=throttled.quotas.meters)
+    monkeypatch.setattr(throttled.quotas, "meters", looked)
+    throttled.stage.wait(1000)
+    throttled.stage.wait(1000)
+    assert 2 == looked.call_count
+    throttled.member.leave()
+    throttled.stage.wait(1000)
+    throttled.stage.wait(1000)
+    assert 2 == looked.call_count
+
+
+def test_the_real_client_is_throttled_and_loses_nothing(tmp_path: Path) -> None:
+    with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"]) as broker:
+        quotas = broker.server.security.quotas
+        quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.FETCH, 100.0)])
+        with connected_client(f"pulsar://{broker.address('pulsar')}") as client:
+            consumer, producer = client.subscribe("t", "s"), client.create_producer("t")
+            producer.send(bytes(100_000))
+            assert 100_000 == len(consumer.receive(30_000).data())
+            (topic,) = broker.server.part("pulsar").context.topics.loaded()  # type: ignore[union-attr]
+            (connected,) = topic.subscriptions["s"].connected
+            wait_for(lambda: connected.held)  # the client may be faster
+            producer.send(b"later")
+            quotas.alter([(parse_entity("user=ANONYMOUS"), Kind.FETCH, None)])
+            assert b"later" == consumer.receive(30_000).data()
