@@ -56,7 +56,7 @@ class CompactedReader:
         if file is None or last is None:
             done(())
         else:
-            self._readers.submit(partial(self._read_file, file, last[0], 1, 1, done))
+            self._readers.submit(partial(self._read_file, file, last[0], 1, 1, done, None))
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         file = self._compactions.file(self._log)
