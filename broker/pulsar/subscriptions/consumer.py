@@ -71,6 +71,9 @@ class ConnectedConsumer:
     def disconnected(self) -> None:
         self.subscription.leave(self)
 
+    def disconnected_later(self) -> None:
+        self.line.call(self.disconnected)
+
     def writable(self) -> None:
         if self.paused:
             self.subscription.resume(self)
