@@ -35,6 +35,9 @@ class AttachedConsumer(Protocol):
     def disconnected(self) -> None:
         """The connection is closed. On its processor."""
 
+    def disconnected_later(self) -> None:
+        """The same, for one of many: what it takes is done on another thread."""
+
     def writable(self) -> None:
         """The connection takes more again. On its processor."""
 

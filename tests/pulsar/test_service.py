@@ -1,6 +1,7 @@
 """Commands over a real socket, one at a time."""
 
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,22 @@ def test_a_large_frame_that_is_no_command_closes_the_connection(connect: Connect
     data = bytes([0x08, Type.PRODUCER]) + b"\xff" * 20_000
     wire.raw(struct.pack(">II", len(data) + 4, len(data)) + data)
     assert wire.is_closed()
+
+
+def test_many_consumers_leave_with_their_connection_without_holding_up_others(connect: Connect) -> None:
+    many = connect()
+    for number in range(40):
+        command = pb.CommandSubscribe(topic="t", subscription="s", subType=2, consumer_id=number, consumer_name="c")
+        many.ask(Type.SUBSCRIBE, command)
+    many.close()
+    last = connect()
+    # Only when all others have left, an exclusive consumer may come.
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        kind, _ = last.ask(Type.SUBSCRIBE, pb.CommandSubscribe(topic="t", subscription="s", subType=0, consumer_id=1))
+        if kind == Type.SUCCESS:
+            return
+    pytest.fail("they have not left")
 
 
 def test_ping_is_answered(connect: Connect) -> None:

@@ -19,7 +19,7 @@ A producer's name is on the topic once. The same producer of the same connection
 Tests: tests/pulsar/producers/test_producers.py.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -99,7 +99,8 @@ class Producers:
         self.epoch = epoch
         self._by_name: dict[str, TopicProducer] = {}
         self._exclusive: TopicProducer | None = None
-        self._waiting: deque[TopicProducer] = deque()
+        # In the order in which they came. Of tens of thousands, each leaves without a look at the others.
+        self._waiting: OrderedDict[TopicProducer, None] = OrderedDict()
 
     def __len__(self) -> int:
         """Those that produce; who waits is not counted."""
@@ -141,7 +142,7 @@ class Producers:
             self._by_name[producer.name] = producer
             return Admitted(replaced=() if before is None else (before,))
         if producer.access == Access.WAIT_FOR_EXCLUSIVE and others:
-            self._waiting.append(producer)
+            self._waiting[producer] = None
             return Admitted(waits=True)
         if producer.access == Access.EXCLUSIVE and others:
             name = "" if exclusive is None else f": {exclusive.name}"
@@ -149,7 +150,7 @@ class Producers:
         replaced = list(self._by_name.values())
         fenced = list(self._waiting) if producer.access == Access.EXCLUSIVE_WITH_FENCING else []
         for one in fenced:
-            self._waiting.remove(one)
+            del self._waiting[one]
         self._by_name = {producer.name: producer}
         self._exclusive = producer
         self._raise_epoch(producer)
@@ -158,12 +159,12 @@ class Producers:
     def remove(self, producer: TopicProducer) -> TopicProducer | None:
         """It has left; unknown: nothing. Returns who has waited and is the exclusive producer now: the epoch has risen."""
         if producer in self._waiting:
-            self._waiting.remove(producer)
+            del self._waiting[producer]
         elif self._by_name.get(producer.name) is producer:
             self._take_out(producer)
         if self._by_name or not self._waiting:
             return None
-        promoted = self._waiting.popleft()
+        promoted, _ = self._waiting.popitem(last=False)
         self._by_name[promoted.name] = promoted
         self._exclusive = promoted
         self._raise_epoch(promoted)

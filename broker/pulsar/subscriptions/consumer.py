@@ -19,7 +19,7 @@ from broker.network.service import Part
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.dispatch.dispatcher import Consumer, Delivery
 from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
-from broker.pulsar.subscriptions.waker import Waker
+from broker.pulsar.subscriptions.waker import Line
 from broker.runtime.disk import Buffer, FileRegion
 from protocol.pulsar.deliveries import Deliveries
 from protocol.pulsar.frames import write_command
@@ -55,7 +55,7 @@ class ConnectedConsumer:
     id: int  # the client's number for it, on its connection
     subscription: OfConsumer
     heads: Deliveries
-    waker: Waker
+    line: Line  # of the waker
     since_ms: int  # wall clock
     quota: ConsumerQuota | None = None  # None: clients have none
     epoch: int | None = None  # the client's, which MESSAGE repeats; None: it has none
@@ -75,6 +75,9 @@ class ConnectedConsumer:
 
     def disconnected(self) -> None:
         self.subscription.leave(self)
+
+    def disconnected_later(self) -> None:
+        self.line.call(self.disconnected)
 
     def writable(self) -> None:
         if self.paused and not self.held:
@@ -152,7 +155,7 @@ class ConnectedConsumer:
         if connection.outgoing_bytes:
             connection.writable = False
         else:
-            self.waker.call(self.writable)  # not here: the subscription's lock may be held
+            self.line.call(self.writable)  # not here: the subscription's lock may be held
 
     def close(self) -> None:
         """Have the client look up the topic and subscribe again. The subscription has removed it, or is about to."""

@@ -41,7 +41,7 @@ from broker.pulsar.subscriptions.cursor import Cursor
 from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
 from broker.pulsar.subscriptions.delivered import Delivered
 from broker.pulsar.subscriptions.dispatchers import SubType
-from broker.pulsar.subscriptions.waker import Waker
+from broker.pulsar.subscriptions.waker import Line
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
@@ -67,7 +67,6 @@ class SubscriptionSurroundings:
     clock: Clock
     timer: Timer
     store: CursorStore
-    waker: Waker
     failures: EventLimit = attrs.field(factory=EventLimit)
 
 
@@ -97,6 +96,7 @@ class Subscription:
         "gone",
         "key",
         "kind",
+        "line",
         "lock",
         "made_ms",
         "name",
@@ -108,12 +108,14 @@ class Subscription:
         self,
         around: SubscriptionSurroundings,
         topic: Topic,
+        line: Line,
         name: str,
         cursor: Cursor,
         *,
         durable: bool,
     ) -> None:
         self._around = around
+        self.line = line  # the topic's
         self.topic = topic
         self.name = name
         self.cursor = cursor
@@ -498,7 +500,7 @@ class Subscription:
         if not self.durable:
             # The reader comes back in a moment, with this position. If it does not, nobody else would end the subscription.
             clock, timer = self._around.clock, self._around.timer
-            timer.at(clock.monotonic() + _COMES_BACK_S, partial(self._around.waker.call, self._drop))
+            timer.at(clock.monotonic() + _COMES_BACK_S, partial(self.line.call, self._drop))
 
     # -- effects: the lock is held ------------------------------------------------------------------------------------------
 
@@ -521,7 +523,7 @@ class Subscription:
                     work.extend(self._begin_read(effect, now))  # type: ignore[arg-type]
                 else:
                     self._read = effect  # type: ignore[assignment]
-                    self._around.waker.call(self.more)
+                    self.line.call(self.more)
             elif kind is Replay:
                 work.extend(self._begin_replay(effect, now))  # type: ignore[arg-type]
             elif kind is CancelRead:
@@ -726,7 +728,7 @@ class Subscription:
                 return
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._around.timer.at(at, partial(self._around.waker.call, self.tick))
+        self._timer = self._around.timer.at(at, partial(self.line.call, self.tick))
 
     def check_end_of_topic(self) -> None:
         """The topic has been terminated: tell consumers that have everything."""

@@ -118,7 +118,7 @@ class Subscriptions:
         self.store = CursorStore(catalogue, clock, timer)
         self.waker = Waker()
         self._clock = clock
-        self._around = SubscriptionSurroundings(clock, timer, self.store, self.waker)
+        self._around = SubscriptionSurroundings(clock, timer, self.store)
         # What a consumer that reads compacted reads a topic through.
         self.compacted: Callable[[Topic], CompactedReader] | None = None
         self.limits: Limits = limits or SameLimits()
@@ -144,7 +144,7 @@ class Subscriptions:
 
     def load(self, topic: Topic) -> None:
         """A topic comes into use; nobody else sees it yet."""
-        topic.tail.later = self.waker.call
+        line = topic.tail.line = self.waker.line()
         for name, (state, saved) in self.store.take(topic.log.topic_id, topic.log.partition).items():
             try:
                 cursor = Cursor.decode(state)
@@ -152,7 +152,7 @@ class Subscriptions:
                 # All of it is consumed again rather than lost.
                 log.error("cursor_not_readable", topic=str(topic.name), subscription=name, error=str(error))
                 cursor = Cursor(topic.log.log_start_offset)
-            subscription = Subscription(self._around, topic, name, cursor, durable=True)
+            subscription = Subscription(self._around, topic, line, name, cursor, durable=True)
             topic.subscriptions[name] = subscription
             subscription.loaded(saved)
 
@@ -171,7 +171,9 @@ class Subscriptions:
             most = self.limits.bounds(topic).subscriptions_of_topic
             if most and len(topic.subscriptions) >= most:
                 raise NotAllowed(f"The topic has as many subscriptions as a topic may have, {most}.")
-            subscription = Subscription(self._around, topic, name, Cursor(start, properties), durable=durable)
+            line = topic.tail.line
+            assert line is not None  # since it was loaded
+            subscription = Subscription(self._around, topic, line, name, Cursor(start, properties), durable=durable)
             topic.subscriptions[name] = subscription
         return subscription
 
@@ -251,7 +253,7 @@ class Subscriptions:
             join.consumer_id,
             subscription,
             Deliveries(join.consumer_id, topic.ledger, topic.partition),
-            self.waker,
+            subscription.line,
             self._clock.time_ms(),
             self.quota,
             epoch=join.epoch,

@@ -13,10 +13,10 @@ Any thread. The lock is taken below a subscription's and is not held while subsc
 Tests: tests/pulsar/subscriptions/test_subscription.py.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from broker.log import get_logger
+from broker.pulsar.subscriptions.waker import Line
 from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
 
@@ -41,7 +41,7 @@ class Tail:
     def __init__(self, log: Log) -> None:
         self._log = log
         # Has something called soon, on a thread that has time for it. Set when the topic gets its subscriptions.
-        self.later: Callable[[Callable[[], None]], object] = _now
+        self.line: Line | None = None
         self._lock = Lock()
         self._waiting: dict[Waiting, None] = {}
         self._appending = 0  # producers of Pulsar between begin and end
@@ -90,7 +90,7 @@ class Tail:
                 _go_on(one)
         else:
             for one in waiting:
-                self.later(one.more)
+                self._later(one)
 
     def _log_grew(self) -> None:
         """On the thread that has appended, or has learned that the log is gone."""
@@ -102,11 +102,13 @@ class Tail:
                 self._log.unwatch(self._watch)
                 self._watch = -1
         for one in waiting:
-            self.later(one.more)
+            self._later(one)
 
-
-def _now(work: Callable[[], None]) -> None:
-    work()
+    def _later(self, waiting: Waiting) -> None:
+        if self.line is None:
+            waiting.more()
+        else:
+            self.line.call(waiting.more)
 
 
 def _go_on(waiting: Waiting) -> None:

@@ -4,34 +4,67 @@ A dispatcher's turn takes up to a few milliseconds. Where one append wakes thous
 more to send than one turn may, and where a timer is due, the turns are taken here, one after the other. The processors only get
 the frames. What is put in must not block.
 
+Each topic has a *line*. The lines are served in turn, one piece of work each, so that a topic with thousands of subscriptions
+holds up the others no more than one with a single subscription.
+
 Any thread may call ``call``.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from broker.log import get_logger
-from broker.runtime.threads import QueueEmpty, SimpleQueue
+from broker.runtime.threads import Lock, QueueEmpty, SimpleQueue
 
 log = get_logger("pulsar")
 
 Work = Callable[[], object]
 
 
-class Waker:
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+class Line:
+    """The work of one topic, in order. Guarded by the waker's lock. ``ready``: it is among those whose turn comes."""
+
+    __slots__ = ("_waker", "ready", "works")
+
+    def __init__(self, waker: "Waker") -> None:
+        self._waker = waker
+        self.works: deque[Work] = deque()
+        self.ready = False
 
     def call(self, work: Work) -> None:
-        """Call this soon, after all that was handed in before."""
-        self._queue.put(work)
+        """Call this soon, after all that was handed in for this line before."""
+        self._waker.put(self, work)
+
+
+class Waker:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._ready: SimpleQueue[Line | None] = SimpleQueue()
+
+    def line(self) -> Line:
+        """A new one."""
+        return Line(self)
+
+    def put(self, line: Line, work: Work) -> None:
+        with self._lock:
+            line.works.append(work)
+            if line.ready:
+                return
+            line.ready = True
+        self._ready.put(line)
 
     def step(self, timeout: float | None) -> bool:
         try:
-            work = self._queue.get(timeout != 0, timeout)
+            line = self._ready.get(timeout != 0, timeout)
         except QueueEmpty:
             return False
-        if work is None:
+        if line is None:
             return False
+        with self._lock:
+            work = line.works.popleft()
+            line.ready = bool(line.works)
+            if line.ready:
+                self._ready.put(line)
         try:
             work()
         except Exception as error:  # one subscription must not stop the others
@@ -39,4 +72,4 @@ class Waker:
         return True
 
     def wakeup(self) -> None:
-        self._queue.put(None)
+        self._ready.put(None)

@@ -137,3 +137,13 @@ def test_readers_are_not_blocked_by_what_they_have_not_acknowledged(stage: Stage
     member.flow(100)
     stage.run()
     assert list(range(30)) == member.offsets()
+
+
+def test_one_of_many_consumers_of_a_closed_connection_leaves_on_the_wakers_thread(stage: Stage) -> None:
+    stage.produce(1)
+    member = stage.client().subscribe()
+    member.flow(1)
+    member.connected.disconnected_later()
+    assert member.subscription.has_consumers
+    stage.run()
+    assert not member.subscription.has_consumers
