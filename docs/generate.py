@@ -15,10 +15,15 @@ from typing import Any
 
 from broker.config import BrokerConfig, setting_infos
 from broker.config.topic_settings import SETTINGS
+from broker.delivery import in_flight
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, phases
 from broker.network import mute
+from broker.pulsar import handlers as pulsar_handlers
+from broker.pulsar import rights
+from broker.pulsar.command import Command
+from broker.pulsar.dispatch import single_active
 
 DOCS = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<text>.*?)(<!-- end -->)", re.DOTALL)
@@ -82,6 +87,33 @@ def kafka_apis() -> str:
         for key, api in handlers.load().items()
     ]
     return _table(("key", "API", "versions served", "versions advertised", "handled on"), rows)
+
+
+def _pulsar_handled_on(command: Command) -> str:
+    if command.inline is True:
+        return "processor"
+    pool = "handler pool" if command.lane is None else f"handler pool, {command.lane} lane"
+    return pool if command.inline is False else f"processor, if it cannot block; else {pool}"
+
+
+def pulsar_commands() -> str:
+    rows = [
+        (number, command.name, _pulsar_handled_on(command), f"`{command.handle.__module__.rpartition('.')[2]}`")
+        for number, command in pulsar_handlers.load().items()
+    ]
+    return _table(("type", "command", "handled on", "handler"), rows)
+
+
+def delivery_states() -> str:
+    return _table_of(in_flight.__doc__)
+
+
+def reading_states() -> str:
+    return _table_of(single_active.__doc__)
+
+
+def pulsar_rights() -> str:
+    return _table_of(rights.__doc__)
 
 
 def mute_states() -> str:
@@ -190,6 +222,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "broker-settings": broker_settings,
     "topic-settings": topic_settings,
     "kafka-apis": kafka_apis,
+    "pulsar-commands": pulsar_commands,
+    "pulsar-rights": pulsar_rights,
+    "delivery-states": delivery_states,
+    "reading-states": reading_states,
     "mute-states": mute_states,
     "transaction-phases": transaction_phases,
     "joint-ends": joint_ends,

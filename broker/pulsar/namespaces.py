@@ -11,7 +11,7 @@ Tests: tests/pulsar/test_namespaces.py.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from broker.errors import Refusal, StorageError
@@ -95,8 +95,11 @@ class Namespaces:
             self._write(TENANT_KIND, name, None)
             del self._tenants[name]
 
-    def create(self, namespace: str) -> None:
-        """Raises AlreadyExists, TopicNotFound for an unknown tenant, TooManyRequests, NotAllowed."""
+    def create(self, namespace: str, prepare: Callable[[], None] = lambda: None) -> None:
+        """``prepare`` is called before the namespace is there, and may raise StorageError: then it is not made.
+
+        Raises AlreadyExists, TopicNotFound for an unknown tenant, TooManyRequests, NotAllowed.
+        """
         with self._lock:
             tenant = namespace.partition("/")[0]
             if tenant not in self._tenants:
@@ -105,6 +108,7 @@ class Namespaces:
                 raise AlreadyExists(f"Namespace {namespace} already exists")
             if len(self._namespaces) >= NAMESPACES_MAX:
                 raise TooManyRequests(f"There may be {NAMESPACES_MAX} namespaces.")
+            prepare()
             self._write(NAMESPACE_KIND, namespace, {})
             self._namespaces[namespace] = {}
 

@@ -12,6 +12,7 @@ from typing import Any
 from broker.errors import Refusal, StorageError
 from broker.log import EventLimit, get_logger
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
+from broker.network.work import lane_of
 from broker.pulsar.command import Call, Command
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
@@ -38,6 +39,8 @@ class PulsarService:
     def inline(self, request: Request) -> Any:
         assert isinstance(request, PulsarRequest)
         command = self._commands.get(request.type)
+        if request.unparsed:
+            return Handover(lane_of(len(request.frame), command.lane if command is not None else None))
         if command is None:
             return None  # to be refused
         inline = command.inline
@@ -54,6 +57,9 @@ class PulsarService:
         state.heard_at = request.received_at
         call = Call(self._context, state, request, outbox)
         try:
+            if request.unparsed:
+                request.parse()
+                call.body = request.body
             command = self._commands.get(request.type)
             if command is None or not (state.connected or command.before_connect):
                 raise ProtocolError(f"a command of type {request.type} that is not for a broker, or not now")

@@ -1,8 +1,8 @@
 """One connection's frames. Pure; used by the connection's processor only.
 
-Commands are parsed here. SENDs are only recognised: their bytes are read when they are handled, because the reactor may move
-them. SENDs that have arrived together are taken as one frame, so that they become one append, one fsync and one push of
-receipts.
+Small commands are parsed here. Large ones are parsed by the handler, because that takes up to 80 ms for the largest. SENDs, ACKs
+and FLOWs are only recognised: their bytes are read when they are handled, because the reactor may move them. SENDs that have
+arrived together are taken as one frame, so that they become one append, one fsync and one push of receipts.
 
 Tests: tests/pulsar/test_session.py.
 """
@@ -12,13 +12,18 @@ from math import inf
 from typing import Any
 
 from broker.network.service import Request
+from broker.network.work import BULK_BYTES
 from protocol.errors import ProtocolError
 from protocol.pulsar import frames
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 
 _SEND = int(BaseCommand.Type.SEND)
+# Commands whose handlers read the frame.
+_RAW = frozenset({_SEND, int(BaseCommand.Type.ACK), int(BaseCommand.Type.FLOW)})
 # The longest frame of a client that has not connected yet: a CONNECT with a token takes a few KB.
 _BEFORE_CONNECT_BYTES = 64 * 1024
+# The type of a large command is in its first bytes, or nobody has looked for it.
+_UNKNOWN = -1
 # How the command of a SEND begins: its type. Clients write the type first; other SENDs are taken one by one.
 _AS_SEND = 0x0806
 _START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
@@ -27,13 +32,24 @@ _TOGETHER_MAX = 128
 
 
 class PulsarRequest(Request):
-    """A frame. ``body`` is its command, or None for SENDs, whose bytes are read when they are handled."""
+    """A frame. ``body`` is its command, or None if its bytes are read when it is handled."""
 
     __slots__ = ("body", "type")
 
     def __init__(self, type: int, body: Any) -> None:
         self.type = type
         self.body = body
+
+    @property
+    def unparsed(self) -> bool:
+        """It is so large that the processor has left it to a handler to parse it."""
+        return self.body is None and self.type not in _RAW
+
+    def parse(self) -> None:
+        """Raises ProtocolError."""
+        self.type = frames.command_type(self.frame)
+        if self.unparsed:
+            self.type, self.body = frames.read_command(self.frame)
 
 
 class PulsarSession:
@@ -75,7 +91,9 @@ class PulsarSession:
         # Of several frames the first is as long as it says, and all of them are SENDs.
         if len(frame) >= 10 and frame[8] == 0x08 and frame[9] == _SEND:
             return PulsarRequest(_SEND, None)
+        if len(frame) > BULK_BYTES and frame[8] != 0x08:
+            return PulsarRequest(_UNKNOWN, None)
         kind = frames.command_type(frame)
-        if kind == _SEND:
-            return PulsarRequest(_SEND, None)
+        if kind in _RAW or len(frame) > BULK_BYTES:
+            return PulsarRequest(kind, None)
         return PulsarRequest(*frames.read_command(frame))

@@ -41,6 +41,6 @@ class Receipts:
         """The frame for one entry."""
         sequence = varint(sequence_id)
         entry = varint(entry_id)
-        highest = varint(highest_sequence_id)
+        highest = varint(highest_sequence_id) if highest_sequence_id else b"\x00"
         before = self._before[len(sequence) + len(entry) + len(highest)]
         return before + sequence + self._ids[len(entry)] + entry + b"\x20" + highest

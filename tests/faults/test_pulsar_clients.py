@@ -153,19 +153,20 @@ def test_a_key_that_is_not_acknowledged_holds_up_no_other_key(pulsar: PulsarFaul
     others = [key for key in keys if key != keys[0]]
     first.flow(100_000)
     for one in (first, second):
-        one.socket.settimeout(0.2)
+        one.socket.settimeout(0.1)
 
     def come() -> bool:
         for one, consumer_id in ((first, 0), (second, 1)):
             try:
-                [frame] = one.messages(1)
+                while True:
+                    [frame] = one.messages(1)
+                    given[frame.metadata.partition_key] += 1
+                    one.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
             except TimeoutError:
-                continue
-            given[frame.metadata.partition_key] += 1
-            one.tell("ACK", consumer_id=consumer_id, ack_type=0, message_id=[_plain(frame)])
+                pass
         return all(given[key] == 40 for key in others)
 
-    wait_for(come, f"{given}")
+    wait_for(come)
 
 
 def _plain(frame: Any) -> dict[str, int]:
@@ -179,7 +180,7 @@ def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(puls
     name = topic()
     with pulsar.connect_pulsar() as client:
         client.produce_to(name)
-        for start in range(0, 100_000, 1000):
+        for start in range(0, 20_000, 1000):
             client.send(b"".join(send(0, start + at, b"") for at in range(1000)))
             for _ in range(1000):
                 client.expect("SEND_RECEIPT")
@@ -187,7 +188,7 @@ def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(puls
     client.flow(100_000)
     acknowledged: set[int] = set()
     refused = 0
-    for _ in range(49):
+    for _ in range(19):
         frames = client.messages(1000)
         chosen = frames[::2]
         error = client.acknowledge(ids_of(chosen))
@@ -200,7 +201,7 @@ def test_acknowledgements_with_very_many_holes_are_bounded_and_none_is_lost(puls
     client.close()
     again = pulsar.connect_pulsar().subscribe_to(name, kind=SHARED)
     again.flow(100_000)
-    found = {frame.body.message_id.entryId for frame in again.messages(100_000 - len(acknowledged))}
+    found = {frame.body.message_id.entryId for frame in again.messages(20_000 - len(acknowledged))}
     assert not found & acknowledged
     assert again.is_silent()
 

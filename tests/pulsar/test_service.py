@@ -1,5 +1,6 @@
 """Commands over a real socket, one at a time."""
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,28 @@ def test_what_a_client_must_not_say_closes_the_connection(connect: Connect, kind
 def test_a_send_without_a_producer_closes_the_connection(connect: Connect) -> None:
     wire = connect()
     wire.raw(send_frame(producer_id=5))
+    assert wire.is_closed()
+
+
+def test_large_commands_are_parsed_by_handlers(connect: Connect) -> None:
+    wire = connect()
+    properties = [pb.KeyValue(key="k" * 100, value="v" * 100) for _ in range(1000)]
+    command = pb.CommandProducer(topic="large", producer_id=1, metadata=properties)
+    kind, answer = wire.ask(Type.PRODUCER, command)
+    assert kind in (Type.PRODUCER_SUCCESS, Type.ERROR), answer
+    ids = [pb.MessageIdData(ledgerId=1, entryId=number) for number in range(50_000)]
+    wire.say(
+        Type.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids),
+    )
+    wire.say(Type.PING, pb.CommandPing())
+    assert Type.PONG == wire.hear()[0]
+
+
+def test_a_large_frame_that_is_no_command_closes_the_connection(connect: Connect) -> None:
+    wire = connect()
+    data = bytes([0x08, Type.PRODUCER]) + b"\xff" * 20_000
+    wire.raw(struct.pack(">II", len(data) + 4, len(data)) + data)
     assert wire.is_closed()
 
 

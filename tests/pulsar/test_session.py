@@ -1,3 +1,4 @@
+import struct
 from math import inf
 
 import pytest
@@ -7,12 +8,24 @@ from hypothesis import strategies as st
 from broker.pulsar.session import PulsarRequest, PulsarSession
 from protocol.errors import ProtocolError
 from protocol.pulsar.frames import write_command
-from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandConnect, CommandPing
+from protocol.pulsar.pulsar_pb2 import (
+    BaseCommand,
+    CommandAck,
+    CommandConnect,
+    CommandFlow,
+    CommandPing,
+    CommandRedeliverUnacknowledgedMessages,
+    MessageIdData,
+)
 from tests.pulsar.wire import send_frame
 
 Type = BaseCommand.Type
 PING = write_command(Type.PING, CommandPing())
 SEND = send_frame()
+COMMANDS = {
+    Type.ACK: CommandAck(consumer_id=1, ack_type=CommandAck.AckType.Individual),
+    Type.FLOW: CommandFlow(consumer_id=1, messagePermits=1),
+}
 
 
 def session(max_message_bytes: int = 1 << 20) -> PulsarSession:
@@ -62,6 +75,39 @@ def test_sends_are_read_later_and_commands_at_once() -> None:
     request = session().receive(memoryview(PING))
     assert isinstance(request, PulsarRequest)
     assert (Type.PING, CommandPing()) == (request.type, request.body)
+
+
+def test_large_commands_are_left_to_the_handlers() -> None:
+    """Parsing the largest takes 80 ms, in which all other connections of the processor would wait."""
+    ids = [MessageIdData(ledgerId=1, entryId=number) for number in range(10_000)]
+    command = CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=ids)
+    frame = memoryview(write_command(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
+    request = session().receive(frame)
+    assert isinstance(request, PulsarRequest)
+    assert (Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, None, True) == (request.type, request.body, request.unparsed)
+    request.frame = frame
+    request.parse()
+    assert (command, False) == (request.body, request.unparsed)
+
+
+def test_a_large_command_whose_type_is_not_first_is_not_parsed_to_find_it() -> None:
+    inner = BaseCommand(ping=CommandPing()).SerializePartialToString()
+    unknown = bytes([0xFA, 0x3E, 0xA0, 0x9C, 0x01]) + bytes(20_000)  # field 1007
+    data = inner + unknown + bytes([0x08, Type.PING])
+    frame = memoryview(struct.pack(">II", len(data) + 4, len(data)) + data)
+    request = session().receive(frame)
+    assert isinstance(request, PulsarRequest)
+    assert request.unparsed
+    request.frame = frame
+    request.parse()
+    assert Type.PING == request.type
+
+
+@pytest.mark.parametrize("kind", [Type.ACK, Type.FLOW])
+def test_acks_and_flows_are_read_by_their_handlers_alone(kind: int) -> None:
+    request = session().receive(memoryview(write_command(kind, COMMANDS[kind])))
+    assert isinstance(request, PulsarRequest)
+    assert (kind, None, False) == (request.type, request.body, request.unparsed)
 
 
 def test_a_client_that_has_not_connected_sends_small_frames_only_and_has_a_deadline() -> None:

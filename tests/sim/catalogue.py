@@ -50,6 +50,7 @@ class SimCatalogue:
         self.tables = tables
         self.error = error
         self.closed = False
+        self._together = False  # several changes are being made; the real one has its lock then
 
     def _begin(self) -> None:
         """Before a change. Here the change may fail or be interrupted, and the broker may be killed."""
@@ -61,6 +62,8 @@ class SimCatalogue:
         if self.error and self._world.rng("catalogue").random() < self.error:
             self._world.note("  catalogue fails")
             raise StorageError("The catalogue could not be written: disk I/O error")
+        if self._together:
+            self._world.block(self._process, "the catalogue", lambda: not self._together, None)
 
     def _end(self) -> None:
         """After a change. It is durable, but the broker may be killed before the caller learns that."""
@@ -277,13 +280,17 @@ class SimCatalogue:
 
     def together(self, changes: Iterable[Change]) -> None:
         self._begin()
-        # On copies, and without a yield point: no other thread may change the tables before they are replaced below.
+        # On copies. No other thread may change the tables before they are replaced below.
         tables = Tables()
         vars(tables).update({name: copy.copy(value) for name, value in vars(self.tables).items()})
         inside = SimCatalogue(None, tables)
-        for change in changes:
-            change(inside)
-        vars(self.tables).update(vars(tables))
+        self._together = True
+        try:
+            for change in changes:
+                change(inside)
+            vars(self.tables).update(vars(tables))
+        finally:
+            self._together = False
         self._end()
 
     def meta(self, key: str) -> str | None:

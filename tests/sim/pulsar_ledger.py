@@ -15,8 +15,6 @@ from tests.sim.world import Violation, World
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
 SINGLE_ACTIVE = (EXCLUSIVE, FAILOVER)
-# Delayed messages come up to a tick of the broker too early.
-_EARLY_MOST_MS = 1_000
 
 
 @attrs.define(eq=False)
@@ -105,11 +103,14 @@ class Member:
 
 
 class SubscriptionLedger:
-    def __init__(self, world: World, log: LogLedger, name: str, kind: int) -> None:
+    """``early_most_ms``: how much too early delayed messages may come."""
+
+    def __init__(self, world: World, log: LogLedger, name: str, kind: int, *, early_most_ms: int) -> None:
         self.world = world
         self.log = log
         self.name = name
         self.kind = kind
+        self._early_most_ms = early_most_ms
         self.members: list[Member] = []
         self.confirmed: dict[int, float] = {}  # entry -> when the broker said that it is durable
         self.confirmed_before = -1  # cumulative
@@ -159,7 +160,7 @@ class SubscriptionLedger:
         first = messages[0]
         if self.kind not in SINGLE_ACTIVE:
             early_ms = first.deliver_at_ms - int((self.world.now + self.world.wall_offset_s) * 1000)
-            if early_ms > _EARLY_MOST_MS:
+            if early_ms > self._early_most_ms:
                 raise Violation(f"{who}: {entry} came {early_ms} ms too early")
         if self._holder.get(entry, member) is not member:
             member.turns[entry] = member.asked[entry] = 0  # it has been elsewhere meanwhile

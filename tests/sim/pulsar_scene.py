@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LARGEST_SLICE = consumer._SLICE_BYTES + 100_000
 # Kafka's name of it.
 TOPIC = "pulsar"
+_TICK_MS = 1000
 _NAMES = {EXCLUSIVE: "exclusive", SHARED: "shared", FAILOVER: "failover", KEY_SHARED: "key-shared"}
 
 
@@ -34,7 +35,12 @@ class PulsarScene:
         log.would_survive = lambda data: host.medium.would_survive(f"/data/{TOPIC}-0", data)
         kinds = rng.sample(sorted(_NAMES), rng.randrange(1, 4))
         delays = rng.random() < 0.4 and not clock_jumps
-        self.subscriptions = [SubscriptionLedger(world, log, _NAMES[kind], kind) for kind in kinds]
+        strict = rng.random() < 0.5
+        host.settings["pulsar_delayed_delivery_strict"] = strict
+        self.subscriptions = [
+            SubscriptionLedger(world, log, _NAMES[kind], kind, early_most_ms=0 if strict else _TICK_MS)
+            for kind in kinds
+        ]
         common = (world, host.fabric, history)
         self.producers = [
             PulsarProducer(

@@ -6,7 +6,7 @@ Tests: tests/pulsar/admin/test_brokers.py.
 from broker.network.routes import TEXT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import require_cluster, route, web_urls
 from broker.pulsar.admin.lookup import Lookup
-from broker.pulsar.admin.tenants import CLUSTER
+from broker.pulsar.admin.policy_names import CLUSTER
 from broker.pulsar.context import PulsarContext
 from broker.security.acl import Operation
 

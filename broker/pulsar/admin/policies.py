@@ -9,84 +9,25 @@ both have the same policy: that of the last call.
 Tests: tests/pulsar/admin/test_policies.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import attrs
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import namespace_name, number, require_cluster, require_topic, route, topic_name
-from broker.pulsar.admin.policy_values import (
-    AGE,
-    STORAGE,
-    parse_count,
-    parse_flag,
-    parse_object,
-    parse_rate,
-    parse_retention,
-    parse_size,
-    parse_strategy,
-    quota_json,
-    rate_json,
-    retention_json,
-    same,
-)
+from broker.pulsar.admin.policy_names import POLICIES, Policy, policies_json
+from broker.pulsar.admin.policy_values import AGE, STORAGE, parse_flag, parse_object, parse_quota, quota_json
 from broker.pulsar.context import PulsarContext
-from broker.pulsar.policies.policies import BacklogQuota, Policies, WhenFull
+from broker.pulsar.policies.policies import BacklogQuota, Policies
 from broker.pulsar.refusals import TopicNotFound
 from broker.pulsar.topic_names import kafka_name
 from broker.security.acl import Operation
 
 TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-
-
-@attrs.frozen
-class _Policy:
-    member: str  # of Policies
-    of_namespaces: str  # the end of the path; empty: there is none
-    of_topics: str
-    parse: Callable[[Any], Any]
-    show: Callable[[Any], Any] = same
-    method: str = "POST"
-
-
-_POLICIES: Final = (
-    _Policy("message_ttl_s", "messageTTL", "messageTTL", parse_count),
-    _Policy("retention", "retention", "retention", parse_retention, retention_json),
-    _Policy("deduplication", "deduplication", "deduplicationEnabled", parse_flag),
-    _Policy("deduplication", "", "deduplication", parse_flag),
-    _Policy("max_producers", "maxProducersPerTopic", "maxProducers", parse_count),
-    _Policy("max_consumers", "maxConsumersPerTopic", "maxConsumers", parse_count),
-    _Policy(
-        "max_consumers_per_subscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", parse_count
-    ),
-    _Policy("max_subscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", parse_count),
-    _Policy("max_unacked_per_consumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", parse_count),
-    _Policy(
-        "max_unacked_per_subscription",
-        "maxUnackedMessagesPerSubscription",
-        "maxUnackedMessagesOnSubscription",
-        parse_count,
-    ),
-    _Policy("dispatch_rate", "dispatchRate", "dispatchRate", parse_rate, rate_json),
-    _Policy(
-        "subscription_dispatch_rate", "subscriptionDispatchRate", "subscriptionDispatchRate", parse_rate, rate_json
-    ),
-    _Policy("compaction_threshold_bytes", "compactionThreshold", "compactionThreshold", parse_size, method="PUT"),
-    _Policy("subscription_expiration_minutes", "subscriptionExpirationTime", "", parse_count),
-    _Policy(
-        "schema_compatibility",
-        "schemaCompatibilityStrategy",
-        "schemaCompatibilityStrategy",
-        parse_strategy,
-        method="PUT",
-    ),
-    _Policy("schema_auto_update", "isAllowAutoUpdateSchema", "", parse_flag),
-    _Policy("schema_validation_enforced", "schemaValidationEnforced", "schemaValidationEnforced", parse_flag),
-)
 
 
 # -- where they are set -----------------------------------------------------------------------------------------------------
@@ -153,7 +94,7 @@ class PolicyCalls:
     def routes(self) -> list[Route]:
         namespaces, topics = _OfNamespaces(self._context), _OfTopics(self._context)
         routes = [route("GET", NAMESPACE, partial(_all, namespaces))]
-        for policy in _POLICIES:
+        for policy in POLICIES:
             if policy.of_namespaces:
                 routes += _routes(f"{NAMESPACE}/{policy.of_namespaces}", policy, namespaces)
             if policy.of_topics:
@@ -170,7 +111,7 @@ class PolicyCalls:
         return routes
 
 
-def _routes(path: str, policy: _Policy, place: _Place) -> Sequence[Route]:
+def _routes(path: str, policy: Policy, place: _Place) -> Sequence[Route]:
     def get(call: Call) -> Answer:
         value = getattr(place.get(call), policy.member)
         return NO_CONTENT if value is None else json_answer(policy.show(value))
@@ -189,45 +130,7 @@ def _routes(path: str, policy: _Policy, place: _Place) -> Sequence[Route]:
 
 
 def _all(place: _Place, call: Call) -> Answer:
-    """The policies of a namespace in one object, with Pulsar's names."""
-    policies = place.get(call)
-    found = {
-        policy.of_namespaces: policy.show(getattr(policies, policy.member))
-        for policy in _POLICIES
-        if policy.of_namespaces and getattr(policies, policy.member) is not None
-    }
-    named = {_IN_ALL.get(key, key): value for key, value in found.items()}
-    for rate in _RATES & named.keys():
-        named[rate] = {"standalone": named[rate]}  # by cluster
-    return json_answer(
-        {
-            "replication_clusters": ["standalone"],
-            "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
-            "backlog_quota_map": quota_json(policies.backlog_quota),
-            **named,
-        }
-    )
-
-
-# Where the object of all policies calls them otherwise than the path of one.
-_IN_ALL: Final = {
-    "messageTTL": "message_ttl_in_seconds",
-    "retention": "retention_policies",
-    "deduplication": "deduplicationEnabled",
-    "maxProducersPerTopic": "max_producers_per_topic",
-    "maxConsumersPerTopic": "max_consumers_per_topic",
-    "maxConsumersPerSubscription": "max_consumers_per_subscription",
-    "maxSubscriptionsPerTopic": "max_subscriptions_per_topic",
-    "maxUnackedMessagesPerConsumer": "max_unacked_messages_per_consumer",
-    "maxUnackedMessagesPerSubscription": "max_unacked_messages_per_subscription",
-    "compactionThreshold": "compaction_threshold",
-    "subscriptionExpirationTime": "subscription_expiration_time_minutes",
-    "schemaCompatibilityStrategy": "schema_compatibility_strategy",
-    "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
-    "schemaValidationEnforced": "schema_validation_enforced",
-    "dispatchRate": "topicDispatchRate",
-}
-_RATES: Final = frozenset(("topicDispatchRate", "subscriptionDispatchRate"))
+    return json_answer(policies_json(place.get(call)))
 
 
 # -- backlog quotas and delayed delivery ------------------------------------------------------------------------------------
@@ -246,19 +149,9 @@ def _quotas(place: _Place, call: Call) -> Answer:
 
 def _set_quota(place: _Place, call: Call) -> Answer:
     place.check(call)
-    kind, found = _quota_type(call), parse_object(call.json())
-    try:
-        policy = WhenFull(found.get("policy", ""))
-    except ValueError:
-        raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(WhenFull)}.") from None
+    kind, value = _quota_type(call), call.json()
     before = place.get(call, stored=True).backlog_quota or BacklogQuota()
-    if kind == STORAGE:
-        limit = number(found.get("limitSize", found.get("limit", -1)), "limitSize", -1)
-        changed = attrs.evolve(before, limit_bytes=limit, policy=policy)
-    else:
-        limit = number(found.get("limitTime", -1), "limitTime", -1)
-        changed = attrs.evolve(before, limit_s=limit, policy=policy)
-    place.set(call, backlog_quota=changed)
+    place.set(call, backlog_quota=parse_quota(before, kind, value))
     return NO_CONTENT
 
 

@@ -6,9 +6,11 @@ Tests: tests/pulsar/admin/test_policies.py.
 from collections.abc import Mapping
 from typing import Any, Final
 
+import attrs
+
 from broker.network.routes import HttpError
 from broker.pulsar.admin.calls import number
-from broker.pulsar.policies.policies import BacklogQuota, Rate, Retention
+from broker.pulsar.policies.policies import BacklogQuota, Rate, Retention, WhenFull
 from broker.pulsar.schemas.compatibility import Strategy
 
 # Of a backlog quota: what its two limits are called.
@@ -80,6 +82,20 @@ def rate_json(rate: Rate) -> Any:
 
 def same(value: Any) -> Any:
     return value
+
+
+def parse_quota(before: BacklogQuota, kind: str, value: Any) -> BacklogQuota:
+    """With the limit of this kind, STORAGE or AGE, and the policy that ``value`` has."""
+    found = parse_object(value)
+    try:
+        policy = WhenFull(found.get("policy", ""))
+    except ValueError:
+        raise HttpError(412, f"The policy of a backlog quota has to be one of {', '.join(WhenFull)}.") from None
+    if kind == STORAGE:
+        limit = number(found.get("limitSize", found.get("limit", -1)), "limitSize", -1)
+        return attrs.evolve(before, limit_bytes=limit, policy=policy)
+    limit = number(found.get("limitTime", -1), "limitTime", -1)
+    return attrs.evolve(before, limit_s=limit, policy=policy)
 
 
 def quota_json(quota: BacklogQuota | None) -> Any:

@@ -4,6 +4,7 @@ from functools import partial
 
 from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
 from broker.pulsar.admin.calls import json_object, namespace_name, require_cluster, route
+from broker.pulsar.admin.policy_names import CLUSTER, parse_policies
 from broker.pulsar.admin.topics import Topics
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import TopicNotFound
@@ -12,7 +13,6 @@ from broker.security.acl import Operation
 
 TENANT = "/admin/v2/tenants/{tenant}"
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-CLUSTER = "standalone"
 
 # All topics are in one bundle, as the whole broker serves all of them.
 _BUNDLE = "0x00000000_0xffffffff"
@@ -79,11 +79,14 @@ class Tenants:
         return json_answer(self._context.namespaces.namespaces(tenant))
 
     def create(self, call: Call) -> Answer:
-        """Of the policies that the body may have, only the cluster is looked at; others are set by calls of their own."""
+        """The body has its policies. Permissions are granted by calls of their own."""
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
-        _clusters(json_object(call).get("replication_clusters"))
-        self._context.namespaces.create(namespace)
+        body = json_object(call)
+        _clusters(body.get("replication_clusters"))
+        # Before the namespace, so that it is never without them. What is left of a call that failed in between is replaced.
+        replace = partial(self._context.policies.replace_namespace, namespace, parse_policies(body))
+        self._context.namespaces.create(namespace, replace)
         return NO_CONTENT
 
     def delete(self, call: Call) -> Answer:

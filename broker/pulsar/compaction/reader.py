@@ -14,7 +14,7 @@ from broker.errors import StorageError
 from broker.pulsar.compaction.compacted_file import CompactedFile
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.entries.entry_factory import from_metadata
-from broker.pulsar.entries.reader import EntryReader
+from broker.pulsar.entries.reader import EntryReader, Wanted
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.entry import Entry
 from broker.storage.log.log import Log
@@ -56,7 +56,7 @@ class CompactedReader:
         if file is None or last is None:
             done(())
         else:
-            self._readers.submit(partial(self._read_file, file, last[0], 1, 1, done))
+            self._readers.submit(partial(self._read_file, file, last[0], 1, 1, done, None))
 
     def read(self, offset: int, max_entries: int, max_bytes: int) -> Sequence[Entry] | None:
         file = self._compactions.file(self._log)
@@ -64,21 +64,34 @@ class CompactedReader:
             return None
         return self._reader.read(offset, max_entries, max_bytes)
 
-    def read_later(self, offset: int, max_entries: int, max_bytes: int, done: Done) -> None:
+    def read_later(
+        self, offset: int, max_entries: int, max_bytes: int, done: Done, wanted: Wanted | None = None
+    ) -> None:
         file = self._compactions.file(self._log)
         if file is not None and offset < file.horizon:
-            self._readers.submit(partial(self._read_file, file, offset, max_entries, max_bytes, done))
+            self._readers.submit(partial(self._read_file, file, offset, max_entries, max_bytes, done, wanted))
         else:
-            self._reader.read_later(offset, max_entries, max_bytes, done)
+            self._reader.read_later(offset, max_entries, max_bytes, done, wanted)
 
     def replay(self, offsets: Sequence[int]) -> Sequence[Entry] | None:
         return self._reader.replay(offsets)
 
-    def replay_later(self, offsets: Sequence[int], done: Done) -> None:
-        self._reader.replay_later(offsets, done)
+    def replay_later(self, offsets: Sequence[int], done: Done, wanted: Wanted | None = None) -> None:
+        self._reader.replay_later(offsets, done, wanted)
 
-    def _read_file(self, file: CompactedFile, offset: int, max_entries: int, max_bytes: int, done: Done) -> None:
+    def _read_file(
+        self,
+        file: CompactedFile,
+        offset: int,
+        max_entries: int,
+        max_bytes: int,
+        done: Done,
+        wanted: Wanted | None,
+    ) -> None:
         """On a reader's thread."""
+        if wanted is not None and not wanted():
+            done(())
+            return
         try:
             entries = [_entry(one.offset, one.messages, one.data) for one in file.read(offset, max_entries, max_bytes)]
         except StorageError as error:
@@ -87,11 +100,15 @@ class CompactedReader:
         except ProtocolError as error:
             done(StorageError(f"{file.path}: {error}"))
             return
+        except BaseException as error:
+            # A defect. Whoever waits must hear of it all the same; the thread's own handling reports it.
+            done(StorageError(f"{file.path}: {error!r}"))
+            raise
         if entries:
             done(entries)
         else:
             # Nothing is left up to the horizon.
-            self._reader.read_later(max(file.horizon, self._log.log_start_offset), max_entries, max_bytes, done)
+            self._reader.read_later(max(file.horizon, self._log.log_start_offset), max_entries, max_bytes, done, wanted)
 
 
 def _entry(offset: int, messages: int, data: bytes) -> Entry:

@@ -22,6 +22,7 @@ logger = get_logger("pulsar")
 MOST_AHEAD = 5000
 
 Done = Callable[[Sequence[Entry] | Exception], None]
+Wanted = Callable[[], bool]
 
 
 class EntryReader:
@@ -108,18 +109,25 @@ class EntryReader:
             entries.append(entry)
         return entries
 
-    def read_later(self, offset: int, max_entries: int, max_bytes: int, done: Done) -> None:
+    def read_later(
+        self, offset: int, max_entries: int, max_bytes: int, done: Done, wanted: Wanted | None = None
+    ) -> None:
         """As ``read``, from the log. ``done`` is called on a reader thread, with an empty sequence if there is nothing for
-        consumers from ``offset`` to the end, or with the error: StorageError, or a Refusal if the topic was deleted."""
+        consumers from ``offset`` to the end, or with the error: StorageError, or a Refusal if the topic was deleted.
+
+        ``wanted``: asked when the turn of the read has come; if it is false, nothing is read, and ``done`` gets nothing."""
         read = partial(self._read, offset, max_entries, max_bytes)
-        self._readers.submit(partial(self._run, done, read), self._line)
+        self._readers.submit(partial(self._run, done, read, wanted), self._line)
 
-    def replay_later(self, offsets: Sequence[int], done: Done) -> None:
+    def replay_later(self, offsets: Sequence[int], done: Done, wanted: Wanted | None = None) -> None:
         """As ``replay``, from the log: ``done`` gets those that are still there. ``offsets`` ascend."""
-        self._readers.submit(partial(self._run, done, partial(self._replay, offsets)), self._line)
+        self._readers.submit(partial(self._run, done, partial(self._replay, offsets), wanted), self._line)
 
-    def _run(self, done: Done, attempt: Callable[[], Sequence[Entry]]) -> None:
+    def _run(self, done: Done, attempt: Callable[[], Sequence[Entry]], wanted: Wanted | None) -> None:
         result: Sequence[Entry] | Exception
+        if wanted is not None and not wanted():
+            done(())
+            return
         try:
             result = attempt()
         except (StorageError, Refusal) as error:

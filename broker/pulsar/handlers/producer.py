@@ -45,6 +45,8 @@ def handle(call: Call) -> None:
         require_creation(context, call.connection, name)
         topic = context.topics.get_or_create(name)
     policies = context.policies.of(topic.name.namespace, topic.log.topic_id)
+    if policies.encryption_required and not body.encrypted:
+        raise MetadataInvalid("Encryption is required in this topic")
     check_producer(topic, policies.backlog_quota, context.clock.time_ms())
     schema_version = checks.of_producer(context, topic, body, str(call.connection.principal))
     topic.log.allow_entries()

@@ -76,6 +76,7 @@ class Policies:
     schema_compatibility: Strategy | None = None
     schema_auto_update: bool | None = None  # whether clients may add versions
     schema_validation_enforced: bool | None = None  # whether producers need a schema where the topic has one
+    encryption_required: bool | None = None  # whether Pulsar's producers have to encrypt
 
     def over(self, other: "Policies") -> "Policies":
         """These, and those of ``other`` where they are not set."""
@@ -95,6 +96,7 @@ BROKER: Final = Policies(
     schema_compatibility=Strategy.FULL,
     schema_auto_update=True,
     schema_validation_enforced=False,
+    encryption_required=False,
 )
 
 _VALUES: Final[dict[str, Any]] = {

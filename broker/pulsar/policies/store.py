@@ -78,6 +78,11 @@ class PolicyStore:
         """Set these members of Policies; None removes one."""
         self._set(f"namespace/{name}", policies)
 
+    def replace_namespace(self, name: str, policies: Policies) -> None:
+        """Set these and no others."""
+        with self._lock:
+            self._write(f"namespace/{name}", None if policies == _NONE else policies)
+
     def set_topic(self, topic_id: UUID, **policies: Any) -> None:
         self._set(f"topic/{topic_id}", policies)
 

@@ -27,7 +27,7 @@ from broker.pulsar.topics.topic import Topic
 from broker.storage.refusals import BatchesTooLarge
 from protocol.errors import ProtocolError
 from protocol.kafka.records.entry import ENTRY_END, entry_head
-from protocol.pulsar.metadata import check_batch, publish_time_ms, read_metadata
+from protocol.pulsar.metadata import check_batch, is_encrypted, publish_time_ms, read_metadata
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import Send, crc_matches, read_send
 
@@ -50,12 +50,13 @@ class _Accepted(NamedTuple):
 class _Run:
     """What one receive has brought for one topic, in order."""
 
-    __slots__ = ("accepted", "highest", "refusal", "segment_bytes", "size", "topic")
+    __slots__ = ("accepted", "encrypted", "highest", "refusal", "segment_bytes", "size", "topic")
 
-    def __init__(self, topic: Topic, refusal: Refusal | None = None) -> None:
+    def __init__(self, topic: Topic, refusal: Refusal | None = None, *, encrypted: bool = False) -> None:
         self.topic = topic
         self.segment_bytes = topic.log.config.segment_bytes
         self.refusal = refusal  # of everything that is for this topic
+        self.encrypted = encrypted  # whether it has to be
         self.accepted: list[_Accepted] = []
         self.size = 0  # of the record batches that these become
         # With deduplication: the highest sequence id of each producer in this run, by name.
@@ -79,7 +80,8 @@ def publish(context: PulsarContext, state: PulsarConnection, frames: memoryview)
             topic = producer.topic
             run = runs.get(id(topic))
             if run is None:
-                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic))
+                encrypted = context.policies.of(topic.name.namespace, topic.log.topic_id).encryption_required
+                run = runs[id(topic)] = _Run(topic, _refusal(context, state, topic), encrypted=bool(encrypted))
             _accept(context, state, run, producer, send, frame)
     finally:
         for run in runs.values():
@@ -109,6 +111,8 @@ def _accept(
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
         except ProtocolError as error:
             raise MetadataInvalid(str(error)) from error
+        if run.encrypted and not is_encrypted(metadata):
+            raise MetadataInvalid("Messages must be encrypted")
     except Refusal as refusal:
         _refuse(context, state, run, producer, send, refusal)
         return

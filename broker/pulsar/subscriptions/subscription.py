@@ -74,9 +74,15 @@ class SubscriptionSurroundings:
 class Subscription:
     __slots__ = (
         "_around",
+        "_cold_read",
+        "_cold_replay",
         "_empty",
         "_held",
+        "_next_replay",
         "_read",
+        "_read_waits",
+        "_reader_has_read",
+        "_reader_has_replay",
         "_saved_version",
         "_timer",
         "_timer_at",
@@ -130,6 +136,13 @@ class Subscription:
         self._read: Read | None = (
             None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
         )
+        # What the reader's threads have of this subscription: one read and one replay at most, however often consumers come and
+        # go. ``_cold_...`` None: nobody wants its result any more. What is asked for meanwhile waits until it is done.
+        self._reader_has_read = self._reader_has_replay = False
+        self._cold_read: Read | None = None
+        self._cold_replay: Replay | None = None
+        self._read_waits = False  # `_read` waits for that
+        self._next_replay: Replay | None = None
         self._held = False  # `_read` waits for acknowledgements
         self._empty = (-1, -1)  # (offset, end): there was no entry between these
         self._timer: TimerHandle | None = None
@@ -561,9 +574,12 @@ class Subscription:
         except Exception as error:
             return [*effects, *self._read_failed(read, error, now)]
         if entries is None:
-            reader.read_later(
-                offset, read.max_entries, read.max_bytes, partial(self._read_later_done, read, offset, end)
-            )
+            if self._reader_has_read:
+                self._read, self._read_waits = read, True
+                return effects
+            self._reader_has_read, self._cold_read = True, read
+            done = partial(self._read_later_done, read, offset, end)
+            reader.read_later(offset, read.max_entries, read.max_bytes, done, partial(self._wants_read, read))
             return effects
         return [*effects, *self._entries_read(read, offset, end, entries, now)]
 
@@ -598,16 +614,27 @@ class Subscription:
         assert self.dispatcher is not None
         return self.dispatcher.read_done(read, entries, now)
 
+    def _wants_read(self, read: Read) -> bool:
+        return self._cold_read is read
+
     def _read_later_done(self, read: Read, offset: int, end: int, result: Sequence[Entry] | Exception) -> None:
         """On a reader's thread."""
         with self.lock:
-            if self.dispatcher is None or not self.connected:
-                return
+            self._reader_has_read = False
             now = self._now()
-            if isinstance(result, Exception):
-                self._carry_out(self._read_failed(read, result, now), now)
-            else:
-                self._carry_out(self._entries_read(read, offset, end, result, now), now)
+            effects: Sequence[Effect] = ()
+            if self._cold_read is read:
+                self._cold_read = None
+                if isinstance(result, Exception):
+                    effects = self._read_failed(read, result, now)
+                else:
+                    effects = self._entries_read(read, offset, end, result, now)
+            if self._read_waits:
+                self._read_waits = False
+                waiting, self._read = self._read, None
+                if waiting is not None:
+                    effects = [*effects, waiting]
+            self._carry_out(effects, now)
 
     def _read_failed(self, read: Read, error: Exception, now: Now) -> Sequence[Effect]:
         self._note_failure(error, now)
@@ -623,21 +650,35 @@ class Subscription:
             self._note_failure(error, now)
             return self.dispatcher.replay_done(replay, (), now, failed=True)
         if entries is None:
-            reader.replay_later(replay.offsets, partial(self._replay_later_done, replay))
+            if self._reader_has_replay:
+                self._next_replay = replay
+                return ()
+            self._reader_has_replay, self._cold_replay = True, replay
+            done = partial(self._replay_later_done, replay)
+            reader.replay_later(replay.offsets, done, partial(self._wants_replay, replay))
             return ()
         return self.dispatcher.replay_done(replay, entries, now)
+
+    def _wants_replay(self, replay: Replay) -> bool:
+        return self._cold_replay is replay
 
     def _replay_later_done(self, replay: Replay, result: Sequence[Entry] | Exception) -> None:
         """On a reader's thread."""
         with self.lock:
-            if self.dispatcher is None or not self.connected:
-                return
+            self._reader_has_replay = False
             now = self._now()
-            if isinstance(result, Exception):
-                self._note_failure(result, now)
-                effects = self.dispatcher.replay_done(replay, (), now, failed=True)
-            else:
-                effects = self.dispatcher.replay_done(replay, result, now)
+            effects: Sequence[Effect] = ()
+            if self._cold_replay is replay:
+                self._cold_replay = None
+                assert self.dispatcher is not None
+                if isinstance(result, Exception):
+                    self._note_failure(result, now)
+                    effects = self.dispatcher.replay_done(replay, (), now, failed=True)
+                else:
+                    effects = self.dispatcher.replay_done(replay, result, now)
+            if self._next_replay is not None:
+                following, self._next_replay = self._next_replay, None
+                effects = [*effects, following]
             self._carry_out(effects, now)
 
     def _note_failure(self, error: Exception, now: Now) -> None:
@@ -662,12 +703,15 @@ class Subscription:
         return effects
 
     def _cancel_read(self) -> None:
+        self._cold_read = None
+        self._read_waits = False
         if self._read is not None:
             self._read = None
             self.topic.tail.discard(self)
 
     def _forget_reads(self) -> None:
         self._cancel_read()
+        self._cold_replay = self._next_replay = None
         self._held = False
 
     def _forget_timer(self) -> None:

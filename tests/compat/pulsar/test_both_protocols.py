@@ -274,6 +274,7 @@ def test_encrypted_and_chunked_messages_do_not_stop_a_kafka_consumer(
     producer.send(bytes(11 << 20))
     producer.send(b"after")
     last = client.create_reader(name, MessageId.latest, start_message_id_inclusive=True)
+    assert last.has_message_available()
     end = receive(last, 1)[0].message_id().entry_id()
     records = kafka.consume(name, end + 1, **{"fetch.message.max.bytes": 20 << 20})
     assert records[0].value() == b"before" and records[-1].value() == b"after"

@@ -44,6 +44,7 @@ def shared() -> Iterator[Admin]:
         (NAMESPACE + "/schemaCompatibilityStrategy", "PUT", "BACKWARD_TRANSITIVE"),
         (TOPIC + "/schemaCompatibilityStrategy", "PUT", "FULL"),
         (NAMESPACE + "/schemaValidationEnforced", "POST", True),
+        (NAMESPACE + "/encryptionRequired", "POST", True),
         (NAMESPACE + "/isAllowAutoUpdateSchema", "POST", False),
         (
             TOPIC + "/delayedDelivery",

@@ -1,5 +1,8 @@
 """Admin calls about tenants and namespaces, asked of a whole broker."""
 
+import pytest
+from pulsar import PulsarException
+
 from tests.pulsar.admin.harness import Admin, admin_broker
 from tests.pulsar.clients import client
 
@@ -34,6 +37,51 @@ def test_clients_use_a_namespace_from_when_it_is_made(admin: Admin) -> None:
     assert 409 == admin.ask("DELETE", "/admin/v2/namespaces/public/other")[0]
     admin.do("DELETE", "/admin/v2/namespaces/public/other?force=true")
     assert 404 == admin.ask("PUT", topic)[0]
+
+
+def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
+    path = "/admin/v2/namespaces/public/other"
+    body = {
+        "replication_clusters": ["standalone"],
+        "encryption_required": True,
+        "schema_validation_enforced": False,
+        "max_producers_per_topic": 10,
+        "message_ttl_in_seconds": None,
+        "topicDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 5}},
+        "subscriptionDispatchRate": {},
+        "backlog_quota_map": {
+            "destination_storage": {"limitSize": 1000, "policy": "producer_exception"},
+            "message_age": {"limitTime": 60, "policy": "producer_exception"},
+        },
+        "some_new_policy": {"unknown": 1},
+    }
+    for wrong in ({"max_producers_per_topic": "many"}, {"topicDispatchRate": 5}, {"backlog_quota_map": [1]}):
+        assert admin.ask("PUT", path, wrong)[0] in (400, 412)
+    admin.do("PUT", path, body)
+    assert 409 == admin.ask("PUT", path, {"encryption_required": False})[0]
+    policies = admin.context.policies.namespace("public/other")
+    assert (True, 10, None) == (
+        policies.encryption_required,
+        policies.max_producers,
+        policies.schema_validation_enforced,
+    )
+    assert admin.get(path + "/encryptionRequired") is True
+    shown = admin.get(path)
+    assert (True, 10) == (shown["encryption_required"], shown["max_producers_per_topic"])
+    assert 5 == shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"]
+    assert (1000, 60) == tuple(shown["backlog_quota_map"]["message_age"][key] for key in ("limitSize", "limitTime"))
+    # What GET shows, PUT takes.
+    admin.do("PUT", path + "-2", shown)
+    assert shown == admin.get(path + "-2")
+    assert policies == admin.context.policies.namespace("public/other-2")
+    with client(admin.service_url) as pulsar, pytest.raises(PulsarException):
+        pulsar.create_producer("persistent://public/other/t")
+
+
+def test_policies_that_a_namespace_has_left_behind_are_not_those_of_the_next_one(admin: Admin) -> None:
+    admin.context.policies.set_namespace("public/other", encryption_required=True)
+    admin.do("PUT", "/admin/v2/namespaces/public/other")
+    assert (204, None) == admin.ask("GET", "/admin/v2/namespaces/public/other/encryptionRequired")
 
 
 def test_namespaces_of_the_settings_stay() -> None:

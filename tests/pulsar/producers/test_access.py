@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pulsar import ProducerAccessMode
 
 from broker.client.embedded import Broker
@@ -137,3 +140,61 @@ def test_what_a_producer_may_not_ask_for(connect: Connect, fields: dict[str, obj
     wire = connect()
     assert error == wire.produce("t", **fields).error
     assert wire.produce("t").producer_ready  # a refused one leaves nothing behind
+
+
+def require_encryption(broker: Broker, required: bool) -> None:
+    policies = broker.server.part("pulsar").context.policies  # type: ignore[union-attr]
+    policies.set_namespace("public/default", encryption_required=required)
+
+
+def test_where_encryption_is_required_producers_must_say_that_they_encrypt(broker: Broker, connect: Connect) -> None:
+    require_encryption(broker, True)
+    wire = connect()
+    assert pb.ServerError.MetadataError == wire.produce("t").error
+    assert wire.produce("t", encrypted=True).producer_ready
+    require_encryption(broker, False)
+    assert wire.produce("t", 1).producer_ready
+
+
+def test_where_encryption_is_required_what_is_not_encrypted_is_not_stored(broker: Broker, connect: Connect) -> None:
+    wire = connect()
+    wire.produce("t")
+    wire.produce("t", 1)
+    wire.raw(send_frame(0))
+    assert Type.SEND_RECEIPT == wire.hear()[0]
+    require_encryption(broker, True)
+    wire.raw(send_frame(1))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 1, pb.ServerError.MetadataError) == (kind, error.sequence_id, error.error)
+    wire.raw(send_frame(0, producer_id=1, encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")]))
+    kind, receipt = wire.hear()
+    assert (Type.SEND_RECEIPT, 1) == (kind, receipt.message_id.entryId)
+
+
+def test_the_real_client_encrypts_where_it_has_to(broker: Broker, tmp_path: Path) -> None:
+    require_encryption(broker, True)
+    public, private = _keys(tmp_path)
+    client = pulsar.Client(f"pulsar://{broker.address('pulsar')}", operation_timeout_seconds=10)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer("t")
+    reader: Any = pulsar.CryptoKeyReader(str(public), str(private))
+    consumer = client.subscribe("t", "s", crypto_key_reader=reader)
+    client.create_producer("t", encryption_key="key", crypto_key_reader=reader).send(b"secret")
+    assert b"secret" == consumer.receive(10_000).data()
+    client.close()
+
+
+def _keys(folder: Path) -> tuple[Path, Path]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public, private = folder / "public.pem", folder / "private.pem"
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+    return public, private

@@ -32,6 +32,27 @@ def test_what_a_consumer_was_sent_is_counted(stage: Stage) -> None:
     assert connected.bytes_out > 0
 
 
+def test_small_entries_leave_in_one_piece_and_large_ones_in_their_place(stage: Stage) -> None:
+    client = stage.client()
+    pushed: list[list[int]] = []
+    push = client.state.outbox.push
+
+    def note(connection: object, parts: list[bytes]) -> None:
+        pushed.append([len(part) for part in parts])
+        push(connection, parts)  # type: ignore[arg-type]
+
+    client.state.outbox.push = note  # type: ignore[method-assign, assignment]
+    member = client.subscribe()
+    for size in (10, 20, 50_000, 30, 40, 60_000):
+        stage.produce(1, size)
+    pushed.clear()
+    member.flow(10)
+    stage.run()
+    (sizes,) = pushed
+    assert [True, False, True, False] == [size < 10_000 for size in sizes]
+    assert [0, 1, 2, 3, 4, 5] == member.offsets()
+
+
 def test_a_closed_consumer_is_forgotten_by_its_connection(stage: Stage) -> None:
     client = stage.client()
     member = client.subscribe()

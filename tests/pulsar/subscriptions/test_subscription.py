@@ -4,7 +4,7 @@ import pytest
 
 from broker.pulsar.refusals import ConsumerBusy
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.dispatchers import SubType
+from broker.pulsar.subscriptions.dispatchers import KeySharedPolicy, SubType
 from protocol.pulsar.pulsar_pb2 import BaseCommand
 from tests.pulsar.entries.messages import message
 from tests.pulsar.subscriptions.stage import LEDGER, Stage
@@ -241,7 +241,7 @@ def test_a_log_that_cannot_be_read_is_read_again(stage: Stage) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(reader, name)
 
-        def read_later(self, offset: int, entries: int, size: int, done: object) -> None:
+        def read_later(self, offset: int, entries: int, size: int, done: object, wanted: object) -> None:
             from broker.errors import StorageError
 
             done(StorageError("disk"))  # type: ignore[operator]
@@ -255,6 +255,50 @@ def test_a_log_that_cannot_be_read_is_read_again(stage: Stage) -> None:
     stage.topic.reader = reader
     stage.wait(60_000)
     assert [0, 1, 2] == member.offsets()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_consumers_that_come_and_go_leave_one_read_to_the_readers(stage: Stage, durable: bool) -> None:
+    stage.produce(3)
+    stage._cache_bytes = 0
+    stage.start()
+    read: list[int] = []
+    scan = stage.topic.reader._scan
+
+    class Counting:
+        def read(self, offset: int, *rest: int) -> object:
+            read.append(offset)
+            return scan.read(offset, *rest)
+
+    stage.topic.reader._scan = Counting()  # type: ignore[assignment]
+    for _ in range(100):
+        member = stage.client().subscribe(durable=durable)
+        member.flow(10)
+        member.leave()
+    last = stage.client().subscribe(durable=durable)
+    last.flow(10)
+    stage.run()
+    assert [0, 1, 2] == last.offsets()
+    assert 1 == len(read)  # the others are not wanted any more
+
+
+@pytest.mark.parametrize("kinds", [(SubType.Shared, SubType.Key_Shared), (SubType.Key_Shared, SubType.Shared)])
+def test_what_was_read_for_consumers_of_another_type_is_not_taken_for_the_read_of_this_one(
+    stage: Stage, kinds: tuple[int, int]
+) -> None:
+    """The dispatchers count their reads from the same number."""
+    stage.produce(6)
+    stage._cache_bytes = 0
+    stage.start()
+    policy = KeySharedPolicy(False, False)
+    before = stage.client().subscribe(kind=kinds[0], start=4, policy=policy)
+    before.flow(10)
+    before.leave()
+    before.subscription.reset(0)
+    after = stage.client().subscribe(kind=kinds[1], policy=policy)
+    after.flow(10)
+    stage.run()
+    assert list(range(6)) == after.offsets()
 
 
 class _Reentrant:
