@@ -24,6 +24,7 @@ class Brokers:
         return [
             route("GET", "/admin/v2/clusters", self.clusters),
             route("GET", "/admin/v2/clusters/{cluster}", self.cluster),
+            route("PUT", "/admin/v2/clusters/{cluster}", self.create_cluster),
             route("GET", "/admin/v2/brokers", self.brokers),
             route("GET", "/admin/v2/brokers/{cluster}", self.brokers),
             route("GET", "/admin/v2/brokers/leaderBroker", self.leader),
@@ -49,6 +50,13 @@ class Brokers:
                 "brokerClientTlsEnabled": False,
             }
         )
+
+    def create_cluster(self, call: Call) -> Answer:
+        """What sets up a cluster, such as the scripts of client suites, takes 409 for success."""
+        require_cluster(self._context, call, Operation.CREATE)
+        if call.names["cluster"] == CLUSTER:
+            raise HttpError(409, f"The cluster {CLUSTER} exists already.")
+        raise HttpError(412, f"There is one cluster: {CLUSTER}.")
 
     def brokers(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)

@@ -230,18 +230,32 @@ class ManyConsumers:
             self._reading.failed(now)
         else:
             self._reading.succeeded()
-            if len(entries) < len(replay.offsets):
-                self._forget_gone(set(replay.offsets).difference(entry.offset for entry in entries))
+            self._read_anew(replay.offsets, entries, effects)
             if not self._chores:
                 self._send(entries, now, effects, new=False)
         self._assignment.taken_back(replay.offsets)
         return self._more(now, effects)
 
-    def _forget_gone(self, offsets: Iterable[int]) -> None:
+    def _read_anew(self, offsets: Sequence[int], entries: Sequence[Entry], effects: list[Effect]) -> None:
+        """Compaction may have left nothing of an entry, or have cut a batch of Kafka's into other entries since it was first
+        read: what there is in its place is read as if it were new."""
+        found = {entry.offset: entry for entry in entries}
+        cursor = self._cursor
+        begin = cursor.read_offset
         for offset in offsets:
             record = self.in_flight.records.get(offset)
-            if record is not None and record.owner is None:
+            if record is None or record.owner is not None:
+                continue
+            entry = found.get(offset)
+            if entry is None:
                 self._forget(record)
+                begin = min(begin, offset)
+            elif entry.messages < cursor.messages(offset, record.weight):
+                begin = min(begin, entry.last + 1)
+        if begin < cursor.read_offset:
+            cursor.read_offset = begin
+            if self._reading.forget():  # it would move ``read_offset``
+                effects.append(CancelRead())
 
     def tick(self, now: Now) -> list[Effect]:
         self._alarm.rings()

@@ -81,6 +81,11 @@ class Cursor:
         bits = self._acknowledged.part(entry)
         return messages if bits is None else bits.bit_count()
 
+    def messages(self, entry: int, remaining: int) -> int:
+        """How many messages the entry had that has so many left, when it was delivered."""
+        part = self._acknowledged.parts.get(entry)
+        return remaining if part is None else part.records
+
     def next_unacknowledged(self, offset: int) -> int:
         """The first offset from this one on that is not acknowledged: where a read that begins here may begin."""
         return self._acknowledged.next_hole(offset)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -194,6 +195,26 @@ def test_what_the_log_no_longer_has_is_forgotten() -> None:
     world.complete_replay()
     assert [0, 1, 1] == offsets(world, consumer)
     assert [1] == list(world.dispatcher.in_flight.records)
+
+
+@pytest.mark.parametrize("left", [[(0, 2), (4, 1)], [(1, 2), (4, 1)], [(3, 1)]], ids=str)
+@pytest.mark.parametrize("acked", [0, 4])
+def test_what_compaction_has_cut_otherwise_is_read_anew(left: list[tuple[int, int]], acked: int) -> None:
+    """A batch of Kafka's is cut where records are missing, so its offset finds only the first piece, or nothing."""
+    world = world_of()
+    whole = world.append(messages=5)
+    later = world.append()
+    consumer = world.join("a", permits=100)
+    world.settle()
+    if acked:
+        world.cursor.acknowledge(0, 5, [0b10000])
+        world.dispatcher.acknowledged(consumer, 0, acked, False, world.now)
+    world.delivered.clear()
+    world.log[:] = [attrs.evolve(whole, offset=offset, messages=messages) for offset, messages in left] + [later]
+    world.redeliver(consumer, [0])
+    world.complete_some()
+    assert [offset for offset, _ in left] == offsets(world, consumer)
+    assert later.offset + 1 == world.cursor.read_offset
 
 
 def test_a_rate_limit_is_kept_in_the_long_run_and_needs_no_event_to_go_on() -> None:
