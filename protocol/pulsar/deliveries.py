@@ -33,13 +33,15 @@ class Deliveries:
         self._consumer = b"\x08" + varint(consumer_id)
         self._ledger = b"\x08" + varint(ledger_id) + b"\x10"
         self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
-        # By the length of the entry's varint: all that stands before it, when nothing follows the id.
-        self._heads = [self._head_before(length) for length in range(11)]
+        # By the length of the entry's varint: all that stands before it, when nothing follows the id. Made when one is needed,
+        # because many consumers are idle.
+        self._heads: dict[int, tuple[int, bytes]] = {}
 
     def _head_before(self, entry_size: int) -> tuple[int, bytes]:
         id_size = len(self._ledger) + entry_size + len(self._partition)
         size = len(self._consumer) + 2 + id_size
         before = b"\x08\x09\x4a%c%b\x12%c%b" % (size, self._consumer, id_size, self._ledger)
+        self._heads[entry_size] = size + 4, before
         return size + 4, before
 
     def head(
@@ -53,7 +55,7 @@ class Deliveries:
     ) -> bytes:
         """All of a frame but the ``stored_size`` bytes that follow. ``broker_entry`` is what ``broker_entry_block`` returned."""
         entry = varint(entry_id)
-        size, before = self._heads[len(entry)]
+        size, before = self._heads.get(len(entry)) or self._head_before(len(entry))
         if not (redelivery_count or ack_set or consumer_epoch is not None or broker_entry):
             return _SIZES.pack(size + 4 + stored_size, size) + before + entry + self._partition
         rest = b"" if not redelivery_count else b"\x18" + varint(redelivery_count)

@@ -137,8 +137,11 @@ class Appender:
             else:
                 records, batches = append_rules.examine(records, self._config, now_ms, self._large)
             size = len(records)
-            last_delta = sum(header[LAST_DELTA] + 1 for _, header in batches) - 1
-            max_ts = max(header[MAX_TIMESTAMP] for _, header in batches)
+            last_delta, max_ts = -1, batches[0][1][MAX_TIMESTAMP]
+            for _, header in batches:
+                last_delta += header[LAST_DELTA] + 1
+                if header[MAX_TIMESTAMP] > max_ts:
+                    max_ts = header[MAX_TIMESTAMP]
             _, header = batches[0]  # only a batch that is alone in its request may have a producer id
             attributes, producer_id, epoch, sequence = header[5], header[9], header[10], header[11]
             if self._config.log_append_time:

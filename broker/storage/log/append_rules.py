@@ -72,16 +72,17 @@ def entries(view: memoryview, config: LogConfig, now_ms: int) -> list[tuple[int,
     theirs: they get the time of the append."""
     batches: list[tuple[int, Header]] = []
     position, size = 0, len(view)
+    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    if config.log_append_time:
+        latest = -1 << 63  # no time is kept
+    unpack = HEADER.unpack_from
     while position < size:
-        header: Header = HEADER.unpack_from(view, position)
+        header: Header = unpack(view, position)
         assert header[ATTRIBUTES] & ENTRY
         assert header[LAST_DELTA] >= 0
-        ahead = header[MAX_TIMESTAMP] - now_ms
-        if config.log_append_time or not (
-            -config.message_timestamp_before_max_ms <= ahead <= config.message_timestamp_after_max_ms
-        ):
+        if not earliest <= header[MAX_TIMESTAMP] <= latest:
             set_log_append_time(view, position, read_header(view, position), now_ms)
-            header = HEADER.unpack_from(view, position)
+            header = unpack(view, position)
         batches.append((position, header))
         position += LOG_OVERHEAD + header[LENGTH]
     return batches
