@@ -184,3 +184,19 @@ class PulsarSettings:
         doc="Messages that a producer sends again are not stored again, in all topics for which no policy says otherwise.",
         reason="Pulsar's brokerDeduplicationEnabled.",
     )
+    pulsar_dispatch_rate_messages: int = setting(
+        0,
+        kafka=None,
+        unit="",
+        least=0,
+        doc="Messages a second that all subscriptions together are sent. 0: no limit. Topics and subscriptions have policies of "
+        "their own for it.",
+        reason="Pulsar's dispatchThrottlingRateInMsg.",
+    )
+    pulsar_dispatch_rate_bytes: int = setting(
+        0,
+        kafka=None,
+        least=0,
+        doc="The same in bytes a second.",
+        reason="Pulsar's dispatchThrottlingRateInByte.",
+    )

@@ -19,6 +19,7 @@ CODES: Mapping[type[Refusal], ErrorCode] = {
     InvalidAcl: ErrorCode.invalid_request,
     TooManyAcls: ErrorCode.policy_violation,
     UnacceptableCredential: ErrorCode.unacceptable_credential,
+    refusals.LogEnded: ErrorCode.policy_violation,
     refusals.UnknownTopic: ErrorCode.unknown_topic_or_partition,
     refusals.TopicExists: ErrorCode.topic_already_exists,
     refusals.InvalidTopicName: ErrorCode.invalid_topic_exception,

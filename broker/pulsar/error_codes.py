@@ -29,6 +29,7 @@ _CODES: Final[Mapping[type[Refusal], int]] = {
     refusals.ServiceNotReady: ServerError.ServiceNotReady,
     refusals.ChecksumMismatch: ServerError.ChecksumError,
     refusals.MetadataInvalid: ServerError.MetadataError,
+    storage.LogEnded: ServerError.TopicTerminatedError,
     # A topic that is deleted while it is used: its clients look it up again.
     storage.UnknownTopic: ServerError.TopicNotFound,
     storage.TopicExists: ServerError.NotAllowedError,

@@ -15,6 +15,10 @@ from collections.abc import Sequence
 from broker.errors import Refusal
 
 
+class LogEnded(Refusal):
+    """Nothing more is written to the partition: its topic has been terminated (Pulsar)."""
+
+
 class UnknownTopic(Refusal):
     """There is no such topic or partition, or it has been deleted."""
 

@@ -261,15 +261,29 @@ class TopicRegistry:
             done,
         )
 
+    def open(self) -> None:
+        """End the logs of the topics that were terminated before. Once, when the documents have been loaded."""
+        for info in self._logs.topics():
+            record = self._documents.get(info.topic_id)
+            if record is not None and record.terminated:
+                for log in self._logs_of(info.name):
+                    log.end()
+
     def terminate(self, topic: Topic, done: Done) -> None:
-        """Nothing more is written to the topic. Its producers are told at their next SEND. ``done`` is called when that is
-        durable, on the writer's thread."""
+        """Nothing more is written to the topic, by producers of either protocol. They are told when they send the next time.
+        ``done`` is called when that is durable, on the writer's thread."""
+
+        for log in self._logs_of(topic.log.topic):
+            log.end()
 
         def durable(error: StorageError | None) -> None:
             topic.tail.wake()  # who has read everything is told that this was the end
             done(error)
 
         self.change(topic, lambda record: attrs.evolve(record, terminated=True), durable)
+
+    def _logs_of(self, topic: str) -> list[Log]:
+        return [log for (name, _), log in list(self._logs.partitions.items()) if name == topic]
 
     # -- going out of use -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from broker.storage.log.rolling import Rolling
 from broker.storage.log.state import LogState
 from broker.storage.log.transactions import Transactions
 from broker.storage.log.watchers import Watchers
-from broker.storage.refusals import BatchesTooLarge
+from broker.storage.refusals import BatchesTooLarge, LogEnded
 from broker.storage.segments.segment import LAST_DELTA, LENGTH, MAX_RELATIVE, MAX_TIMESTAMP, Header, Segment
 from protocol.checksum import crc32c
 from protocol.kafka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC, TRANSACTIONAL
@@ -50,6 +50,7 @@ class Appender:
         "_allow_entries",
         "_before_max_ms",
         "_config",
+        "_ended",
         "_flush_messages",
         "_flush_to",
         "_index_interval",
@@ -82,6 +83,7 @@ class Appender:
         self._flush_to = flush_to
         self._large = large
         self._allow_entries = allow_entries
+        self._ended = False
         self.configure(state.config)
 
     def configure(self, config: LogConfig) -> None:
@@ -91,9 +93,17 @@ class Appender:
         self._max_batch = config.max_message_bytes
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._before_max_ms = config.message_timestamp_before_max_ms
-        self._segment_bytes = config.segment_bytes
+        with self._state.lock:
+            # No batch fits the segment of a log that has ended, so that every append comes to where it is refused.
+            self._segment_bytes = -1 if self._ended else config.segment_bytes
         self._index_interval = config.index_interval_bytes
         self._flush_messages = config.flush_messages
+
+    def end(self) -> None:
+        """Refuse every append from now on with LogEnded. The markers of transactions are still written."""
+        with self._state.lock:
+            self._ended = True
+            self._segment_bytes = -1
 
     def append(self, records: memoryview, *, now_ms: int, entries: bool = False) -> AppendInfo:
         """Store the record batches in ``records`` (writable: offsets are written into it). They are in the page cache then.
@@ -213,6 +223,8 @@ class Appender:
 
     def _begin_segment(self, size: int, last_delta: int, now_ms: int) -> Segment:
         """A new segment for ``size`` bytes. ``lock`` is held. Raises Refusal if no segment can hold them, StorageError."""
+        if self._ended:
+            raise LogEnded("Nothing more is written to this topic: it has been terminated.")
         if size > self._segment_bytes or last_delta > MAX_RELATIVE:
             raise BatchesTooLarge(
                 f"{size} bytes of records do not fit a segment of {self._segment_bytes}.",

@@ -352,6 +352,10 @@ class Log:
         """There may be entries among the batches (``protocol/kafka/records/entry.py``), which Kafka's clients get as records."""
         return self.state.has_entries
 
+    def end(self) -> None:
+        """Refuse every append from now on with LogEnded. The markers of transactions are still written."""
+        self._appender.end()
+
     def allow_entries(self) -> None:
         """Make it durable that the log may have entries. The first time, this waits for the disk. Raises StorageError, Refusal.
 

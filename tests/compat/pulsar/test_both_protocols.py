@@ -12,6 +12,7 @@ from pulsar import CompressionType, ConsumerType, InitialPosition, MessageId
 
 from tests.compat.pulsar.helpers import (
     PATIENCE_MS,
+    Admin,
     acknowledge,
     is_silent,
     numbered,
@@ -264,6 +265,23 @@ def test_a_kafka_consumer_starts_in_the_middle_of_a_pulsar_batch(
     consumer.close()
     assert numbered(4, 6) == found
     assert (low, high) == (0, 10)
+
+
+def test_a_terminated_topic_takes_nothing_from_kafka_either(
+    client: pulsar.Client, kafka: Kafka, rest: Admin, name: str
+) -> None:
+    kafka.create(name)
+    consumer = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
+    kafka.produce(name, b"last")
+    status, _ = rest.call("POST", f"/admin/v2/persistent/public/default/{name}/terminate")
+    assert 200 == status
+    refused: list[Any] = []
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    producer.produce(name, b"late", on_delivery=lambda error, _: refused.append(error.code()))
+    assert producer.flush(30) == 0
+    assert [KafkaError.POLICY_VIOLATION] == refused
+    assert ["last"] == texts(receive(consumer, 1))
+    assert is_silent(consumer)
 
 
 def test_encrypted_and_chunked_messages_do_not_stop_a_kafka_consumer(

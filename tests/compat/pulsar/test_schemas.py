@@ -8,7 +8,7 @@ from typing import Any
 import _pulsar
 import pulsar
 import pytest
-from pulsar.schema import BytesSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
+from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, Schema, String, StringSchema
 
 from tests.compat.pulsar.helpers import Admin, receive, send, texts
 
@@ -73,6 +73,28 @@ def test_values_of_a_schema_come_with_its_version(client: pulsar.Client, name: s
     [message] = receive(consumer, 1)
     assert message.value() == Example(a=1, b=2)
     assert message.schema_version().encode() == bytes(8)
+
+
+class Longer(Record):
+    a = Integer()
+    b = Integer()
+    c = String(default="none", required_default=True)
+
+
+class Unlike(Record):
+    x = Integer(required=True)
+
+
+def test_avro_records_of_schemas_that_grow(client: pulsar.Client, name: str) -> None:
+    consumer = client.subscribe(name, "sub", schema=AvroSchema(Example))
+    client.create_producer(name, schema=AvroSchema(Example)).send(Example(a=1, b=2))
+    client.create_producer(name, schema=AvroSchema(Longer)).send(Longer(a=3, b=4, c="more"))
+    received = receive(consumer, 2)
+    assert [(1, 2), (3, 4)] == [(value.a, value.b) for value in (message.value() for message in received)]
+    assert [0, 1] == [int.from_bytes(message.schema_version().encode(), "big") for message in received]
+    for schema in AvroSchema(Unlike), JsonSchema(Example):
+        with pytest.raises(pulsar.IncompatibleSchema):
+            client.create_producer(name, schema=schema)
 
 
 def test_the_same_schema_is_registered_once(connect: Connect, name: str) -> None:

@@ -168,6 +168,21 @@ def test_a_dispatch_rate_holds_for_a_topic_and_may_be_taken_back(running: Runnin
     assert b"2" == consumer.receive(10_000).data()[:1]
 
 
+def test_the_broker_s_dispatch_rate_holds_for_all_topics_together(tmp_path: Path) -> None:
+    with Broker(str(tmp_path), listeners=["pulsar://127.0.0.1:0"], pulsar_dispatch_rate_bytes=1) as broker:
+        client = pulsar.Client(f"pulsar://{broker.address('pulsar')}")
+        running = Running(broker, client)
+        first, second = (client.subscribe(topic, "s") for topic in ("a", "b"))
+        running.send("a", 1, 100)
+        assert b"0" == first.receive(10_000).data()[:1]
+        # The debt of that message is paid after more than a minute. A read that has waited since before it gets its entry.
+        running.send("b", 2)
+        assert b"0" == second.receive(10_000).data()[:1]
+        with pytest.raises(pulsar.Timeout):
+            second.receive(300)
+        client.close()
+
+
 def test_what_no_subscription_has_acknowledged_is_kept_from_retention(running: Running) -> None:
     consumer = running.client.subscribe("kept", "s")
     running.send("kept", 4)

@@ -18,11 +18,23 @@ from broker.storage.refusals import (
     InvalidBatch,
     InvalidTimestamp,
     KeylessRecords,
+    LogEnded,
     OldProducerEpoch,
     OutOfOrderSequence,
 )
 from protocol.kafka.records.batch import batches, read_header
-from tests.storage.helpers import NOW_MS, Storage, append, append_many, batch, offsets, read_bytes, read_records, values
+from tests.storage.helpers import (
+    NOW_MS,
+    TOPIC,
+    Storage,
+    append,
+    append_many,
+    batch,
+    offsets,
+    read_bytes,
+    read_records,
+    values,
+)
 
 
 def refused(storage: Storage, view: memoryview, **configs: object) -> type[Refusal]:
@@ -102,6 +114,18 @@ def test_records_larger_than_a_segment_are_refused(storage: Storage) -> None:
     with pytest.raises(Refusal) as error:
         append(log, b"x" * 200)
     assert type(error.value) is BatchesTooLarge
+
+
+def test_a_log_that_has_ended_takes_no_more_whatever_its_settings_become(storage: Storage) -> None:
+    log = storage.create()
+    append(log, b"last")
+    log.end()
+    for _ in range(2):
+        with pytest.raises(LogEnded):
+            append(log, b"late")
+        storage.manager.alter_topic_configs(TOPIC, {"segment.bytes": "2000"})
+    assert [b"last"] == values(log)
+    assert 1 == len(storage.files(".log"))
 
 
 @pytest.mark.parametrize("count", [0, 2, 100])
