@@ -13,6 +13,9 @@ from typing import Any
 # See `EventLimit`: 10 at once are enough to see what is going on, and 6 a minute are 2.6 MB a day.
 _BURST = 10
 _EVERY_S = 10.0
+# See `FaultLog`.
+_FAULT_EVERY_S = 60.0
+_FAULTS_MAX = 1000
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -82,6 +85,27 @@ class EventLimit:
         self._full_at = full_at + self._every_s
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+
+class FaultLog:
+    """Writes that the machine failed requests about a partition. On a full disk clients repeat a refused request several times a
+    second, so each fault is written once in a minute. Any thread."""
+
+    __slots__ = ("_log", "_quiet_until")
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        # By (event, topic, partition): the time (monotonic, s) before which this is not written again.
+        self._quiet_until: dict[tuple[str, str, int], float] = {}
+
+    def report(self, event: str, topic: str, partition: int, error: Exception, now: float) -> None:
+        key = (event, topic, partition)
+        if now < self._quiet_until.get(key, 0.0):
+            return
+        if len(self._quiet_until) >= _FAULTS_MAX:
+            self._quiet_until.clear()
+        self._quiet_until[key] = now + _FAULT_EVERY_S
+        self._log.error(event, topic=topic, partition=partition, error=str(error))
 
 
 class _StandardError:

@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from broker import log
+from broker.log import FaultLog, Logger
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,30 @@ def test_what_a_client_can_cause_at_will_is_written_ten_times_and_then_every_ten
     assert [0] * 10 + [None] * 90 == [limit.take(1000.0) for _ in range(100)]
     assert [90, None] == [limit.take(1010.0) for _ in range(2)]
     assert [1] + [0] * 9 + [None] == [limit.take(5000.0) for _ in range(11)]
+
+
+class Recorder(Logger):
+    def __init__(self) -> None:
+        super().__init__("test")
+        self.events: list[tuple[str, int]] = []
+
+    def error(self, event: str, **values: Any) -> None:
+        self.events.append((event, values["partition"]))
+
+
+def test_a_fault_is_logged_once_a_minute_for_each_partition() -> None:
+    recorder = Recorder()
+    faults = FaultLog(recorder)
+    for partition in (0, 0, 1, 0):
+        faults.report("append_failed", "topic", partition, OSError("full"), 100.0)
+    faults.report("read_failed", "topic", 0, OSError("full"), 100.0)
+    assert recorder.events == [("append_failed", 0), ("append_failed", 1), ("read_failed", 0)]
+    faults.report("append_failed", "topic", 0, OSError("full"), 161.0)
+    assert recorder.events[3:] == [("append_failed", 0)]
+
+
+def test_the_memory_of_faults_is_bounded() -> None:
+    faults = FaultLog(Recorder())
+    for partition in range(3000):
+        faults.report("append_failed", "topic", partition, OSError("full"), 100.0)
+    assert len(faults._quiet_until) <= 1000

@@ -19,6 +19,7 @@ from broker.kafka.sasl_session import LoginRules, apis_by_state
 from broker.kafka.service import KafkaService
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
+from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.security.quotas.entities import Kind
@@ -60,7 +61,7 @@ class KafkaPart:
             authorizer=security.authorizer,
             quotas=security.quotas,
             throttling=Throttling(timer),
-            endpoints=_endpoints(surroundings),
+            endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
         self._quotas = surroundings.security.quotas
@@ -115,14 +116,3 @@ class KafkaPart:
     def close(self) -> None:
         self.context.transactions.shut_down()
         self.context.groups.close()
-
-
-def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:
-    """What clients are told to connect to, by the listener's name."""
-    endpoints = {}
-    for listener in surroundings.listeners:
-        advertised = surroundings.config.advertised_address(listener.name)
-        host, port = surroundings.addresses[listener.name]
-        # The host as it was configured rather than the address it was resolved to: `localhost` stays `localhost`.
-        endpoints[listener.name] = advertised or (listener.host or host, port)
-    return endpoints

@@ -13,8 +13,9 @@ from broker.kafka.metering import Metering
 from broker.kafka.topic_maker import TopicMaker
 from broker.kafka.transactions.coordinator import TransactionCoordinator
 from broker.live_config import LiveConfig
-from broker.log import get_logger
+from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
 from broker.network.work import WATCHES_MAX, Allowance
@@ -29,12 +30,6 @@ from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("kafka")
-
-# On a full disk clients repeat a refused request several times a second. Each fault is logged once in this time (s).
-_COMPLAIN_EVERY_S = 60.0
-_COMPLAINTS_MAX = 1000
-
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 @attrs.define(eq=False)
@@ -75,8 +70,7 @@ class KafkaContext:
     ack_deadlines: AckDeadlines = attrs.field(init=False)
     # How many logs parked fetches may watch.
     watches: Allowance = attrs.Factory(partial(Allowance, WATCHES_MAX))
-    # By (event, topic, partition): Clock.monotonic() s before which this is not logged again.
-    _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
+    _faults: FaultLog = attrs.field(factory=partial(FaultLog, log), init=False)
 
     def __attrs_post_init__(self) -> None:
         self.ack_deadlines = AckDeadlines(self.clock, self.timer)
@@ -86,22 +80,9 @@ class KafkaContext:
         return self.config.node_id
 
     def advertised(self, peer: Peer) -> tuple[str, int]:
-        """The address that this client is told to connect to: the endpoint of its listener, or, for a listener on all interfaces,
-        the address that the client has connected to. So a broker on 0.0.0.0 can be used from everywhere without configuration,
-        except behind address translation.
-        """
-        host, port = self.endpoints.get(peer.listener, peer.local)
-        if host in _WILDCARDS:
-            host = peer.local[0]
-        return host, port
+        """The address that this client is told to connect to: that of its listener."""
+        return as_reached(self.endpoints.get(peer.listener, peer.local), peer)
 
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
         """Log that the machine failed a request, unless the same was logged a short time ago. Any thread."""
-        key = (event, topic, partition)
-        now = self.clock.monotonic()
-        if now < self._complaints.get(key, 0.0):
-            return
-        if len(self._complaints) >= _COMPLAINTS_MAX:
-            self._complaints.clear()
-        self._complaints[key] = now + _COMPLAIN_EVERY_S
-        log.error(event, topic=topic, partition=partition, error=str(error))
+        self._faults.report(event, topic, partition, error, self.clock.monotonic())

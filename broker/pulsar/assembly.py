@@ -11,6 +11,7 @@ import attrs
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
 from broker.errors import ConfigError
+from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.pulsar import handlers
@@ -141,7 +142,7 @@ class PulsarPart:
             },
             authorizer=surroundings.security.authorizer,
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
-            endpoints=_endpoints(surroundings),
+            endpoints=endpoints(surroundings),
         )
         surroundings.routes.add(*admin_routes(self.context))
 
@@ -231,14 +232,3 @@ def _dispatch_settings(config: BrokerConfig) -> DispatchSettings:
         delayed_tick_ms=config.pulsar_delayed_delivery_tick_ms,
         delayed_strict=config.pulsar_delayed_delivery_strict,
     )
-
-
-def _endpoints(surroundings: Surroundings) -> dict[str, tuple[str, int]]:
-    """What clients are told to connect to, by the listener's name."""
-    endpoints = {}
-    for listener in surroundings.listeners:
-        advertised = surroundings.config.advertised_address(listener.name)
-        host, port = surroundings.addresses[listener.name]
-        # The host as it was configured rather than the address it was resolved to: `localhost` stays `localhost`.
-        endpoints[listener.name] = advertised or (listener.host or host, port)
-    return endpoints

@@ -3,12 +3,15 @@
 Tests: tests/pulsar/test_assembly.py.
 """
 
+from functools import partial
+
 import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
-from broker.log import get_logger
+from broker.log import FaultLog, get_logger
 from broker.metadata.catalogue import Catalogue
+from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
 from broker.pulsar.authentication import Authentication
@@ -33,12 +36,6 @@ from broker.storage.log_manager import LogManager
 from broker.storage.upkeep.flusher import Flusher
 
 log = get_logger("pulsar")
-
-# On a full disk clients repeat what was refused several times a second. Each fault is logged once in this time (s).
-_COMPLAIN_EVERY_S = 60.0
-_COMPLAINTS_MAX = 1000
-
-_WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 @attrs.define(eq=False)
@@ -77,19 +74,11 @@ class PulsarContext:
     appends_slow_until: float = 0.0
     # The broker is about to stop: no request may begin to wait any more.
     stopping: bool = False
-
-    _complaints: dict[tuple[str, str, int], float] = attrs.field(factory=dict, init=False)
+    _faults: FaultLog = attrs.field(factory=partial(FaultLog, log), init=False)
 
     def complain(self, event: str, topic: str, partition: int, error: Exception) -> None:
         """Log that the machine failed a command, unless the same was logged a short time ago. Any thread."""
-        key = (event, topic, partition)
-        now = self.clock.monotonic()
-        if now < self._complaints.get(key, 0.0):
-            return
-        if len(self._complaints) >= _COMPLAINTS_MAX:
-            self._complaints.clear()
-        self._complaints[key] = now + _COMPLAIN_EVERY_S
-        log.error(event, topic=topic, partition=partition, error=str(error))
+        self._faults.report(event, topic, partition, error, self.clock.monotonic())
 
     def new_producer_name(self) -> str:
         """A name that no producer has had."""
@@ -98,7 +87,4 @@ class PulsarContext:
     def advertised(self, listener: str, peer: Peer) -> tuple[str, int]:
         """The address of a listener as clients are told it: its endpoint, or, for a listener on all interfaces, the address
         that this client has connected to."""
-        host, port = self.endpoints[listener]
-        if host in _WILDCARDS:
-            host = peer.local[0]
-        return host, port
+        return as_reached(self.endpoints[listener], peer)
