@@ -98,10 +98,10 @@ def _pulsar_handled_on(command: Command) -> str:
 
 def pulsar_commands() -> str:
     rows = [
-        (number, command.name, _pulsar_handled_on(command), f"`{command.handle.__module__.rpartition('.')[2]}`")
-        for number, command in pulsar_handlers.load().items()
+        (int(command.type), command.name, _pulsar_handled_on(command), f"`{module}`")
+        for module, command in pulsar_handlers.by_module()
     ]
-    return _table(("type", "command", "handled on", "handler"), rows)
+    return _table(("type", "command", "handled on", "handler"), sorted(rows))
 
 
 def delivery_states() -> str:
