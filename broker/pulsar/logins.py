@@ -20,7 +20,7 @@ from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
 from broker.security.sasl.exchange import AuthenticationFailed, Identity
 from broker.security.sasl.login_counters import LoginResult
-from protocol.pulsar.frames import write_command
+from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import AuthData, CommandAuthChallenge, CommandError, ServerError
 
 log = get_logger("pulsar")
@@ -68,7 +68,7 @@ def _refuse_later(call: Call) -> None:
 
 def _refuse(call: Call) -> None:
     """As Pulsar's broker does: an ERROR that answers no request, and the end."""
-    error = CommandError(request_id=2**64 - 1, error=ServerError.AuthenticationError, message="Unable to authenticate")
+    error = CommandError(request_id=UNASKED, error=ServerError.AuthenticationError, message="Unable to authenticate")
     call.reply_and_close(Type.ERROR, error)
 
 

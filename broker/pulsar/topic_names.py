@@ -117,14 +117,9 @@ def kafka_name(name: TopicName) -> str:
     """What the topic (of this partition) is called in Kafka. It may be no legal name there, which is refused when it is
     made."""
     local = name.local
-    if name.tenant == PUBLIC_TENANT and name.namespace_name == DEFAULT_NAMESPACE and name.persistent:
-        try:
-            check_name(local)
-        except Refusal:
-            pass
-        else:
-            if _parts(local) is None:
-                return local
+    is_default = (name.tenant, name.namespace_name) == (PUBLIC_TENANT, DEFAULT_NAMESPACE)
+    if is_default and name.persistent and _has_short_form(local):
+        return local
     return f"{_PREFIX}{_escape(name.tenant)}.{_escape(name.namespace_name)}.{_escape(local)}"
 
 
@@ -177,12 +172,15 @@ def _parts(topic: str) -> tuple[str, str, str] | None:
         return None
     if not _ENTITY.fullmatch(tenant) or not _ENTITY.fullmatch(namespace):
         return None
-    if (tenant, namespace) == (PUBLIC_TENANT, DEFAULT_NAMESPACE):
-        try:
-            check_name(local)
-        except Refusal:
-            pass
-        else:
-            if _parts(local) is None:
-                return None
+    if (tenant, namespace) == (PUBLIC_TENANT, DEFAULT_NAMESPACE) and _has_short_form(local):
+        return None
     return tenant, namespace, local
+
+
+def _has_short_form(local: str) -> bool:
+    """Whether a topic of ``public/default`` with this local name is called just that in Kafka."""
+    try:
+        check_name(local)
+    except Refusal:
+        return False
+    return _parts(local) is None

@@ -27,6 +27,9 @@ FRAME_PADDING = 10 << 10
 # The largest command: an ACK of 10,000 ids with their index sets, or a schema, needs less than this.
 MAX_COMMAND_SIZE = 1 << 20
 
+# The request id of what answers no request: -1 as an unsigned number.
+UNASKED = 2**64 - 1
+
 COMMAND_AT = 8
 _SIZE = struct.Struct(">I")
 _SIZES = struct.Struct(">II")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from protocol.pulsar.pulsar_pb2 import MessageIdData
 
 _UINT64 = 1 << 64
+MINUS_1 = _UINT64 - 1  # as it is on the wire
 _LATEST = (1 << 63) - 1
 
 
@@ -43,8 +44,9 @@ LATEST = MessageId(_LATEST, _LATEST)
 
 def read_message_id(data: MessageIdData) -> MessageId:
     """Any numbers are a message id, so this refuses nothing."""
-    return MessageId(_signed(data.ledgerId), _signed(data.entryId), data.partition, data.batch_index)
+    return MessageId(signed(data.ledgerId), signed(data.entryId), data.partition, data.batch_index)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """A uint64 as the signed number that it stands for, as in Java."""
     return value - _UINT64 if value >> 63 else value

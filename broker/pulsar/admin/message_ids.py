@@ -8,7 +8,7 @@ from typing import Any
 from broker.network.routes import Call, HttpError
 from broker.pulsar.admin.calls import number, waited_for
 from broker.pulsar.entry import Entry
-from broker.pulsar.subscriptions.locating import locate, locate_last
+from broker.pulsar.subscriptions.locating import locate, locate_last, offset_in
 from broker.pulsar.topics.topic import Topic
 from protocol.pulsar.message_id import MessageId
 
@@ -26,12 +26,7 @@ def parse_message_id(value: Any) -> MessageId:
 
 def offset_of(topic: Topic, message_id: MessageId) -> int:
     """The offset that the id names; of another generation of the topic the start or the end."""
-    start, end = topic.log.log_start_offset, topic.reader.end
-    if message_id.ledger_id < topic.ledger:
-        return start
-    if message_id.ledger_id > topic.ledger:
-        return end
-    return min(max(message_id.entry_id, start), end)
+    return offset_in(topic, message_id.ledger_id, message_id.entry_id)
 
 
 def entry_at(call: Call, topic: Topic, offset: int) -> Entry | None:

@@ -11,9 +11,8 @@ from broker.pulsar.consumer_calls import answering, consumer_of, subscription_of
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.locating import first_located, locate_last
 from broker.pulsar.topics.topic import Topic
+from protocol.pulsar.message_id import MINUS_1
 from protocol.pulsar.pulsar_pb2 import CommandGetLastMessageIdResponse, MessageIdData
-
-_NONE = 2**64 - 1  # -1
 
 
 def handle(call: Call) -> None:
@@ -43,7 +42,7 @@ def handle(call: Call) -> None:
 
 def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:
     if last is None:
-        return MessageIdData(ledgerId=_NONE, entryId=_NONE, partition=topic.partition)
+        return MessageIdData(ledgerId=MINUS_1, entryId=MINUS_1, partition=topic.partition)
     return MessageIdData(
         ledgerId=topic.ledger,
         entryId=last.offset,
@@ -55,7 +54,7 @@ def _last_id(topic: Topic, last: Entry | None) -> MessageIdData:
 def _mark_delete(topic: Topic, before: int, last: Entry | None) -> MessageIdData:
     """The id of the last entry that is acknowledged with all before it. Of one in the middle of the log any offset will do."""
     if before <= topic.log.log_start_offset and (last is None or before <= last.offset):
-        entry = _NONE if before == 0 else before - 1
+        entry = MINUS_1 if before == 0 else before - 1
     else:
         entry = last.offset if last is not None and before > last.offset else before - 1
     return MessageIdData(ledgerId=topic.ledger, entryId=entry, partition=topic.partition)

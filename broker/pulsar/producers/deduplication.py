@@ -22,7 +22,8 @@ from broker.runtime.threads import Lock
 from broker.storage.log.log import Log
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader, batches
-from protocol.kafka.records.entry import entry_value, is_entry
+from protocol.kafka.records.entry import entry_value
+from protocol.pulsar.message_id import signed
 from protocol.pulsar.metadata import is_chunk, read_stored_metadata
 from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
@@ -114,7 +115,7 @@ class Deduplication:
                 for region in read.regions:
                     data = memoryview(region.file.pread(region.size, region.offset))
                     for position, header in batches(data):
-                        if header.base_offset >= offset and is_entry(header):
+                        if header.base_offset >= offset and header.is_entry:
                             self._note_entry(data, position, header)
                         offset = max(offset, header.next_offset)
             except ProtocolError as error:
@@ -138,8 +139,4 @@ def counts(metadata: MessageMetadata) -> bool:
 
 def highest_sequence_id(sequence_id: int, highest: int) -> int:
     """Of an entry: a batch has the first message's and the last one's. As in Java the numbers are signed."""
-    return max(_signed(sequence_id), _signed(highest))
-
-
-def _signed(number: int) -> int:
-    return number if number < 1 << 63 else number - (1 << 64)
+    return max(signed(sequence_id), signed(highest))

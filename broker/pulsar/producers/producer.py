@@ -20,12 +20,9 @@ from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producers import Access
 from broker.pulsar.topics.topic import Topic
 from broker.runtime.threads import Lock
-from protocol.pulsar.frames import write_command
+from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
 from protocol.pulsar.receipts import DUPLICATE, Receipts
-
-# The request id of what the broker says unasked: -1 as an unsigned number.
-UNASKED = 2**64 - 1
 
 
 class Owed(NamedTuple):

@@ -22,7 +22,7 @@ from broker.pulsar.subscriptions.consumer_quota import ConsumerQuota
 from broker.pulsar.subscriptions.waker import Line
 from broker.runtime.disk import Buffer, FileRegion
 from protocol.pulsar.deliveries import Deliveries
-from protocol.pulsar.frames import write_command
+from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import (
     BaseCommand,
     CommandActiveConsumerChange,
@@ -34,8 +34,6 @@ _SLICE_BYTES = 512 * 1024
 _SLICE_ENTRIES = 1000  # small ones cost by their number
 # Entries up to this size are copied into one piece with those around them, which takes less than a part of its own for each.
 _COPIED_BYTES = 4096
-# The request id of commands that answer none.
-_UNASKED = 2**64 - 1
 
 
 class OfConsumer(Protocol):
@@ -160,7 +158,7 @@ class ConnectedConsumer:
     def close(self) -> None:
         """Have the client look up the topic and subscribe again. The subscription has removed it, or is about to."""
         self.connection.remove_consumer(self.id, self)
-        self._tell(BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=_UNASKED))
+        self._tell(BaseCommand.Type.CLOSE_CONSUMER, CommandCloseConsumer(consumer_id=self.id, request_id=UNASKED))
 
     def tell_active(self, active: bool) -> None:
         self._tell(

@@ -14,11 +14,8 @@ from functools import partial
 
 from broker.pulsar.entry import Entry
 from broker.pulsar.topics.topic import Topic
+from protocol.pulsar.message_id import MINUS_1
 from protocol.pulsar.pulsar_pb2 import MessageIdData
-
-# As clients write -1 and the largest signed number.
-_UNSIGNED_MINUS_1 = 2**64 - 1
-_LATEST = 2**63 - 1
 
 # Offsets before the end in which the last entry is looked for at a time, and how often. Behind it there may be ends of
 # transactions and what was aborted.
@@ -30,18 +27,19 @@ Located = Callable[[Entry | Exception | None], None]
 
 def offset_of(topic: Topic, message_id: MessageIdData) -> int:
     """The offset that the id names. Of another generation of the topic, and of "earliest" and "latest": the start or the end."""
-    ledger, entry = message_id.ledgerId, message_id.entryId
+    if MINUS_1 in (message_id.ledgerId, message_id.entryId):
+        return topic.log.log_start_offset
+    return offset_in(topic, message_id.ledgerId, message_id.entryId)
+
+
+def offset_in(topic: Topic, ledger: int, entry: int) -> int:
+    """The same for numbers of which none means "earliest"."""
     start, end = topic.log.log_start_offset, topic.reader.end
-    if ledger == _UNSIGNED_MINUS_1 or entry == _UNSIGNED_MINUS_1 or ledger < topic.ledger:
+    if ledger < topic.ledger:
         return start
     if ledger > topic.ledger:
         return end
     return min(max(entry, start), end)
-
-
-def is_of(topic: Topic, message_id: MessageIdData) -> bool:
-    """Whether the id can be that of an entry of this topic."""
-    return message_id.ledgerId == topic.ledger and message_id.entryId < topic.log.log_end_offset
 
 
 def locate(topic: Topic, offset: int, done: Located) -> None:

@@ -730,12 +730,6 @@ class Subscription:
         self._timer_at = at
         self._timer = self._around.timer.at(at, partial(self.line.call, self.tick))
 
-    def check_end_of_topic(self) -> None:
-        """The topic has been terminated: tell consumers that have everything."""
-        with self.lock:
-            if self.topic.terminated:
-                self._tell_end_of_topic()
-
     def _tell_end_of_topic(self) -> None:
         if self.cursor.acknowledged_before >= self.topic.log.log_end_offset:
             for connected in self.connected:

@@ -85,10 +85,6 @@ def _record_start(value_size: int, key: bytes | None) -> tuple[int, bytes]:
     return HEADER_SIZE - LOG_OVERHEAD + len(record) + value_size + len(ENTRY_END), record
 
 
-def is_entry(header: BatchHeader) -> bool:
-    return header.attributes & ENTRY != 0
-
-
 def entry_value(view: BytesLike, pos: int, header: BatchHeader) -> tuple[int, int]:
     """Position and size of the value of the entry at ``pos``. It has ``header.last_offset_delta + 1`` messages.
 

@@ -384,7 +384,6 @@ def test_clients_of_the_cpp_core_are_not_told_of_the_end_of_a_topic(stage: Stage
     stage.topic.record = TopicRecord(LEDGER, terminated=True)
     for member in members:
         member.ack(0)
-        member.subscription.check_end_of_topic()
     assert [] == clients[0].commands()
     assert [BaseCommand.Type.REACHED_END_OF_TOPIC] == [kind for kind, _ in clients[1].commands()]
 

@@ -5,7 +5,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import COMPRESSION_MASK, HEADER_SIZE, check_crc, read_header, set_producer, stamp
-from protocol.kafka.records.entry import ENTRY, ENTRY_END, build_entry, entry_head, entry_value, is_entry
+from protocol.kafka.records.entry import ENTRY, ENTRY_END, build_entry, entry_head, entry_value
 from protocol.kafka.records.records import build_batch, records
 
 values = st.binary(max_size=300)
@@ -19,7 +19,7 @@ def test_an_entry_is_a_batch_with_one_record(value: bytes, messages: int, timest
     stamp(batch, 0, 1000, 7)
     header = read_header(batch)
     check_crc(batch, 0, header)
-    assert is_entry(header)
+    assert header.is_entry
     assert (1000, 1000 + messages - 1) == (header.base_offset, header.last_offset)
     assert (timestamp, timestamp) == (header.base_timestamp, header.max_timestamp)
     (record,) = records(batch)
@@ -68,7 +68,7 @@ def test_a_batch_of_kafkas_is_no_entry_even_with_the_mark(
 ) -> None:
     batch = build_batch([(key, value, [("h", b"")], 5) for key, value in kept], compression=codec)
     header = read_header(batch)
-    assert not is_entry(header)
+    assert not header.is_entry
     with pytest.raises(ProtocolError, match="not an entry"):
         entry_value(batch, 0, header)
     with pytest.raises(ProtocolError):
