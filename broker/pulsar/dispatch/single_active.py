@@ -142,6 +142,9 @@ class SingleActive:
         # Reading may go on if the cursor was crowded.
         return self._next(now) if self._state is State.IDLE else []
 
+    def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
+        return self._next(now) if self._state is State.IDLE else []
+
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
         if self._cursor.read_offset < offset:
             self._cursor.read_offset = offset

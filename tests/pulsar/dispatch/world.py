@@ -114,7 +114,10 @@ class World:
             if whole:
                 self.holder.pop(entry.offset, None)
                 self.nacks.pop(entry.offset, None)
-            self.carry_out(self.dispatcher.acknowledged(consumer, entry.offset, newly, whole, self.now))
+            if whole and entry.offset % 2:
+                self.carry_out(self.dispatcher.acknowledged_whole([entry.offset], self.now))
+            else:
+                self.carry_out(self.dispatcher.acknowledged(consumer, entry.offset, newly, whole, self.now))
 
     def redeliver(self, consumer: Consumer, offsets: Sequence[int] | None) -> None:
         held = {offset for offset, holder in self.holder.items() if holder is consumer}
