@@ -168,14 +168,14 @@ def _owe_duplicate(context: PulsarContext, state: PulsarConnection, run: _Run, p
     log = run.topic.log
     end = log.log_end_offset
     state.owe(1)
-    producer.owe([duplicate(send.sequence_id, send.highest_sequence_id, end)])
+    producer.owe(duplicate(send.sequence_id, send.highest_sequence_id, end))
     context.flusher.wait_durable(log, end, partial(_durable, [producer]))
 
 
 def _owe_error(state: PulsarConnection, producer: Producer, send: Send, error: Refusal | StorageError) -> None:
     state.owe(1)
     # There is nothing to wait for but its turn.
-    producer.owe([Owed(0, send.sequence_id, 0, 0, send_error(producer.id, send.sequence_id, error))])
+    producer.owe(Owed(0, [(send.sequence_id, 0, 0)], send_error(producer.id, send.sequence_id, error)))
     producer.pay()
 
 
@@ -206,9 +206,9 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
     log, tail, deduplication = topic.log, topic.tail, topic.deduplication
     token = 0 if deduplication is None else deduplication.begin()
     appended: list[tuple[str, int]] = []
-    owed: dict[Producer, list[Owed]] = {}
+    owed: dict[Producer, list[tuple[int, int, int]]] = {}
     last: Producer | None = None  # nearly always all of a run is from one
-    ours: list[Owed] = []
+    ours: list[tuple[int, int, int]] = []
     tail.begin_append()
     try:
         offset = log.append(records, now_ms=context.clock.time_ms(), entries=True).base_offset
@@ -227,7 +227,7 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
             if producer is not last:
                 last = producer
                 ours = owed.setdefault(producer, [])
-            ours.append(_new(Owed, (offset, send.sequence_id, send.highest_sequence_id, entry, None)))
+            ours.append((send.sequence_id, entry, send.highest_sequence_id))
             producer.messages_in += messages
             producer.bytes_in += size
             if deduplication is not None and counts(metadata):
@@ -242,7 +242,7 @@ def _append_together(context: PulsarContext, state: PulsarConnection, run: _Run)
         context.appends_slow_until = context.clock.monotonic() + _SLOW_FOR_S
     state.owe(len(accepted))
     for producer, ours in owed.items():
-        producer.owe(ours)
+        producer.owe(Owed(offset, ours))
     context.flusher.wait_durable(log, offset, partial(_durable, list(owed)))
 
 
