@@ -47,6 +47,7 @@ from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+_new = tuple.__new__
 # How much the last read counts in the average of messages to an entry, as in Pulsar.
 _LATEST_WEIGHS = 0.1
 # After a read that returned nothing, although it was to wait for an entry.
@@ -268,7 +269,7 @@ class SingleActive:
                         deliveries.append(Delivery(entry, 0, cursor.ack_set(offset)))
                     else:
                         sent += messages
-                        deliveries.append(Delivery(entry))
+                        deliveries.append(_new(Delivery, (entry, 0, None)))
                     sent_bytes += entry.size
             read_offset = end
         cursor.read_offset = read_offset

@@ -23,6 +23,7 @@ from broker.runtime.threads import Lock
 from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
 from protocol.pulsar.receipts import DUPLICATE, Receipts
+from protocol.pulsar.usual_sends import UsualSends
 
 
 class Owed(NamedTuple):
@@ -58,10 +59,12 @@ class Producer:
     bytes_in: int = 0
     owed: deque[Owed] = attrs.Factory(deque)
     lock: Lock = attrs.Factory(Lock)
+    usual: UsualSends = attrs.field(init=False)
     _receipts: Receipts = attrs.field(init=False)
     _duplicates: Receipts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.usual = UsualSends(self.id)
         self._receipts = Receipts(self.id, self.topic.ledger)
         self._duplicates = Receipts(self.id, DUPLICATE)
 

@@ -10,6 +10,8 @@ Pure; the subscription's lock guards it.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from broker.pulsar.dispatch.dispatcher import Delivery
+
 # Of one subscription, about 100 bytes each.
 _MOST: Final = 65_536
 
@@ -40,6 +42,13 @@ class Delivered:
         table = self._messages
         table[entry] = messages
         if len(table) > self.most:
+            del table[next(iter(table))]
+
+    def add_all(self, deliveries: Iterable[Delivery]) -> None:
+        table = self._messages
+        for entry, _, _ in deliveries:
+            table[entry.offset] = entry.messages
+        while len(table) > self.most:
             del table[next(iter(table))]
 
     def messages(self, entry: int) -> int | None:

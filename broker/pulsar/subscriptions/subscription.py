@@ -564,9 +564,7 @@ class Subscription:
         delivered = self.delivered
         if delivered is None:
             return  # the last one is just leaving
-        for delivery in deliveries:
-            entry = delivery.entry
-            delivered.add(entry.offset, entry.messages)
+        delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:

@@ -64,7 +64,7 @@ class World:
         return self.log[-1].last + 1 if self.log else 0
 
     def append(self, **fields: Any) -> Entry:
-        fields = {"messages": 1, "size": 10, "data": b"", "publish_ms": 0, **fields}
+        fields = {"messages": 1, "size": 10, "data": b"", **fields}
         entry = Entry(offset=self.end, **fields)
         self.log.append(entry)
         return entry
