@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
 from broker.http import health
+from broker.http.api.overview import Overview, Whole
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.router import Router
+from broker.http.sampler import Sampler
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.network.part import PartThread, ServicePart, Surroundings
@@ -15,22 +17,38 @@ from broker.storage.log_manager import LogManager
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
-    return HttpPart(surroundings)
+    return HttpPart(surroundings, logs)
 
 
 class HttpPart:
     """The routes of all services, which all http listeners share."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         self._surroundings = surroundings
         self._stopping = Event()
         self._router = Router(())
+        whole = Whole(
+            surroundings.config,
+            surroundings.cluster_id,
+            surroundings.listeners,
+            surroundings.sockets,
+            logs,
+            surroundings.figures,
+            surroundings.callers,
+            surroundings.runtime.clock,
+            self._stopping,
+        )
+        self._views = (Overview(whole),)
+        self.sampler = Sampler(surroundings.figures, surroundings.runtime.clock)
 
     def open(self) -> None:
-        self._router = Router([*health.routes(self._stopping), *self._surroundings.routes])
+        protected = self._surroundings.callers.protected
+        views = [protected(route) for view in self._views for route in view.routes()]
+        self._router = Router([*health.routes(self._stopping), *views, *self._surroundings.routes])
+        self.sampler.sample()  # so that the first answer has figures
 
     def threads(self) -> Sequence[PartThread]:
-        return []
+        return [PartThread("http-sampler", self.sampler)]
 
     def service(self, listener: Listener) -> HttpService:
         surroundings, config = self._surroundings, self._surroundings.config
