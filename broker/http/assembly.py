@@ -11,6 +11,7 @@ from broker.http.router import Router
 from broker.http.sampler import Sampler
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
+from broker.http.streams import Streams
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Event
 from broker.storage.log_manager import LogManager
@@ -27,6 +28,7 @@ class HttpPart:
         self._surroundings = surroundings
         self._stopping = Event()
         self._router = Router(())
+        self._streams = Streams(surroundings.runtime.clock)
         whole = Whole(
             surroundings.config,
             surroundings.cluster_id,
@@ -59,7 +61,9 @@ class HttpPart:
             timeout_s=config.http_request_timeout_ms / 1000,
             hosts={*config.http_allowed_hosts, *self._own_hosts(listener)},
         )
-        return HttpService(self._router, settings, surroundings.runtime, surroundings.timer, self._stopping)
+        return HttpService(
+            self._router, settings, surroundings.runtime, surroundings.timer, self._stopping, self._streams
+        )
 
     def _own_hosts(self, listener: Listener) -> Sequence[str]:
         advertised = self._surroundings.config.advertised_address(listener.name)
