@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
-from broker.http import health
+from broker.http import health, metrics
 from broker.http.api.overview import Overview, Whole
 from broker.http.chunks import CHUNKING_MAX_BYTES
+from broker.http.page import routes as page
 from broker.http.router import Router
 from broker.http.sampler import Sampler
 from broker.http.service import HttpService, HttpServiceSettings
@@ -44,9 +45,18 @@ class HttpPart:
         self.sampler = Sampler(surroundings.figures, surroundings.runtime.clock)
 
     def open(self) -> None:
-        protected = self._surroundings.callers.protected
-        views = [protected(route) for view in self._views for route in view.routes()]
-        self._router = Router([*health.routes(self._stopping), *views, *self._surroundings.routes])
+        surroundings = self._surroundings
+        protected = surroundings.callers.protected
+        shown = [route for view in self._views for route in view.routes()]
+        shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
+        self._router = Router(
+            [
+                *health.routes(self._stopping),
+                *page.routes(),
+                *(protected(route) for route in shown),
+                *surroundings.routes,
+            ]
+        )
         self.sampler.sample()  # so that the first answer has figures
 
     def threads(self) -> Sequence[PartThread]:

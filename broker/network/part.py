@@ -19,6 +19,7 @@ import attrs
 from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
+from broker.metrics import Registry
 from broker.network.callers import Callers
 from broker.network.figures import Figures
 from broker.network.routes import Routes
@@ -44,6 +45,7 @@ class Surroundings:
     listeners: Sequence[Listener]  # of all services
     addresses: Mapping[str, tuple[str, int]]  # where each listener is bound, by its name: (host, port)
     open_files: int  # how many files besides the logs' this service may keep open
+    metrics: Registry  # the services register theirs before or in `open`
     routes: (
         Routes  # what is answered over HTTP. The services add theirs before or in `open`; the HTTP service opens last
     )
