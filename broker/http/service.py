@@ -223,7 +223,7 @@ class HttpService:
         connection.data = stream
         headers = [
             ("date", formatdate(self._clock.time_ms() / 1000, usegmt=True)),
-            *_ALWAYS,
+            *_DEFAULTS,
             *answer.headers,
             ("content-type", answer.content_type),
             ("connection", "close"),
