@@ -6,15 +6,15 @@ export const RECEPTIVE = "receptive";
 
 // `kind`: how it is drawn; `badge`: how it is marked in the table.
 const REASONS = {
-  response_pending: { label: "at work or waiting for records", kind: "pending", badge: "info", doc: "One request at a time: its answer is on the way." },
-  response_unsent: { label: "answer not sent yet", kind: "slow", badge: "warn", doc: "The answer waits for the client to read." },
-  throttled: { label: "throttled by a quota", kind: "slow", badge: "warn", doc: "The client has used up its quota." },
-  channel_full: { label: "wait for the request channel", kind: "stuck", badge: "bad", doc: "The request channel is full." },
-  memory_short: { label: "wait for memory", kind: "stuck", badge: "bad", doc: "The memory for requests is used up." },
-  unwritable: { label: "do not read", kind: "slow", badge: "warn", doc: "The client does not read what is sent to it." },
+  response_pending: { label: "request in progress", kind: "pending", badge: "info", doc: "One request at a time: it is worked on, or waits for an event such as new records." },
+  response_unsent: { label: "answer unsent", kind: "slow", badge: "warn", doc: "The answer waits for the client to read." },
+  throttled: { label: "throttled", kind: "slow", badge: "warn", doc: "The client has used up its quota." },
+  channel_full: { label: "waiting for the channel", kind: "stuck", badge: "bad", doc: "The request channel is full." },
+  memory_short: { label: "waiting for memory", kind: "stuck", badge: "bad", doc: "The memory for requests is used up." },
+  unwritable: { label: "not reading", kind: "slow", badge: "warn", doc: "The client does not read what is sent to it." },
   draining: { label: "draining", kind: "going", badge: "", doc: "The broker stops: no further request is taken." },
   closing: { label: "closing", kind: "going", badge: "", doc: "The connection ends once its bytes have left." },
-  handshaking: { label: "in the TLS handshake", kind: "going", badge: "", doc: "The TLS handshake has not ended." },
+  handshaking: { label: "TLS handshake", kind: "going", badge: "", doc: "The TLS handshake has not ended." },
 };
 
 export const reasonOf = (reason) =>

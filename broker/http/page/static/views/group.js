@@ -12,16 +12,14 @@ export function Group({ segments }) {
   const name = segments[1];
   const answer = useGet(pathOf("groups", name), {}, 3);
   const lag = `group:${name}:lag`;
-  const lagS = `group:${name}:lag_s`;
-  const history = useHistory([lag, lagS]);
+  const history = useHistory([lag]);
   return html`
     <p class="path"><a href=${to(["groups"])}>Groups</a></p>
     <h1 tabindex="-1">${name}</h1>
     <${Loaded} answer=${answer}>${() => html`
       <${About} group=${answer.data} />
       <div class="charts">
-        <${Chart} title="Lag in records" history=${history} format=${compact} series=${[{ name: lag, label: "lag" }]} />
-        <${Chart} title="Lag in time" history=${history} format=${duration} series=${[{ name: lagS, label: "lag", color: "three" }]} />
+        <${Chart} title="Lag over time" history=${history} format=${compact} series=${[{ name: lag, label: "lag" }]} />
       </div>
       <${Partitions} group=${answer.data} />
       <${Members} members=${answer.data.members ?? []} />
@@ -57,7 +55,7 @@ function Partitions({ group }) {
         { name: "lag_s", label: "In time", number: true, sort: (row) => row.lag_s, cell: (row) => duration(row.lag_s) },
         { name: "committed", label: "Committed", number: true, sort: (row) => row.committed, cell: (row) => count(row.committed) },
         { name: "end", label: "End", number: true, sort: (row) => row.end_offset, cell: (row) => count(row.end_offset) },
-        { name: "when", label: "Committed", number: true, sort: (row) => row.committed_ms, cell: (row) => ago(row.committed_ms) },
+        { name: "when", label: "When", number: true, sort: (row) => row.committed_ms, cell: (row) => ago(row.committed_ms) },
         { name: "member", label: "Read by", grow: true, cell: (row) => row.member_id
           ? html`<${Name} value=${clients.get(row.member_id) || row.member_id} most=${40} />`
           : html`<span class="quiet">nobody</span>` },

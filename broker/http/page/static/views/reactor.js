@@ -95,7 +95,7 @@ function Legend({ processors }) {
   }
   const open = Math.max(0, processors.reduce((sum, each) => sum + (each.connections ?? 0), 0) - held);
   return html`<p class="legend">
-    <span class="legend-part"><span class=${`conn ${RECEPTIVE}`}></span>${count(open)} read from</span>
+    <span class="legend-part"><span class=${`conn ${RECEPTIVE}`}></span>${count(open)} ready</span>
     ${[...sums].filter(([, number]) => number > 0).map(([reason, number]) => {
       const { label, kind, doc } = reasonOf(reason);
       return html`<span key=${reason} class="legend-part" title=${doc}><span class=${`conn ${kind}`}></span>${count(number)} ${label}</span>`;
@@ -114,7 +114,7 @@ function Cells({ used, of, label, kind }) {
 
 const COLUMNS = [
   { name: "peer", label: "Peer", sort: (row) => text(row.peer), cell: (row) => html`<code>${text(row.peer)}</code>` },
-  { name: "mute", label: "State", cell: (row) => (row.mute?.length ? row.mute.map((reason) => html`<${Badge} key=${reason} kind=${reasonOf(reason).badge}>${reasonOf(reason).label}<//> `) : html`<${Badge} kind="good">read from<//>`) },
+  { name: "mute", label: "State", cell: (row) => (row.mute?.length ? row.mute.map((reason) => html`<${Badge} key=${reason} kind=${reasonOf(reason).badge}>${reasonOf(reason).label}<//> `) : html`<${Badge} kind="good">ready<//>`) },
   { name: "client", label: "Client", grow: true, sort: (row) => text(row.client_id), cell: (row) => html`<${Name} value=${row.client_id} most=${60} />` },
   { name: "software", label: "Software", sort: (row) => text(row.software), cell: (row) => html`<${Name} value=${[row.software, row.version].filter(Boolean).join(" ")} most=${40} />` },
   { name: "listener", label: "Listener", sort: (row) => text(row.listener), cell: (row) => text(row.listener) },
