@@ -18,7 +18,7 @@ from broker.errors import BrokerError, ConfigError
 
 COMMANDS = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe and delete topics.",
+    "topics": "Create, alter, list, describe and delete topics.",
     "groups": "List, describe, reset and delete groups of consumers.",
     "transactions": "List, describe and abort transactions.",
     "produce": "Send the lines of standard input to a topic.",
