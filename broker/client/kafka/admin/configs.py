@@ -33,7 +33,7 @@ SOURCES = {
     8: "group",
 }
 # Set for the resource itself, at run time.
-_OWN = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
+_OWN: dict[int, set[int]] = {TOPIC: {1}, BROKER: {2, 3, 4}, GROUP: {8}}
 _DEFAULTS = {0, 5}
 
 
@@ -86,21 +86,28 @@ def describe_configs(
 
 
 def _entry(kind: int, one: Any) -> Entry:
-    source = int(one.config_source)
-    defaults = [synonym.value for synonym in one.synonyms if synonym.source in _DEFAULTS]
-    inherited = [synonym.value for synonym in one.synonyms if synonym.source not in _OWN.get(kind, set())]
-    default = next(iter(inherited), None) if kind != BROKER else next(iter(defaults), None)
+    source, own = int(one.config_source), _OWN.get(kind, set())
+    # A broker's setting may also be in its file, which is not its default; a topic's default is what the broker has.
+    others = [synonym for synonym in one.synonyms if synonym.source not in (own if kind != BROKER else own | {4})]
+    default = _in_other_units(one.name, others[0]) if others else None
     return Entry(
         one.name,
         one.value,
         SOURCES.get(source, f"source {source}"),
-        default if default is not None or source not in _DEFAULTS else one.value,
-        source in _OWN.get(kind, set()),
+        one.value if default is None and source in _DEFAULTS else default,
+        source in own,
         source in _DEFAULTS,
         bool(one.read_only),
         bool(one.is_sensitive),
         getattr(one, "documentation", None) or None,
     )
+
+
+def _in_other_units(name: str, synonym: Any) -> str | None:
+    """The value of a synonym; with its name where that ends in another unit, as in log.retention.hours=168."""
+    if synonym.value is None or synonym.name.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]:
+        return synonym.value  # type: ignore[no-any-return]
+    return f"{synonym.name}={synonym.value}"
 
 
 def alter_configs(
