@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "Run a broker.",
     "topics": "Create, alter, list, describe and delete topics.",
     "groups": "List, describe, reset and delete groups of consumers.",
+    "cluster": "Show the brokers of a cluster, their listeners, features and APIs.",
     "configs": "Get, set and delete settings of topics, brokers and groups.",
     "transactions": "List, describe and abort transactions.",
     "produce": "Send the lines of standard input to a topic.",
