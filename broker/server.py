@@ -263,6 +263,7 @@ class BrokerServer:
                 listeners=listeners,
                 addresses={listener.name: self.sockets.address(listener.name) for listener in listeners},
                 open_files=self._descriptors.spill_files * sources[scheme].open_files // max(wished_files, 1),
+                metrics=self.metrics,
                 routes=routes,
             )
             part: ServicePart = importlib.import_module(sources[scheme].module).assemble(surroundings, logs)

@@ -3,10 +3,8 @@
 Tests: tests/cli/test_users.py, tests/cli/test_acls.py, tests/cli/test_quotas.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import click
 
 from broker.cli.broker_options import Target
 from broker.errors import BrokerError
@@ -19,19 +17,6 @@ _ADVICE = {
     ErrorCode.cluster_authorization_failed: "the user of this command may not do that",
     ErrorCode.resource_not_found: "there is none",
 }
-
-
-def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --output; the command gets ``as_json``."""
-    return click.option(
-        "--output",
-        "as_json",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        callback=lambda _ctx, _parameter, value: value == "json",
-        help="json: an object per line.",
-    )(function)
 
 
 def ask(target: Target, key: ApiKey, versions: tuple[int, int], fields: Mapping[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from broker.errors import BrokerError, ConfigError
 COMMANDS = {
     "serve": "Run a broker.",
     "topics": "Create, list, describe and delete topics.",
+    "groups": "List, describe, reset and delete groups of consumers.",
     "transactions": "List, describe and abort transactions.",
     "produce": "Send the lines of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",

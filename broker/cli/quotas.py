@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, output_option, refusal
-from broker.cli.output import json_line, print_table
+from broker.cli.control import ask, check, refusal
+from broker.cli.output import json_line, output_option, print_table
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 

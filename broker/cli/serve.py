@@ -62,6 +62,7 @@ def command(
     from broker import log
     from broker.runtime.descriptors import raise_descriptor_limit
     from broker.runtime.process import exit_now
+    from broker.runtime.service_manager import ServiceManager
     from broker.server import BrokerServer
 
     log.configure(config.logging_level, config.logging_format)
@@ -71,6 +72,8 @@ def command(
         _check_ready_file(ready_file)
 
     events = log.get_logger("serve")
+    manager = ServiceManager()
+    manager.recovering()
     server = BrokerServer(config)
     with _stop_signals(config.shutdown_timeout_ms / 1000) as signals:
         server.start()
@@ -83,6 +86,7 @@ def command(
             events.info(
                 "broker_started", data_dir=os.path.abspath(config.data_dir), pid=os.getpid(), **server.listeners
             )
+            manager.ready(", ".join(server.listeners.values()))
             signals.begin()
             # With a timeout: the system may deliver the signal to another thread, and this one notices it when it wakes up.
             while not server.wait(_NOTICE_SIGNALS_S):
@@ -91,6 +95,7 @@ def command(
             events.info("broker_stopping")
         finally:
             signals.end()
+            manager.stopping()
             if ready_file:
                 _remove(ready_file)
             server.stop(signals.time_left())

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
-from broker.http import health
+from broker.http import health, metrics
 from broker.http.chunks import CHUNKING_MAX_BYTES
+from broker.http.page import routes as page
 from broker.http.router import Router
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
@@ -27,7 +28,15 @@ class HttpPart:
         self._router = Router(())
 
     def open(self) -> None:
-        self._router = Router([*health.routes(self._stopping), *self._surroundings.routes])
+        surroundings = self._surroundings
+        self._router = Router(
+            [
+                *health.routes(self._stopping),
+                *page.routes(),
+                *metrics.routes(surroundings.metrics, surroundings.security.authorizer),
+                *surroundings.routes,
+            ]
+        )
 
     def threads(self) -> Sequence[PartThread]:
         return []

@@ -38,8 +38,11 @@ _LINGER_ROUNDS = 10
 # Answers that are held back at a time. Beyond that the connection is closed at once.
 _DELAYED_MAX = 1000
 _FAILED = 500
-# Answers may show what not everybody may see, and are not for the cache or for a browser to guess what they are.
-_ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+# Answers may show what not everybody may see, and are not for a cache, unless their route says otherwise; nor are they for a
+# browser to guess what they are.
+_DEFAULTS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+# Of these there is never a body.
+_BODILESS = (204, 304)
 
 
 @attrs.frozen
@@ -235,11 +238,14 @@ def _refusal(error: HttpError) -> Answer:
 
 
 def _response(parser: h11.Connection, answer: Answer, now_ms: int, bodiless: bool = False) -> list[bytes]:
-    headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *_ALWAYS, *answer.headers]
-    if answer.status != 204:
+    given = {name for name, _ in answer.headers}
+    defaults = [(name, value) for name, value in _DEFAULTS if name not in given]
+    headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *defaults, *answer.headers]
+    bodiless = bodiless or answer.status in _BODILESS
+    if answer.status not in _BODILESS:
         headers += [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
     parts = [parser.send(h11.Response(status_code=answer.status, headers=headers))]
-    if answer.body and answer.status != 204 and not bodiless:
+    if answer.body and not bodiless:
         parts.append(parser.send(h11.Data(data=answer.body)))
     parts.append(parser.send(h11.EndOfMessage()))
     return [part for part in parts if part]

