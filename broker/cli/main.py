@@ -21,7 +21,7 @@ COMMANDS = {
     "topics": "Create, list, describe and delete topics.",
     "groups": "List, describe, reset and delete groups of consumers.",
     "transactions": "List, describe and abort transactions.",
-    "produce": "Send the lines of standard input to a topic.",
+    "produce": "Send the lines of a file or of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
