@@ -198,16 +198,7 @@ class Appender:
             if position == 0:
                 segment.first_timestamp = max_ts
                 self._rolling.set_roll_time(segment)
-            offset = base_offset
-            for at, header in batches:
-                offset += header[LAST_DELTA] + 1
-                segment.appended(
-                    position + at,
-                    header[LENGTH] + LOG_OVERHEAD,
-                    offset - 1,
-                    header[MAX_TIMESTAMP],
-                    self._index_interval,
-                )
+            segment.appended_all(position, base_offset, batches, self._index_interval)
             if producer_id >= 0:
                 state.producers.appended(producer_id, epoch, sequence, last_delta, last_offset, max_ts, now_ms)
                 if attributes & TRANSACTIONAL:

@@ -40,7 +40,7 @@ class World:
 
 
 def entry(offset: int, messages: int = 1, size: int = 100) -> Entry:
-    return Entry(offset, messages, size, b"x" * size, 0)
+    return Entry(offset, messages, size, b"x" * size)
 
 
 def cached(log: LogEntries) -> list[int]:
@@ -57,7 +57,7 @@ def test_an_entry_is_found_by_its_offset_and_a_reader_steps_from_one_to_the_next
 def test_the_data_is_not_copied() -> None:
     log = World().log()
     data = memoryview(bytearray(100))
-    log.put([Entry(0, 1, 100, data, 0)])
+    log.put([Entry(0, 1, 100, data)])
     found = log.get(0)
     assert found is not None
     assert found.data is data
@@ -157,7 +157,7 @@ def test_a_file_region_does_not_count_as_memory() -> None:
     world = World(max_bytes=10_000)
     log = world.log()
     region: Any = FileRegion(None, 0, 1 << 20)  # type: ignore[arg-type]  # nobody reads it
-    log.put([Entry(0, 1, 1 << 20, region, 0)])
+    log.put([Entry(0, 1, 1 << 20, region)])
     assert ([0], OVERHEAD_BYTES) == (cached(log), world.cache.bytes)
 
 
