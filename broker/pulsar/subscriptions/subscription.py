@@ -319,6 +319,29 @@ class Subscription:
                 self._acknowledged(effects, now)
         return unknown
 
+    def acknowledge_whole(self, connected: ConnectedConsumer, entries: Sequence[int]) -> list[int]:
+        """The same for whole entries: those that follow each other are one range for the cursor."""
+        with self.lock:
+            if connected not in self.connected:
+                return []
+            delivered, cursor, dispatcher = self.delivered, self.cursor, self.dispatcher
+            assert delivered is not None
+            assert dispatcher is not None
+            now = self._now()
+            effects: list[Effect] = []
+            runs, unknown = delivered.take(entries)
+            done = 0
+            try:
+                for first, end, run in runs:
+                    if cursor.acknowledge(first, end - first):
+                        effects += dispatcher.acknowledged_whole(run, now)
+                    done += 1
+            finally:
+                if done < len(runs):
+                    delivered.put_back(runs[done:])
+                self._acknowledged(effects, now)
+            return [entry for entry in unknown if not cursor.is_acknowledged(entry)] if unknown else unknown
+
     def acknowledge_known(
         self, connected: ConnectedConsumer, acked: Iterable[tuple[int, int, Sequence[int] | None]]
     ) -> None:
@@ -570,9 +593,7 @@ class Subscription:
         delivered = self.delivered
         if delivered is None:
             return  # the last one is just leaving
-        for delivery in deliveries:
-            entry = delivery.entry
-            delivered.add(entry.offset, entry.messages)
+        delivered.add_all(deliveries)
         consumer.owner.deliver(deliveries)
 
     def _begin_read(self, read: Read, now: Now) -> Sequence[Effect]:

@@ -147,8 +147,6 @@ def test_a_pattern_matches_topics_of_the_domain_that_it_asks_for(
 
 
 def test_what_needs_a_log_is_refused(client: pulsar.Client, topic: str) -> None:
-    with pytest.raises(pulsar.NotAllowedError):
-        client.subscribe(topic, "compacted", is_read_compacted=True)
     consumer = client.subscribe(topic, "sub")
     with pytest.raises(pulsar.NotAllowedError):
         consumer.get_last_message_id()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
 from broker.pulsar.refusals import ConsumerNotFound
 from broker.pulsar.subscriptions.dispatchers import SubType
@@ -333,3 +334,17 @@ def _check_against_model(
     for first, messages in size_of.items():
         expected = {offset for offset in range(first, first + messages) if offset in left}
         assert len(expected) == cursor.remaining(first, messages)
+
+
+def test_whole_entries_are_acknowledged_as_far_as_there_is_room(stage: Stage) -> None:
+    """What was refused is still to be acknowledged, and can be without reading it."""
+    stage.produce(8)
+    member = received(stage)
+    subscription = member.subscription
+    subscription.cursor.acknowledged.ranges_max = 2
+    assert isinstance(member.ack(1, 3, 5, 6), TooManyHoles)
+    assert [True, True, False, False] == [subscription.cursor.is_acknowledged(entry) for entry in (1, 3, 5, 6)]
+    assert subscription.delivered is not None
+    assert {5: 1, 6: 1} == {entry: subscription.delivered.messages(entry) for entry in (5, 6)}
+    assert None is member.ack(0, 2, 5, 6)
+    assert (4, 2) == (subscription.cursor.acknowledged_before, subscription.backlog)
