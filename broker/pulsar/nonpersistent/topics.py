@@ -175,6 +175,15 @@ class NonPersistentTopics:
             if topic is not None:
                 self.close(topic)
 
+    def delete_namespace(self, namespace: str) -> None:
+        """All topics of it."""
+        for name in dict.fromkeys(name.whole for name in self.topics(namespace)):
+            if name in self._partitions:
+                self.delete_partitioned(name)
+        for topic in self.loaded():
+            if topic.name.namespace == namespace:
+                self.close(topic)
+
     def _write(self, name: TopicName, partitions: int | None) -> None:
         if partitions is not None and partitions > PARTITIONS_MAX:
             raise NotAllowed(f"A topic whose messages are not kept may have {PARTITIONS_MAX} partitions.")
