@@ -322,8 +322,7 @@ class Subscription:
     def acknowledge_whole(self, connected: ConnectedConsumer, entries: Sequence[int]) -> list[int]:
         """The same for whole entries: those that follow each other are one range for the cursor."""
         with self.lock:
-            if connected not in self.connected:
-                return []
+            self._check_connected(connected)
             delivered, cursor, dispatcher = self.delivered, self.cursor, self.dispatcher
             assert delivered is not None
             assert dispatcher is not None
