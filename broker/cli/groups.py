@@ -1,4 +1,7 @@
-"""`broker groups`: who reads what and how far behind, with Kafka's protocol, so that it works with any Kafka broker."""
+"""`broker groups`: who reads what and how far behind, with Kafka's protocol, so that it works with any Kafka broker.
+
+``group_reset.py`` has the command that sets a group back.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,6 +10,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
+from broker.cli.group_reset import PARTITIONS, reset_offsets
 from broker.cli.output import output_option, print_object, print_rows, print_table
 from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
@@ -157,3 +161,76 @@ def _print_members(group: "Group", as_json: bool) -> None:
         rows.append((group.group, member.member_id, member.instance_id, member.client_id, member.host, has or None))
     if not as_json:
         print_table(["group", "member", "instance", "client", "host", "partitions"], rows)
+
+
+command.add_command(reset_offsets)
+
+
+@command.command()
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.option("--if-exists", is_flag=True, help="Do not fail if the group does not exist.")
+@broker_options
+def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
+    """Delete groups and the offsets that they have committed. A group with members is refused."""
+    from broker.client.kafka.admin import groups
+    from broker.client.kafka.errors import BrokerAnswerError
+    from protocol.kafka.errors import ErrorCode
+
+    failed = []
+    with kafka(target, "groups") as cluster:
+        for name in dict.fromkeys(names):
+            try:
+                groups.delete_group(cluster.routing, name)
+            except BrokerAnswerError as error:
+                if error.code == ErrorCode.group_id_not_found:
+                    if not if_exists:
+                        failed.append(f"There is no group {name!r}")
+                elif error.code == ErrorCode.non_empty_group:
+                    failed.append(f"The group {name!r} has members: stop its consumers first")
+                else:
+                    failed.append(str(error).rstrip("."))
+            else:
+                click.echo(f"deleted {name}")
+    if failed:
+        raise BrokerError("; ".join(failed) + ".")
+
+
+@command.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    type=PARTITIONS,
+    metavar="TOPIC[:PARTITIONS]",
+    multiple=True,
+    required=True,
+    help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
+)
+@broker_options
+def delete_offsets(name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], target: Target) -> None:
+    """Forget what GROUP has committed for topics that its members do not read."""
+    from broker.client.kafka.admin import groups
+    from broker.client.kafka.errors import code_name
+    from protocol.kafka.errors import ErrorCode
+
+    with kafka(target, "groups") as cluster:
+        committed = cluster.committed(name)
+        if not committed:
+            raise BrokerError(f"The group {name!r} has committed nothing.")
+        wanted = sorted(
+            (topic, partition)
+            for topic, partition in committed
+            if any(topic == one and (numbers is None or partition in numbers) for one, numbers in topics)
+        )
+        if not wanted:
+            raise BrokerError(f"The group {name!r} has committed nothing for {', '.join(one for one, _ in topics)}.")
+        failed = []
+        for (topic, partition), code in sorted(groups.delete_offsets(cluster.routing, name, wanted).items()):
+            if code == ErrorCode.group_subscribed_to_topic:
+                failed.append(f"{topic}-{partition} is read by members of the group: stop its consumers first")
+            elif code:
+                failed.append(f"{topic}-{partition}: {code_name(code)}")
+            else:
+                click.echo(f"deleted {topic}-{partition}")
+    if failed:
+        raise BrokerError("; ".join(failed) + ".")

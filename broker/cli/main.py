@@ -18,8 +18,10 @@ from broker.errors import BrokerError, ConfigError
 
 COMMANDS = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe and delete topics.",
+    "topics": "Create, alter, list, describe and delete topics.",
     "groups": "List, describe, reset and delete groups of consumers.",
+    "cluster": "Show the brokers of a cluster, their listeners, features and APIs.",
+    "configs": "Get, set and delete settings of topics, brokers and groups.",
     "transactions": "List, describe and abort transactions.",
     "produce": "Send the lines of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",
@@ -110,7 +112,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _print_error(error: Exception) -> None:
-    click.echo(f"broker: {str(error).rstrip('.')}.", err=True)
+    text = str(error).rstrip(".")
+    click.echo(f"broker: {text}{'' if text.endswith(('?', '!')) else '.'}", err=True)
 
 
 def _discard_output() -> None:

@@ -47,6 +47,7 @@ from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+_new = tuple.__new__
 # How much the last read counts in the average of messages to an entry, as in Pulsar.
 _LATEST_WEIGHS = 0.1
 # After a read that returned nothing, although it was to wait for an entry.
@@ -147,6 +148,9 @@ class SingleActive:
 
     def acknowledged(self, consumer: Consumer | None, entry: int, messages: int, whole: bool, now: Now) -> list[Effect]:
         # Reading may go on if the cursor was crowded.
+        return self._next(now) if self._state is State.IDLE else []
+
+    def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
         return self._next(now) if self._state is State.IDLE else []
 
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
@@ -272,7 +276,7 @@ class SingleActive:
                         deliveries.append(Delivery(entry, 0, cursor.ack_set(offset)))
                     else:
                         sent += messages
-                        deliveries.append(Delivery(entry))
+                        deliveries.append(_new(Delivery, (entry, 0, None)))
                     sent_bytes += entry.size
             read_offset = end
         cursor.read_offset = read_offset

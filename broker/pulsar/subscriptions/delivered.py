@@ -7,11 +7,22 @@ entry has been read again (``acknowledging.py``). So the table may be bounded.
 Pure; the subscription's lock guards it.
 """
 
+from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
-from typing import Final
+from typing import Final, NamedTuple
+
+from broker.pulsar.dispatch.dispatcher import Delivery
 
 # Of one subscription, about 100 bytes each.
 _MOST: Final = 65_536
+
+
+class Run(NamedTuple):
+    """Entries that follow each other: the offset of the first, the one after the last, and all of theirs."""
+
+    first: int
+    end: int
+    entries: list[int]
 
 
 class Delivered:
@@ -33,9 +44,20 @@ class Delivered:
         table = self._messages
         table[entry] = messages
         if len(table) > self.most:
-            # Several at once: what was deleted at the front of a dictionary is passed over whenever its first key is looked for.
-            for oldest in list(islice(table, self.most // 8 + 1)):
-                del table[oldest]
+            self._forget_oldest()
+
+    def add_all(self, deliveries: Iterable[Delivery]) -> None:
+        table = self._messages
+        for entry, _, _ in deliveries:
+            table[entry.offset] = entry.messages
+        if len(table) > self.most:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        # Several at once: what was deleted at the front of a dictionary is passed over whenever its first key is looked for.
+        table = self._messages
+        for oldest in list(islice(table, len(table) - self.most + self.most // 8)):
+            del table[oldest]
 
     def messages(self, entry: int) -> int | None:
         """None: it is not known."""
@@ -44,6 +66,34 @@ class Delivered:
     def remove(self, entry: int) -> None:
         """It is acknowledged as a whole."""
         self._messages.pop(entry, None)
+
+    def take(self, entries: Iterable[int]) -> tuple[list[Run], list[int]]:
+        """Take these out: in runs of entries that follow each other, and those that are not known."""
+        pop = self._messages.pop
+        runs: list[Run] = []
+        unknown: list[int] = []
+        first = end = -1
+        run: list[int] = []
+        for entry in entries:
+            messages = pop(entry, 0)
+            if not messages:
+                unknown.append(entry)
+            elif entry == end:
+                run.append(entry)
+                end += messages
+            else:
+                if run:
+                    runs.append(Run(first, end, run))
+                first, end, run = entry, entry + messages, [entry]
+        if run:
+            runs.append(Run(first, end, run))
+        return runs, unknown
+
+    def put_back(self, runs: Sequence[Run]) -> None:
+        """These could not be acknowledged."""
+        for _, end, entries in runs:
+            for entry, following in zip(entries, [*entries[1:], end], strict=True):
+                self._messages[entry] = following - entry
 
     def remove_before(self, offset: int) -> None:
         """Everything before the offset is acknowledged."""

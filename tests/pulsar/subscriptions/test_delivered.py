@@ -1,6 +1,7 @@
 """The sizes of delivered entries."""
 
 import sys
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,3 +61,24 @@ def test_it_keeps_the_newest() -> None:
     for entry in range(10):
         table.add(entry, 1)
     assert [7, 8, 9] == [entry for entry in range(10) if entry in table]
+
+
+@given(st.lists(st.integers(1, 3), max_size=12), st.lists(st.integers(0, 25), max_size=15))
+def test_what_is_taken_comes_in_runs_and_can_be_put_back(sizes: list[int], asked: list[int]) -> None:
+    table = Delivered()
+    sizes_by_entry = {sum(sizes[:number]): size for number, size in enumerate(sizes)}
+    for entry, size in sizes_by_entry.items():
+        table.add(entry, size)
+    runs, unknown = table.take(asked)
+    taken = [entry for run in runs for entry in run.entries]
+    first = list(dict.fromkeys(asked))  # the second time it is not known any more
+    assert [entry for entry in first if entry in sizes_by_entry] == taken
+    assert sorted(asked) == sorted(taken + unknown)
+    for run in runs:
+        assert run.first == run.entries[0]
+        assert run.end - run.first == sum(sizes_by_entry[entry] for entry in run.entries)
+    for run, following in pairwise(runs):
+        assert run.end != following.first
+    assert all(entry not in table for entry in taken)
+    table.put_back(runs)
+    assert sizes_by_entry == {entry: table.messages(entry) for entry in sizes_by_entry}
