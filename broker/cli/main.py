@@ -23,7 +23,7 @@ COMMANDS = {
     "cluster": "Show the brokers of a cluster, their listeners, features and APIs.",
     "configs": "Get, set and delete settings of topics, brokers and groups.",
     "transactions": "List, describe and abort transactions.",
-    "produce": "Send the lines of standard input to a topic.",
+    "produce": "Send the lines of a file or of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",

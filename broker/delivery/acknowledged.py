@@ -41,6 +41,17 @@ class Part(NamedTuple):
     )
 
 
+class RangesSnapshot(NamedTuple):
+    """Nobody changes it."""
+
+    starts: Sequence[int]
+    end_of: Mapping[int, int]
+
+    def bounds(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The first offset of each range, ascending, and the one after the last."""
+        return self.starts, list(map(self.end_of.__getitem__, self.starts))
+
+
 class Acknowledged:
     """``ranges_max``: how many ranges there may be, ``parts_max`` how many parts."""
 
@@ -103,6 +114,10 @@ class Acknowledged:
         """The same as two lists."""
         starts = list(self._starts)
         return starts, list(map(self._end_of.__getitem__, starts))
+
+    def snapshot(self) -> "RangesSnapshot":
+        """The ranges as they are now: two copies, for whoever has time for ``bounds``, but not while it holds the lock."""
+        return RangesSnapshot(list(self._starts), self._end_of.copy())
 
     @property
     def range_count(self) -> int:

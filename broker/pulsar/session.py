@@ -29,6 +29,8 @@ _AS_SEND = 0x0806
 _START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
 # SENDs that are taken together: about 1 ms of work, as for a turn of the processor.
 _TOGETHER_MAX = 128
+# And no more bytes, if they are several: all of them may be metadata.
+_TOGETHER_BYTES = 256 * 1024
 
 
 class PulsarRequest(Request):
@@ -74,7 +76,7 @@ class PulsarSession:
         size = frames.frame_size(data, self._max_message_bytes)
         if not self._connected and size > _BEFORE_CONNECT_BYTES:
             raise ProtocolError(f"a frame of {size} bytes before CONNECT")
-        end = len(data)
+        end = min(len(data), max(size, _TOGETHER_BYTES))
         if not size or size + 10 > end or data[8] != 0x08 or data[9] != _SEND:
             return size
         most, unpack = self._most, _START.unpack_from

@@ -27,7 +27,14 @@ from broker.pulsar.topics.topic import Topic
 from broker.storage.refusals import BatchesTooLarge
 from protocol.errors import ProtocolError
 from protocol.kafka.records.entry import ENTRY_END, entry_head
-from protocol.pulsar.metadata import check_batch, is_batch, is_encrypted, publish_time_ms, read_metadata
+from protocol.pulsar.metadata import (
+    MAX_METADATA_SIZE,
+    check_batch,
+    is_batch,
+    is_encrypted,
+    publish_time_ms,
+    read_metadata,
+)
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
 from protocol.pulsar.sends import Send, crc_matches, read_send
 from protocol.pulsar.usual_sends import UsualSend
@@ -158,6 +165,8 @@ def _accept(
             metadata = read_metadata(frame[send.metadata : send.payload])
             messages = check_batch(metadata, send.end - send.payload, context.config.pulsar_max_message_bytes)
         except ProtocolError as error:
+            if send.payload - send.metadata > MAX_METADATA_SIZE:
+                raise NotAllowed(str(error)) from error  # this message's own fault
             raise MetadataInvalid(str(error)) from error
         if run.encrypted and not is_encrypted(metadata):
             raise MetadataInvalid("Messages must be encrypted")

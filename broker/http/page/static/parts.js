@@ -8,7 +8,7 @@ export function Loaded({ answer, empty, children }) {
   if (answer.data !== null) {
     return html`
       ${answer.error && answer.error.status !== 0 && html`<${Notice} kind="warn">${answer.error.message}<//>`}
-      ${empty ?? children()}
+      ${empty || children()}
     `;
   }
   if (!answer.error) return html`<p class="waiting" role="status">Loading.</p>`;

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/preact.js";
 import { Chart, useHistory } from "../chart.js";
-import { byteRate, bytes, count, duration, rate, text } from "../format.js";
+import { byteRate, bytes, count, rate, text } from "../format.js";
 import { Badge, Figures, Loaded, Notice, Table } from "../parts.js";
 
 const SERIES = ["messages_in", "bytes_in", "bytes_out", "requests", "errors", "connections"];
@@ -31,7 +31,6 @@ function Now({ now }) {
     <p class=${`verdict ${well ? "good" : "warn"}`}>
       <span class=${`dot ${well ? "good" : "warn"}`}></span>
       ${well ? "The broker is healthy." : "The broker needs attention."}
-      <span class="quiet">Up ${duration((now.now_ms - now.started_ms) / 1000)}.</span>
     </p>
     ${(now.health?.reasons ?? []).map((reason) => html`<${Notice} key=${text(reason)} kind="warn">${text(reason)}<//>`)}
     <${Figures} items=${[
