@@ -2,6 +2,7 @@
 
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time, kafka
 from broker.cli.output import output_option, print_object, print_rows
@@ -29,7 +30,9 @@ def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) ->
 
 
 @command.command()
-@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@click.argument(
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
+)
 @output_option
 @broker_options
 def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
@@ -61,7 +64,9 @@ def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 
 @command.command()
-@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@click.argument(
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
+)
 @broker_options
 def abort(names: tuple[str, ...], target: Target) -> None:
     """Abort the open transactions of these ids and fence their producers, whose next request will fail."""
