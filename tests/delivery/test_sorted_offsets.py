@@ -38,6 +38,7 @@ def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
         check(filled, model, probe)
         offsets.clear()
         check(offsets, [], probe)
+    assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # all of the empty ones have these
 
 
 def test_many_offsets_in_any_order_lie_in_blocks_of_a_bounded_size() -> None:
