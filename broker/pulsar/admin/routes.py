@@ -19,17 +19,17 @@ from broker.pulsar.context import PulsarContext
 
 def routes(context: PulsarContext) -> list[Route]:
     lookup, passing = Lookup(context), NonPersistent(context)
-    topics = Topics(context, passing)
+    topics, permissions = Topics(context, passing), Permissions(context)
     groups = (
         lookup,
         topics,
         passing,
         Subscriptions(context),
         Stats(context),
-        Tenants(context, topics),
+        Tenants(context, topics, permissions),
         PolicyCalls(context),
         Schemas(context),
-        Permissions(context),
+        permissions,
         Brokers(context, lookup),
     )
     return [route for group in groups for route in group.routes()]
