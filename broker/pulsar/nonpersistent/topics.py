@@ -134,7 +134,9 @@ class NonPersistentTopics:
             if topic is None or topic.closed:
                 if len(self._topics) >= TOPICS_MAX:
                     raise TooManyRequests(f"There may be {TOPICS_MAX} topics whose messages are not kept.")
-                topic = self._topics[name] = NonPersistentTopic(name, self._waker.line())
+                topic = NonPersistentTopic(name, self._waker.line())
+                topic.publish_rate = self._limits.publish_rate(topic)
+                self._topics[name] = topic
             topic.idle_since = now
             start = not self._sweeping
             self._sweeping = True
