@@ -244,7 +244,7 @@ class NonPersistentTopics:
                     raise NotAllowed(
                         f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
                     )
-                subscription = NonPersistentSubscription(topic, join.subscription, join.durable)
+                subscription = NonPersistentSubscription(topic, join.subscription, join.durable, self._clock.time_ms())
             else:
                 assert isinstance(known, NonPersistentSubscription)
                 subscription = known
@@ -270,7 +270,7 @@ class NonPersistentTopics:
                 raise NotAllowed(
                     f"The topic has as many subscriptions as a topic may have, {bounds.subscriptions_of_topic}."
                 )
-            topic.add(NonPersistentSubscription(topic, name, True))
+            topic.add(NonPersistentSubscription(topic, name, True, self._clock.time_ms()))
 
     def unsubscribe(self, subscription: NonPersistentSubscription) -> None:
         """Delete it, whoever is connected to it."""
