@@ -58,6 +58,9 @@ class ProcessorConnection:
 
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
+    kind: str = ""  # of the last request
+    stalled_at: float = 0.0  # since when (Clock.monotonic() s) the socket has not taken what was answered; 0 = it has
+    throttled_at: float = 0.0  # since when the hold THROTTLED is set
     data: Any = None  # for the service
     on_flushed: Callable[[float, float], object] | None = None
     principal: Principal = ANONYMOUS
