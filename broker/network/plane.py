@@ -84,6 +84,10 @@ class Plane:
         """Bytes of answers that wait for their peers, about a second old."""
         return self._unsent.total
 
+    @property
+    def memory(self) -> MemoryPool:
+        return self._memory
+
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         self._spawn_handlers(self._wanted_handlers)
         self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)

@@ -294,6 +294,7 @@ class Processor:
                     processor=self,
                     frame_max=new.frame_max,
                     last_active=self._clock.monotonic(),
+                    opened_at=self._now,
                     received=ReceiveBuffer(self._memory),
                     holds=DRAINING if self._draining else 0,
                 )
@@ -712,6 +713,7 @@ class Processor:
             return
         connection.last_active = self._now
         self.stats.bytes_in += got
+        connection.bytes_in += got
         if held:
             own.end += got
             self._dispatch_own(connection)
@@ -910,6 +912,7 @@ class Processor:
         left = connection.outgoing_bytes
         if left != before:
             self.stats.bytes_out += before - left
+            connection.bytes_out += before - left
             connection.last_active = self._now
         if done:
             if connection.holds & CLOSING:
