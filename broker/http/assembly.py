@@ -10,6 +10,7 @@ from broker.http.api.events import Events
 from broker.http.api.history import HistoryCalls
 from broker.http.api.live import Live
 from broker.http.api.overview import Overview, Whole
+from broker.http.api.requests import Requests
 from broker.http.chunks import CHUNKING_MAX_BYTES
 from broker.http.page import routes as page
 from broker.http.router import Router
@@ -48,9 +49,15 @@ class HttpPart:
         overview = Overview(whole)
         figures, callers, clock = surroundings.figures, surroundings.callers, surroundings.runtime.clock
         connections = Connections(surroundings.sockets, callers, clock)
+        requests = Requests(surroundings.metrics, callers, clock)
         live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
-        self._views = (overview, connections, live, HistoryCalls(figures, callers, clock), Events(callers))
-        self.sampler = Sampler(figures, clock, sampled=[live.sampled], ticked=[live.tick, self._streams.tick])
+        self._views = (overview, connections, requests, live, HistoryCalls(figures, callers, clock), Events(callers))
+        self.sampler = Sampler(
+            figures,
+            clock,
+            sampled=[requests.sampled, connections.sampled, live.sampled],
+            ticked=[live.tick, self._streams.tick],
+        )
 
     def open(self) -> None:
         surroundings = self._surroundings
