@@ -19,6 +19,7 @@ from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
 from broker.http.streams import Streams
 from broker.network.part import PartThread, ServicePart, Surroundings
+from broker.network.routes import Route
 from broker.runtime.threads import Event
 from broker.storage.log_manager import LogManager
 
@@ -60,19 +61,21 @@ class HttpPart:
         )
 
     def open(self) -> None:
+        self._router = Router(self.routes())
+        self.sampler.sample()  # so that the first answer has figures
+
+    def routes(self) -> Sequence[Route]:
+        """All that there are, once every service has added its own."""
         surroundings = self._surroundings
         protected = surroundings.callers.protected
         shown = [route for view in self._views for route in view.routes()]
         shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
-        self._router = Router(
-            [
-                *health.routes(self._stopping),
-                *page.routes(),
-                *(protected(route) for route in shown),
-                *surroundings.routes,
-            ]
-        )
-        self.sampler.sample()  # so that the first answer has figures
+        return [
+            *health.routes(self._stopping),
+            *page.routes(),
+            *(protected(route) for route in shown),
+            *surroundings.routes,
+        ]
 
     def threads(self) -> Sequence[PartThread]:
         return [PartThread("http-sampler", self.sampler)]
