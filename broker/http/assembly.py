@@ -71,7 +71,7 @@ class HttpPart:
         shown = [route for view in self._views for route in view.routes()]
         shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
         return [
-            *health.routes(self._stopping),
+            *health.routes(self._stopping, surroundings.figures),
             *page.routes(),
             *(protected(route) for route in shown),
             *surroundings.routes,
