@@ -35,8 +35,16 @@ def kafka(target: Target, command: str) -> Iterator["Cluster"]:
 
     with Cluster(target.config(command)) as cluster:
         routing = cluster.routing
+
+        def connect() -> None:
+            try:
+                routing.any_connection()
+            except UnreachableError:
+                refuse_other_service(target)
+                raise
+
         try:
-            routing.retrying(routing.any_connection, routing.retry(_BOOTSTRAP_TIMEOUT_MS))
+            routing.retrying(connect, routing.retry(_BOOTSTRAP_TIMEOUT_MS))
         except (UnreachableError, TimedOutError) as error:
             if "security.protocol" in str(error):
                 raise
@@ -44,6 +52,17 @@ def kafka(target: Target, command: str) -> Iterator["Cluster"]:
                 f"{error} Start a broker with `broker serve`, or name another with -b HOST:PORT."
             ) from error
         yield cluster
+
+
+def refuse_other_service(target: Target) -> None:
+    """Raises BrokerError if another service than Kafka's listens at the address: nobody needs to wait for that to change."""
+    from broker.cli.listening import other_service
+
+    if not target.is_secure:
+        for host, port in target.config("probe").bootstrap:
+            error = other_service(host, port, "kafka", "with -b HOST:PORT")
+            if error is not None:
+                raise error
 
 
 def client_settings(target: Target, command: str) -> dict[str, Any]:
@@ -115,10 +134,11 @@ def _log_in_once(target: Target) -> None:
 
 
 def _unreachable(target: Target) -> BrokerError:
-    """Distinguishes an address where nothing listens from a listener with TLS or with logins."""
+    """Distinguishes an address where nothing listens from a listener with TLS or with logins, and from another service."""
     from broker.client.kafka.errors import KafkaClientError
     from broker.client.kafka.routing import Routing
 
+    refuse_other_service(target)
     routing = Routing(target.config("login"), SystemClock())
     try:
         with routing.limit.within(_BOOTSTRAP_TIMEOUT_MS):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from broker.cli import quotas
+from broker.cli import completing, quotas
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.output import output_option, print_rows
@@ -61,10 +61,15 @@ def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(
         [
-            click.option("--topic", metavar="NAME", help="Of this topic."),
+            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="Of this topic."),
             click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Of this broker."),
             click.option("--all-brokers", is_flag=True, help="What was set for all brokers while they were running."),
-            click.option("--group", metavar="NAME", help="Of this group (brokers from Kafka 4.0 on)."),
+            click.option(
+                "--group",
+                metavar="NAME",
+                shell_complete=completing.groups,
+                help="Of this group (brokers from Kafka 4.0 on).",
+            ),
         ]
     ):
         command = option(command)

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
@@ -31,9 +32,15 @@ _POLL_RECORDS = 5000
 
 
 @click.command()
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @broker_options
-@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from its committed offsets.")
+@click.option(
+    "--group",
+    "-g",
+    metavar="NAME",
+    shell_complete=completing.groups,
+    help="Consume as a member of this group, from its committed offsets.",
+)
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
 )

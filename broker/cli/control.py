@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.cli.broker_options import Target
+from broker.cli.client import kafka
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -21,9 +22,7 @@ _ADVICE = {
 
 def ask(target: Target, key: ApiKey, versions: tuple[int, int], fields: Mapping[str, Any]) -> Any:
     """The answer of any broker of the cluster, which passes on what only the controller can do."""
-    from broker.client.kafka.cluster import Cluster
-
-    with Cluster(target.config("admin")) as cluster:
+    with kafka(target, "admin") as cluster:
         routing = cluster.routing
 
         def attempt() -> Any:

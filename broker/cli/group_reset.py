@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import Moment, kafka
 from broker.cli.output import output_option, print_object, print_table
@@ -86,11 +87,12 @@ PARTITIONS = _Partitions()
 
 
 @click.command("reset-offsets")
-@click.argument("group")
+@click.argument("group", shell_complete=completing.groups)
 @click.option(
     "--topic",
     "topics",
     type=PARTITIONS,
+    shell_complete=completing.topics,
     metavar="TOPIC[:PARTITIONS]",
     multiple=True,
     help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",

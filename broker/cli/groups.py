@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import kafka
 from broker.cli.group_reset import PARTITIONS, reset_offsets
@@ -47,7 +48,7 @@ def list_groups(states: tuple[str, ...], as_json: bool, target: Target) -> None:
 
 
 @command.command()
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=completing.groups)
 @click.option("--members", is_flag=True, help="Show the members and their partitions instead of the lag.")
 @click.option("--state", "state_only", is_flag=True, help="Show only the state, without the lag.")
 @output_option
@@ -167,7 +168,7 @@ command.add_command(reset_offsets)
 
 
 @command.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=completing.groups)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the group does not exist.")
 @broker_options
 def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
@@ -196,11 +197,12 @@ def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
 
 
 @command.command("delete-offsets")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=completing.groups)
 @click.option(
     "--topic",
     "topics",
     type=PARTITIONS,
+    shell_complete=completing.topics,
     metavar="TOPIC[:PARTITIONS]",
     multiple=True,
     required=True,

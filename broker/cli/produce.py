@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import attrs
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import unescape
 from broker.cli.interrupt import Interrupts
@@ -35,7 +36,7 @@ _REQUEST_BYTES_MAX = 110 * 1024 * 1024
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=completing.topics)
 @click.argument("file", required=False, type=click.File("rb"), default="-")
 @broker_options
 @click.option(

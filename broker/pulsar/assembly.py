@@ -23,6 +23,7 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
@@ -80,6 +81,16 @@ class PulsarPart:
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
+        self._nonpersistent = NonPersistentTopics(
+            surroundings.catalogue,
+            runtime.clock,
+            surroundings.timer,
+            subscriptions.waker,
+            limits,
+            namespaces.require,
+            on_demand=config.pulsar_auto_create_topics,
+        )
+        self._nonpersistent.quota = subscriptions.quota
         self._upkeep = Upkeep(
             logs,
             topics,
@@ -116,6 +127,7 @@ class PulsarPart:
             schemas=self._schemas,
             policies=self._policies,
             namespaces=namespaces,
+            nonpersistent=self._nonpersistent,
             limits=limits,
             upkeep=self._upkeep,
             compactions=compactions,
@@ -157,6 +169,7 @@ class PulsarPart:
         self._compactions.open(exists)
         self._deduplications.load(exists)
         self._namespaces.load()
+        self._nonpersistent.load()
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:

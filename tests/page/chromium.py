@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -40,6 +41,16 @@ _OPTIONS = (
     "--mute-audio",
     "--no-pings",
 )
+# Chromium reads commands from descriptor 3 and writes to 4.
+_START = """
+import os, sys
+from fcntl import F_DUPFD, fcntl
+ends = [fcntl(int(each), F_DUPFD, 10) for each in sys.argv[1:3]]
+for number, end in enumerate(ends, 3):
+    os.dup2(end, number)
+    os.close(end)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 # Of keys that type nothing: their code, and the number by which browsers know them.
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, " ": 32}
 
@@ -56,10 +67,9 @@ class Chromium:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        # Chromium reads commands from descriptor 3 and writes to 4.
-        run = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
+        command = [path, *_OPTIONS, *sandbox, f"--user-data-dir={self._profile}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", run, "sh", path, *_OPTIONS, *sandbox, f"--user-data-dir={self._profile}", "about:blank"],
+            [sys.executable, "-c", _START, str(to_browser), str(from_browser), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

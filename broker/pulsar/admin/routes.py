@@ -6,6 +6,7 @@ Tests: tests/pulsar/admin/test_topics.py.
 from broker.network.routes import Route
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
+from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policies import PolicyCalls
 from broker.pulsar.admin.schemas import Schemas
@@ -17,10 +18,12 @@ from broker.pulsar.context import PulsarContext
 
 
 def routes(context: PulsarContext) -> list[Route]:
-    lookup, topics = Lookup(context), Topics(context)
+    lookup, passing = Lookup(context), NonPersistent(context)
+    topics = Topics(context, passing)
     groups = (
         lookup,
         topics,
+        passing,
         Subscriptions(context),
         Stats(context),
         Tenants(context, topics),
