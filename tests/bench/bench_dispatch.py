@@ -94,7 +94,6 @@ def made(count: int, messages: int = 1, keys: int = 1000) -> list[Entry]:
             messages=messages,
             size=1024,
             data=b"",
-            publish_ms=0,
             sticky_hash=number % keys * 2_654_435,
         )
         for number in range(count)

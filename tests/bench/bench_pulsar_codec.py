@@ -77,7 +77,9 @@ def entries() -> None:
     header = read_header(batch)
     report("entry: where its value is", lambda: entry_value(batch, 0, header))
     receipts = Receipts(1, 5)
-    report("SEND_RECEIPT", lambda: receipts.receipt(123456, 1_000_000))
+    report("SEND_RECEIPT", lambda: receipts.receipts([(123456, 1_000_000, 0)]))
+    many = [(123456 + number, 1_000_000 + number, 0) for number in range(100)]
+    report("100 SEND_RECEIPTs", lambda: receipts.receipts(many))
     deliveries = Deliveries(1, 5)
     report("MESSAGE: the head", lambda: deliveries.head(1_000_000, len(stored)))
     report("MESSAGE: the head of one delivered again", lambda: deliveries.head(1_000_000, len(stored), 1))

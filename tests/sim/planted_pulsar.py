@@ -10,15 +10,13 @@ from broker.pulsar.subscriptions.tail import Tail
 def receipts_at_once(_: Any) -> Any:
     def pay(self: Any) -> None:
         with self.lock:
-            parts = [
-                one.error or self._receipts.receipt(one.sequence_id, one.offset, one.highest_sequence_id)
-                for one in self.owed
-            ]
+            parts = [one.error or self._receipts.receipts(one.receipts) for one in self.owed]
+            count = sum(len(one.receipts) for one in self.owed)
             self.owed.clear()
             if parts:
                 self.outbox.push(self.connection, [b"".join(parts)])
         if parts:
-            self.on_paid(len(parts))
+            self.on_paid(count)
 
     return pay
 

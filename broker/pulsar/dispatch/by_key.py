@@ -42,6 +42,8 @@ from broker.pulsar.dispatch.turns import Turns
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+_new = tuple.__new__
+
 
 class _Lane:
     __slots__ = ("count", "hash", "home", "offsets", "taken")
@@ -336,7 +338,7 @@ class ByKey:
             batch = batches.get(consumer)
             if batch is None:
                 batches[consumer] = batch = []
-            batch.append(Delivery(entry, record.failures, ack_set))
+            batch.append(_new(Delivery, (entry, record.failures, ack_set)))
             sent.messages += weight
             sent.size += entry.size
         return sent

@@ -143,6 +143,9 @@ class Dispatcher(Protocol):
         """``messages`` of the entry at this offset are acknowledged that were not before; ``whole``: nothing of it is
         left."""
 
+    def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
+        """The same for many entries at a time, of which nothing is left."""
+
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
         """Everything before the offset is acknowledged (cumulative, skipped, expired, trimmed). Not for the progress that
         ``acknowledged`` makes; this looks at everything that is in flight."""

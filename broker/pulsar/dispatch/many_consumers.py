@@ -150,6 +150,23 @@ class ManyConsumers:
             return self._more(now, [])
         return []
 
+    def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
+        records, assignment = self.in_flight.records, self._assignment
+        offered = False
+        for entry in entries:
+            record = records.get(entry)
+            if record is None:
+                continue
+            owner = record.owner
+            was_blocked = owner is not None and owner.blocked
+            self._forget(record)
+            if was_blocked and isinstance(owner, Consumer) and owner.available and not owner.left:
+                assignment.offer(owner)
+                offered = True
+        if offered or (self._held_back and self._may_read_new()) or assignment.ready():
+            return self._more(now, [])
+        return []
+
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
         self._cursor.read_offset = max(self._cursor.read_offset, offset)
         if self._delayed is not None:

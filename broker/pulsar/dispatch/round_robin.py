@@ -22,6 +22,7 @@ from broker.pulsar.dispatch.turns import Turns
 from broker.pulsar.entry import Chunk, Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+_new = tuple.__new__
 # The tag of records that are parked.
 _PARKED = 1
 
@@ -163,7 +164,7 @@ class RoundRobin:
                 self._chunks.sent(entry.chunk, consumer)
             record = in_flight.acquire(consumer, offset, weight)
             consumer.permits -= weight
-            delivery = Delivery(entry, record.failures, ack_set)
+            delivery = _new(Delivery, (entry, record.failures, ack_set))
             if consumer is turn:
                 room -= weight
                 batch.append(delivery)

@@ -25,7 +25,7 @@ An entry is never left out for lack of permits, but the last one that is sent ma
 Then they are negative until the consumer has made up for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -47,6 +47,7 @@ from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.entry import Entry
 from broker.pulsar.subscriptions.cursor import Cursor
 
+_new = tuple.__new__
 # How much the last read counts in the average of messages to an entry, as in Pulsar.
 _LATEST_WEIGHS = 0.1
 # After a read that returned nothing, although it was to wait for an entry.
@@ -57,11 +58,16 @@ class Choice(Protocol):
     delay_s: float  # from the choice of a consumer until it is served
     announced: bool  # whether consumers are told which of them is active
 
-    def admit(self, consumers: Sequence[Consumer]) -> None:
+    def admit(self, consumers: Collection[Consumer]) -> None:
         """Raises a Refusal if no further consumer may join these."""
 
-    def active(self, consumers: list[Consumer]) -> Consumer:
-        """Which of these, at least one, is served. It may sort them."""
+    def join(self, consumer: Consumer) -> None:
+        """It was admitted."""
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+    def active(self) -> Consumer:
+        """Which of those that have joined, at least one, is served."""
 
 
 class State(Enum):
@@ -78,7 +84,7 @@ class SingleActive:
         self._choice = choice
         self._settings = settings
         self._limit = limit
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[Consumer, None] = {}
         self._state = State.IDLE
         self._wake_at = 0.0  # while ACTIVATING or PAUSED
         self._read: Read | None = None  # while READING
@@ -88,7 +94,7 @@ class SingleActive:
 
     @property
     def consumers(self) -> Sequence[Consumer]:
-        return self._consumers
+        return list(self._consumers)
 
     @property
     def state(self) -> State:
@@ -98,7 +104,8 @@ class SingleActive:
 
     def add(self, consumer: Consumer, now: Now) -> list[Effect]:
         self._choice.admit(self._consumers)
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
+        self._choice.join(consumer)
         effects = self._choose(now)
         if not effects and self._choice.announced and self._state is not State.ACTIVATING:
             # Another one stays active. While one becomes active, all of them are told then.
@@ -108,7 +115,8 @@ class SingleActive:
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
         if consumer not in self._consumers:
             return []
-        self._consumers.remove(consumer)
+        del self._consumers[consumer]
+        self._choice.leave(consumer)
         if self._consumers:
             return self._choose(now)
         self.active = None
@@ -142,6 +150,9 @@ class SingleActive:
         # Reading may go on if the cursor was crowded.
         return self._next(now) if self._state is State.IDLE else []
 
+    def acknowledged_whole(self, entries: Sequence[int], now: Now) -> list[Effect]:
+        return self._next(now) if self._state is State.IDLE else []
+
     def marked_deleted(self, offset: int, now: Now) -> list[Effect]:
         if self._cursor.read_offset < offset:
             self._cursor.read_offset = offset
@@ -173,7 +184,7 @@ class SingleActive:
     # -- which consumer -----------------------------------------------------------------------------------------------
 
     def _choose(self, now: Now) -> list[Effect]:
-        chosen = self._choice.active(self._consumers)
+        chosen = self._choice.active()
         if chosen is self.active:
             return []
         self.active = chosen
@@ -265,7 +276,7 @@ class SingleActive:
                         deliveries.append(Delivery(entry, 0, cursor.ack_set(offset)))
                     else:
                         sent += messages
-                        deliveries.append(Delivery(entry))
+                        deliveries.append(_new(Delivery, (entry, 0, None)))
                     sent_bytes += entry.size
             read_offset = end
         cursor.read_offset = read_offset

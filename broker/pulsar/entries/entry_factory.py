@@ -10,7 +10,7 @@ from broker.storage.log.inspection import SMALL_BYTES
 from protocol.errors import ProtocolError
 from protocol.kafka.records.batch import BatchHeader
 from protocol.kafka.records.entry import entry_value
-from protocol.pulsar.metadata import is_batch, publish_time_ms, read_stored_metadata, sticky_key
+from protocol.pulsar.metadata import is_batch, read_stored_metadata, sticky_key
 from protocol.pulsar.parsing import as_bytes
 from protocol.pulsar.payload import MAX_PAYLOAD_SIZE
 from protocol.pulsar.pulsar_pb2 import MessageMetadata
@@ -32,7 +32,6 @@ def from_metadata(offset: int, messages: int, data: Buffer | FileRegion, size: i
         messages,
         size,
         data,
-        publish_time_ms(metadata),
         sticky_key(metadata) if type(data) is FileRegion else None,
         deliver_at_ms if deliver_at_ms > 0 else 0,
         chunk,

@@ -8,7 +8,7 @@ Tests: tests/pulsar/producers/test_publishing.py, tests/pulsar/producers/test_ac
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -18,28 +18,28 @@ from broker.network.service import Connection
 from broker.pulsar.error_codes import code_of
 from broker.pulsar.ordered_outbox import OrderedOutbox
 from broker.pulsar.producers.producers import Access
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic
 from broker.runtime.threads import Lock
 from protocol.pulsar.frames import UNASKED, write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandSendError
 from protocol.pulsar.receipts import DUPLICATE, Receipts
+from protocol.pulsar.usual_sends import UsualSends
 
 
 class Owed(NamedTuple):
-    """For one SEND. ``end``: everything before this offset must be durable first. ``offset`` is its entry id."""
+    """For SENDs of one append. ``end``: everything before this offset must be durable first. ``receipts``: of each SEND its
+    sequence id, its entry id and its highest sequence id."""
 
     end: int
-    sequence_id: int
-    highest_sequence_id: int
-    offset: int
-    error: bytes | None = None  # instead of a receipt
+    receipts: Sequence[tuple[int, int, int]]
+    error: bytes | None = None  # instead of the one receipt
 
 
 @attrs.define(eq=False, repr=False)
 class Producer:
     id: int  # the client's number for it, on its connection
     name: str
-    topic: Topic
+    topic: AnyTopic
     connection: Connection
     outbox: OrderedOutbox
     on_closed: Callable[["Producer"], None]  # the broker has closed it: the connection forgets it
@@ -59,10 +59,12 @@ class Producer:
     bytes_in: int = 0
     owed: deque[Owed] = attrs.Factory(deque)
     lock: Lock = attrs.Factory(Lock)
+    usual: UsualSends = attrs.field(init=False)
     _receipts: Receipts = attrs.field(init=False)
     _duplicates: Receipts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.usual = UsualSends(self.id)
         self._receipts = Receipts(self.id, self.topic.ledger)
         self._duplicates = Receipts(self.id, DUPLICATE)
 
@@ -101,36 +103,38 @@ class Producer:
         self.closed = True
         self.on_fenced(self)
 
-    def owe(self, owed: list[Owed]) -> None:
-        """There are to be receipts for these, in this order."""
+    def owe(self, owed: Owed) -> None:
+        """There are to be receipts for these, after all that it is owed already."""
         with self.lock:
-            self.owed.extend(owed)
+            self.owed.append(owed)
 
     def pay(self) -> None:
         """Send the receipts that may leave now."""
         queue = self.owed
         parts = []
+        count = 0
         with self.lock:
-            durable = self.topic.log.durable_offset
+            durable = self.topic.durable_offset
             while queue and queue[0].end <= durable:
-                _, sequence_id, highest, offset, error = queue.popleft()
-                receipts = self._duplicates if offset == DUPLICATE else self._receipts
-                parts.append(error or receipts.receipt(sequence_id, offset, highest))
+                _, receipts, error = queue.popleft()
+                count += len(receipts)
+                of = self._duplicates if receipts[0][1] == DUPLICATE else self._receipts
+                parts.append(error or of.receipts(receipts))
             if parts:
-                self.outbox.push(self.connection, [b"".join(parts)])
-        if parts:
-            self.on_paid(len(parts))
+                self.outbox.push(self.connection, parts if len(parts) == 1 else [b"".join(parts)])
+        if count:
+            self.on_paid(count)
 
     def fail(self, error: StorageError) -> None:
         """What is not durable will never be: the client gets the error of the first SEND, and sends all again on a new
         connection."""
         with self.lock:
             self.closed = True
-            count = len(self.owed)
+            count = sum(len(owed.receipts) for owed in self.owed)
             if count:
-                first = self.owed[0]
+                sequence_id = self.owed[0].receipts[0][0]
                 self.owed.clear()
-                self.outbox.push(self.connection, [send_error(self.id, first.sequence_id, error)])
+                self.outbox.push(self.connection, [send_error(self.id, sequence_id, error)])
         if count:
             self.on_paid(count)
 
@@ -147,4 +151,4 @@ def send_error(producer_id: int, sequence_id: int, error: Refusal | StorageError
 
 def duplicate(sequence_id: int, highest_sequence_id: int, end: int) -> Owed:
     """The receipt of a message that is in the log already, before ``end``."""
-    return Owed(end, sequence_id, highest_sequence_id, DUPLICATE)
+    return Owed(end, [(sequence_id, DUPLICATE, highest_sequence_id)])

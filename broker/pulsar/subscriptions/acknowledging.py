@@ -54,6 +54,13 @@ class Acknowledging:
         subscription, ids = self._subscription, self._ack.ids
         topic = subscription.topic
         ledger, end = topic.ledger, topic.log.log_end_offset
+        whole = self._ack.whole
+        if whole and self._ack.ledger_id == ledger:
+            if max(whole) >= end:
+                whole = [entry for entry in whole if entry < end]
+            for at in range(0, len(whole), _AT_ONCE):
+                unknown = subscription.acknowledge_whole(self._connected, whole[at : at + _AT_ONCE])
+                self._unknown += [(entry, None) for entry in unknown]
         # Of another generation of the topic, or not written yet: these mean nothing.
         acked: list[AckedEntry] = [
             (entry, ack_set or None) for of_ledger, entry, ack_set in ids if of_ledger == ledger and entry < end

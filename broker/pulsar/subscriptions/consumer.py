@@ -44,6 +44,8 @@ class OfConsumer(Protocol):
 
     def leave(self, connected: "ConnectedConsumer") -> None: ...
 
+    def flow(self, connected: "ConnectedConsumer", permits: int) -> None: ...
+
     def resume(self, connected: "ConnectedConsumer") -> None: ...
 
 
@@ -84,13 +86,22 @@ class ConnectedConsumer:
     # -- under the subscription's lock ----------------------------------------------------------------------------------
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        head, epoch = self.heads.head, self.epoch
+        heads, epoch = self.heads, self.epoch
         parts: list[Part] = []
         copied: list[Buffer] = []  # since the last large entry
         size = messages = 0
+        known = known_size = -1  # what `before`, `first` and `after` are for
+        before = after = b""
+        first: Sequence[bytes] = ()
         for entry, count, ack_set in deliveries:
-            entry_size, data = entry.size, entry.data
-            copied.append(head(entry.offset, entry_size, count, ack_set or (), epoch))
+            offset, entry_size, data = entry.offset, entry.size, entry.data
+            if count or ack_set or epoch is not None:
+                copied.append(heads.head(offset, entry_size, count, ack_set or (), epoch))
+            else:
+                if entry_size != known_size or offset >> 7 != known:
+                    known, known_size = offset >> 7, entry_size
+                    before, first, after = heads.plain(offset, entry_size)
+                copied += (before, first[offset & 0x7F], after)
             if entry_size <= _COPIED_BYTES and not isinstance(data, FileRegion):
                 copied.append(data)
             else:

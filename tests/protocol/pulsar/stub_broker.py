@@ -75,7 +75,7 @@ class StubBroker:
         number = command_type(frame)
         if number == Type.SEND:
             send = read_send(frame)
-            yield Receipts(send.producer_id, LEDGER).receipt(send.sequence_id, self._entry)
+            yield Receipts(send.producer_id, LEDGER).receipts([(send.sequence_id, self._entry, 0)])
             self._entry += 1
             return
         number, command = read_command(frame)

@@ -21,6 +21,13 @@ acks = st.builds(
 flows = st.builds(CommandFlow, consumer_id=uint64s, messagePermits=st.integers(0, 2**32 - 1))
 
 
+def spelled_out(ack: Ack) -> Ack:
+    """With each id by itself."""
+    assert not (ack.ids and ack.whole)
+    ids = ack.ids or [Acked(ack.ledger_id, entry, ()) for entry in ack.whole]
+    return ack._replace(ids=ids, ledger_id=0, whole=())
+
+
 @given(acks)
 def test_an_ack_reads_as_it_was_written(command: CommandAck) -> None:
     frame = write_command(BaseCommand.Type.ACK, command)
@@ -31,7 +38,7 @@ def test_an_ack_reads_as_it_was_written(command: CommandAck) -> None:
         command.request_id if command.HasField("request_id") else -1,
         command.validation_error if command.HasField("validation_error") else -1,
     )
-    assert expected == read_ack(memoryview(frame))
+    assert expected == spelled_out(read_ack(memoryview(frame)))
     assert (BaseCommand.Type.ACK, command) == read_command(frame)
 
 
@@ -72,7 +79,7 @@ ack_frames = st.one_of(plain_acks, acks).map(lambda ack: write_command(BaseComma
 def test_by_hand_an_ack_is_what_protobuf_reads(frame: bytes) -> None:
     def outcome(read: Callable[[bytes], Ack]) -> Ack | str:
         try:
-            return read(frame)
+            return spelled_out(read(frame))
         except ProtocolError as error:
             return str(error)
 
@@ -101,8 +108,8 @@ def test_by_hand_any_ids_are_what_protobuf_reads(ids: bytes) -> None:
 def test_an_ack_of_a_client_needs_no_protobuf(frame: str, ids: list[tuple[int, int, tuple[int, ...]]]) -> None:
     ack = _read_plain_ack(bytes.fromhex(frame))
     assert ack is not None
-    assert [Acked(*found) for found in ids] == ack.ids
-    assert ack == _read_any_ack(bytes.fromhex(frame))
+    assert [Acked(*found) for found in ids] == spelled_out(ack).ids
+    assert spelled_out(ack) == _read_any_ack(bytes.fromhex(frame))
 
 
 def test_another_command_is_refused() -> None:

@@ -52,6 +52,17 @@ def test_a_head_is_the_bytes_that_protobuf_writes(
     assert expected == Deliveries(consumer_id, ledger_id, partition).head(entry_id, size, redeliveries, ack_set, epoch)
 
 
+@given(uint64s, uint64s, partitions, uint64s, st.integers(0, 127), st.integers(0, 2**20))
+def test_a_head_in_three_is_that_of_all_entries_near_by(
+    consumer_id: int, ledger_id: int, partition: int, entry_id: int, lowest: int, size: int
+) -> None:
+    heads = Deliveries(consumer_id, ledger_id, partition)
+    before, first, after = heads.plain(entry_id, size)
+    other = entry_id >> 7 << 7 | lowest
+    assert heads.head(entry_id, size) == before + first[entry_id & 0x7F] + after
+    assert heads.head(other, size) == before + first[lowest] + after
+
+
 @given(stored_parts, st.none() | st.tuples(uint64s, uint64s))
 def test_a_delivery_reads_as_it_was_written(stored: bytes, broker_entry: tuple[int, int] | None) -> None:
     block = broker_entry_block(*broker_entry) if broker_entry else b""

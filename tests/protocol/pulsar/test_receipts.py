@@ -1,23 +1,31 @@
 from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.pulsar.frames import write_command
 from protocol.pulsar.pulsar_pb2 import BaseCommand, CommandPing, CommandPong, CommandSendReceipt, MessageIdData
 from protocol.pulsar.receipts import DUPLICATE, PING, PONG, Receipts
 from tests.protocol.pulsar.strategies import uint64s
 
+near = st.integers(0, 400)
 
-@given(uint64s, uint64s, uint64s, uint64s, uint64s)
-def test_a_receipt_is_the_bytes_that_protobuf_writes(
-    producer_id: int, ledger_id: int, sequence_id: int, entry_id: int, highest: int
+
+@given(uint64s, uint64s, st.lists(st.tuples(uint64s | near, uint64s | near, uint64s | st.just(0)), max_size=5))
+def test_receipts_are_the_bytes_that_protobuf_writes(
+    producer_id: int, ledger_id: int, of: list[tuple[int, int, int]]
 ) -> None:
-    receipt = CommandSendReceipt(
-        producer_id=producer_id,
-        sequence_id=sequence_id,
-        message_id=MessageIdData(ledgerId=ledger_id, entryId=entry_id),
-        highest_sequence_id=highest,
-    )
-    expected = write_command(BaseCommand.Type.SEND_RECEIPT, receipt)
-    assert expected == Receipts(producer_id, ledger_id).receipt(sequence_id, entry_id, highest)
+    expected = [
+        write_command(
+            BaseCommand.Type.SEND_RECEIPT,
+            CommandSendReceipt(
+                producer_id=producer_id,
+                sequence_id=sequence_id,
+                message_id=MessageIdData(ledgerId=ledger_id, entryId=entry_id),
+                highest_sequence_id=highest,
+            ),
+        )
+        for sequence_id, entry_id, highest in of
+    ]
+    assert b"".join(expected) == Receipts(producer_id, ledger_id).receipts(of)
 
 
 def test_a_duplicate_has_minus_one_for_ledger_and_entry() -> None:

@@ -35,7 +35,7 @@ TOPIC = "persistent://public/default/t"
 
 
 def entry(offset: int, messages: int = 1, *, marker: bool = False) -> Entry:
-    return Entry(offset=offset, messages=messages, size=10 * messages, data=b"", publish_ms=0, marker=marker)
+    return Entry(offset=offset, messages=messages, size=10 * messages, data=b"", marker=marker)
 
 
 def at(seconds: float) -> Now:

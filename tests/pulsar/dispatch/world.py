@@ -64,7 +64,7 @@ class World:
         return self.log[-1].last + 1 if self.log else 0
 
     def append(self, **fields: Any) -> Entry:
-        fields = {"messages": 1, "size": 10, "data": b"", "publish_ms": 0, **fields}
+        fields = {"messages": 1, "size": 10, "data": b"", **fields}
         entry = Entry(offset=self.end, **fields)
         self.log.append(entry)
         return entry
@@ -114,7 +114,10 @@ class World:
             if whole:
                 self.holder.pop(entry.offset, None)
                 self.nacks.pop(entry.offset, None)
-            self.carry_out(self.dispatcher.acknowledged(consumer, entry.offset, newly, whole, self.now))
+            if whole and entry.offset % 2:
+                self.carry_out(self.dispatcher.acknowledged_whole([entry.offset], self.now))
+            else:
+                self.carry_out(self.dispatcher.acknowledged(consumer, entry.offset, newly, whole, self.now))
 
     def redeliver(self, consumer: Consumer, offsets: Sequence[int] | None) -> None:
         held = {offset for offset, holder in self.holder.items() if holder is consumer}

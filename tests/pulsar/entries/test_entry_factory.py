@@ -34,7 +34,7 @@ def test_the_data_of_an_entry_is_a_view_of_the_batch() -> None:
 
 def test_what_dispatchers_ask_for_comes_from_the_metadata() -> None:
     plain = made_of(message(b"x", publish_time=5))
-    assert (5, 0, None, False) == (plain.publish_ms, plain.deliver_at_ms, plain.chunk, plain.marker)
+    assert (0, None, False) == (plain.deliver_at_ms, plain.chunk, plain.marker)
     assert 99 == made_of(message(b"x", deliver_at_time=99)).deliver_at_ms
     assert made_of(message(b"x", marker_type=1)).marker
     chunk = made_of(message(b"x", uuid="u", chunk_id=2, num_chunks_from_msg=3)).chunk
@@ -55,7 +55,7 @@ def test_the_hash_is_that_of_the_key_that_orders(fields: dict[str, Any], key: by
 
 
 def test_a_number_is_taken_as_the_hash() -> None:
-    assert 42 == Entry(0, 1, 0, b"", 0, sticky_hash=42).sticky_hash
+    assert 42 == Entry(0, 1, 0, b"", sticky_hash=42).sticky_hash
 
 
 @given(payload=st.binary(max_size=200), key=st.text(max_size=50), cut=st.integers(0, 400))

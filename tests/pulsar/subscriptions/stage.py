@@ -203,8 +203,12 @@ class Member:
 
     def ack(self, *ids: int | tuple[int, tuple[int, ...]], cumulative: bool = False, ledger: int = LEDGER) -> Any:
         """The error with which it is answered; "waiting" if it is not answered yet."""
-        acked = [Acked(ledger, one, ()) if isinstance(one, int) else Acked(ledger, *one) for one in ids]
-        ack = Ack(self.connected.id, cumulative, acked, 1, -1)
+        whole = [one for one in ids if isinstance(one, int)]
+        if not cumulative and len(whole) == len(ids):  # as the codec has it
+            ack = Ack(self.connected.id, cumulative, [], 1, -1, ledger, whole)
+        else:
+            acked = [Acked(ledger, one, ()) if isinstance(one, int) else Acked(ledger, *one) for one in ids]
+            ack = Ack(self.connected.id, cumulative, acked, 1, -1)
         answers: list[Any] = []
         Acknowledging(self.subscription, self.connected, ack, answers.append).start()
         return answers[0] if answers else "waiting"
