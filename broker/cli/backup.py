@@ -16,8 +16,7 @@ import click
 
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import format_time
-from broker.cli.control import output_option
-from broker.cli.output import json_line
+from broker.cli.output import json_line, output_option
 from broker.client.kafka.backup import BackupClient, Pinned
 from broker.client.kafka.routing import Routing
 from broker.errors import BrokerError
