@@ -21,6 +21,8 @@ from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.metadata.sqlite import SqliteCatalogue
 from broker.metrics import Registry
+from broker.network.callers import open_callers
+from broker.network.figures import Figures
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.quota import ConnectionQuotas, ListenerLimits
 from broker.network.routes import Routes
@@ -250,6 +252,9 @@ class BrokerServer:
         wished_files = sum(source.open_files for source in sources.values())
         listeners = self._all_listeners()
         routes = Routes()
+        asking = sorted(listeners, key=lambda listener: listener.scheme != "pulsar")  # as Pulsar's admin API
+        callers = open_callers(self.config, asking, security, self.runtime.clock)
+        figures = Figures()
 
         def open_service(scheme: str) -> Sequence[PartThread]:
             surroundings = Surroundings(
@@ -263,7 +268,11 @@ class BrokerServer:
                 listeners=listeners,
                 addresses={listener.name: self.sockets.address(listener.name) for listener in listeners},
                 open_files=self._descriptors.spill_files * sources[scheme].open_files // max(wished_files, 1),
+                metrics=self.metrics,
                 routes=routes,
+                callers=callers,
+                figures=figures,
+                sockets=self.sockets,
             )
             part: ServicePart = importlib.import_module(sources[scheme].module).assemble(surroundings, logs)
             self._parts[scheme] = part

@@ -19,6 +19,7 @@ from broker.delivery import in_flight
 from broker.kafka import handlers
 from broker.kafka.api import Api
 from broker.kafka.transactions import joint_end, phases
+from broker.metrics import names
 from broker.network import mute
 from broker.pulsar import handlers as pulsar_handlers
 from broker.pulsar import rights
@@ -195,6 +196,24 @@ def events() -> str:
     return _table(("event", "level", "fields", "written by"), table)
 
 
+def metrics() -> str:
+    """A table for each section, as the samples are called in queries."""
+    parts = []
+    for section in dict.fromkeys(metric.section for metric in names.ALL):
+        rows = [
+            (
+                f"`{metric.sample_name}`",
+                metric.kind.value,
+                ", ".join(f"`{label}`" for label in metric.labels) or "-",
+                metric.doc,
+            )
+            for metric in names.ALL
+            if metric.section == section
+        ]
+        parts.append(f"### {section}\n\n{_table(('metric', 'kind', 'labels', 'what it is'), rows)}")
+    return "\n".join(parts)
+
+
 def required_rights() -> str:
     """From the table that the tests send to the broker."""
     sys.path.insert(0, str(DOCS.parent))
@@ -231,6 +250,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "joint-ends": joint_ends,
     "state-machines": state_machines,
     "events": events,
+    "metrics": metrics,
 }
 
 

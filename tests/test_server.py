@@ -12,6 +12,7 @@ from broker import server as module
 from broker.config import load
 from broker.errors import ConfigError
 from broker.metadata.sqlite import SqliteCatalogue
+from broker.metrics.text import render
 from broker.network.part import PartThread, Surroundings
 from broker.runtime.dial import ask
 from broker.server import BrokerServer
@@ -189,8 +190,8 @@ def test_what_the_processors_count_is_in_the_registry(tmp_path: Path) -> None:
         answer = ask(host, int(port), control.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {}), 30)
         sent = f'broker_network_sent_bytes_total{{processor="processor-0"}} {float(4 + len(answer))}'
         # The answer arrives before the processor has counted it.
-        wait_for(lambda: sent in running.metrics.render().decode().splitlines())
-        lines = running.metrics.render().decode().splitlines()
+        wait_for(lambda: sent in render(running.metrics).decode().splitlines())
+        lines = render(running.metrics).decode().splitlines()
         assert 'broker_network_requests_total{processor="processor-0"} 1.0' in lines
     finally:
         running.stop()

@@ -9,8 +9,8 @@ import click
 
 from broker.cli.acl_selection import Selection, parse_operation
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, output_option, refusal
-from broker.cli.output import json_line, print_table
+from broker.cli.control import ask, check, refusal
+from broker.cli.output import json_line, output_option, print_table
 from broker.errors import BrokerError
 from broker.security.acl import CLUSTER_NAME, Acl, Operation, PatternType, Permission, ResourceType
 from protocol.kafka.api_keys import ApiKey

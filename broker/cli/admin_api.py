@@ -18,6 +18,7 @@ import click
 import h11
 
 from broker.cli.broker_options import security_options
+from broker.cli.listening import other_service
 from broker.client.security_settings import SecuritySettings
 from broker.errors import BrokerError
 from broker.runtime.client_tls import TlsSettings, tls_context
@@ -60,6 +61,9 @@ class AdminApi:
         try:
             status, answer = _exchange(connection, method, path, self._headers(content), content)
         except (OSError, h11.RemoteProtocolError) as error:
+            other = None if self.is_https else other_service(self.host, self.port, "http", "with --admin-url")
+            if other is not None:
+                raise other from error
             raise BrokerError(f"The answer of {where} cannot be read: {error}.") from error
         finally:
             connection.close()

@@ -8,6 +8,7 @@ Tests: tests/cli/test_broker_options.py.
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,14 @@ def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(_settings(command))
 
 
+def target_without_asking(parameters: Mapping[str, Any]) -> Target:
+    """The broker that the options so far name, for a shell that completes a command line. Raises ConfigError where that takes
+    a password that nobody has given."""
+    properties = _properties(parameters.get("client_config"), parameters.get("overrides") or (), may_ask=False)
+    named = properties.pop("bootstrap.servers", None) or properties.pop("metadata.broker.list", None)
+    return Target(_addresses(parameters.get("bootstrap") or named or _DEFAULT_ADDRESS), properties)
+
+
 def security_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same for a command that has the address as an argument; it gets ``security``."""
 
@@ -141,7 +150,7 @@ def _settings(function: Callable[..., Any]) -> Callable[..., Any]:
     return file(single(command))
 
 
-def _properties(file: str | None, overrides: tuple[str, ...]) -> dict[str, str]:
+def _properties(file: str | None, overrides: tuple[str, ...], may_ask: bool = True) -> dict[str, str]:
     found: dict[str, str] = {}
     if file:
         from broker.client.properties import parse_properties
@@ -158,6 +167,8 @@ def _properties(file: str | None, overrides: tuple[str, ...]) -> dict[str, str]:
     user = found.get("sasl.username", "").strip()
     logs_in = user and "SASL" in found.get("security.protocol", "").upper()
     if logs_in and not found.get("sasl.password") and not found.get("sasl.jaas.config"):
+        if not may_ask and not os.environ.get(_PASSWORD):
+            raise ConfigError("There is no password.")
         hint = f"in the --client-config file as sasl.password, or in {_PASSWORD}"
         found["sasl.password"] = read_password(f"the user {user}", None, _PASSWORD, hint=hint)
     if found:

@@ -1,6 +1,6 @@
-"""Shared by the commands that are Kafka clients: the settings of kafka-python, its errors, and times on the command line.
+"""Shared by the commands that are Kafka clients: how they connect, what they say when they cannot, and times on the command line.
 
-kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
+Most use our own client (``kafka``). kafka-python is imported only by the functions that use it, because its import takes 0.2 s.
 
 Tests: tests/cli/test_topics.py, tests/cli/test_produce_consume.py.
 """
@@ -18,12 +18,51 @@ from broker.errors import BrokerError
 from broker.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
+    from broker.client.kafka.cluster import Cluster
     from broker.client.security_settings import Sasl
 
 _RELATIVE = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Long enough for a broker that is starting, short enough after a mistyped port.
 _BOOTSTRAP_TIMEOUT_MS = 5000
+
+
+@contextlib.contextmanager
+def kafka(target: Target, command: str) -> Iterator["Cluster"]:
+    """Our own client, connected to a broker of the cluster. Its errors are sentences already."""
+    from broker.client.kafka.cluster import Cluster
+    from broker.client.kafka.errors import TimedOutError, UnreachableError
+
+    with Cluster(target.config(command)) as cluster:
+        routing = cluster.routing
+
+        def connect() -> None:
+            try:
+                routing.any_connection()
+            except UnreachableError:
+                refuse_other_service(target)
+                raise
+
+        try:
+            routing.retrying(connect, routing.retry(_BOOTSTRAP_TIMEOUT_MS))
+        except (UnreachableError, TimedOutError) as error:
+            if "security.protocol" in str(error):
+                raise
+            raise BrokerError(
+                f"{error} Start a broker with `broker serve`, or name another with -b HOST:PORT."
+            ) from error
+        yield cluster
+
+
+def refuse_other_service(target: Target) -> None:
+    """Raises BrokerError if another service than Kafka's listens at the address: nobody needs to wait for that to change."""
+    from broker.cli.listening import other_service
+
+    if not target.is_secure:
+        for host, port in target.config("probe").bootstrap:
+            error = other_service(host, port, "kafka", "with -b HOST:PORT")
+            if error is not None:
+                raise error
 
 
 def client_settings(target: Target, command: str) -> dict[str, Any]:
@@ -95,10 +134,11 @@ def _log_in_once(target: Target) -> None:
 
 
 def _unreachable(target: Target) -> BrokerError:
-    """Distinguishes an address where nothing listens from a listener with TLS or with logins."""
+    """Distinguishes an address where nothing listens from a listener with TLS or with logins, and from another service."""
     from broker.client.kafka.errors import KafkaClientError
     from broker.client.kafka.routing import Routing
 
+    refuse_other_service(target)
     routing = Routing(target.config("login"), SystemClock())
     try:
         with routing.limit.within(_BOOTSTRAP_TIMEOUT_MS):

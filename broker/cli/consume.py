@@ -7,22 +7,23 @@ Tests: tests/cli/test_produce_consume.py.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
 from broker.cli.client import (
     Moment,
     client_settings,
     describe,
-    format_time,
     plain_errors,
     unescape,
 )
-from broker.cli.output import json_line, json_text
+from broker.cli.record_output import Renderer, by_template, json_line, text_line
+from broker.cli.record_template import parse_template
 from broker.errors import BrokerError
 
 # How long a poll waits, which is also how long Ctrl-C may take.
@@ -31,9 +32,15 @@ _POLL_RECORDS = 5000
 
 
 @click.command()
-@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @broker_options
-@click.option("--group", "-g", metavar="NAME", help="Consume as a member of this group, from its committed offsets.")
+@click.option(
+    "--group",
+    "-g",
+    metavar="NAME",
+    shell_complete=completing.groups,
+    help="Consume as a member of this group, from its committed offsets.",
+)
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
 )
@@ -43,37 +50,61 @@ _POLL_RECORDS = 5000
     metavar="WHERE",
     help="beginning, end, an offset, or -N for the last N of each partition.  [default: beginning; --group: its own]",
 )
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Start at the first record, or with --group where the group is: the default, by the name it has in Kafka's tool.",
+)
 @click.option("--from-time", "-t", type=Moment(), metavar="TIME", help="Start at this time: 2026-11-20T14:00, or -10m.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records, until Ctrl-C.")
 @click.option("--max-messages", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--key-separator", "-K", metavar="TEXT", help=r"Print KEY<TEXT>VALUE; \t is a tab.")
 @click.option("--headers", is_flag=True, help="Print the headers, NAME=VALUE,..., and a tab before each line.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line, with all fields of a record.")
+@click.option(
+    "--format",
+    "-F",
+    "template",
+    metavar="FORMAT",
+    help=r"Print %k key, %v value, %h headers, %t topic, %p partition, %o offset, %T time (ms), %K and %S sizes of key and"
+    r" value, with the text between them. A line break follows, unless FORMAT ends with \c.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object per line, with all fields of a record; `broker produce --json` reads them.",
+)
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="json: the same as --json."
+)
 def command(
     topics: tuple[str, ...],
     target: Target,
     group: str | None,
     partitions: tuple[int, ...],
     offset: str | None,
+    from_beginning: bool,
     from_time: int | None,
     follow: bool,
     max_messages: int | None,
     key_separator: str | None,
     headers: bool,
+    template: str | None,
     as_json: bool,
+    output: str,
 ) -> None:
     """Print the records of TOPICs, one per line.
 
-    By default it reads from the beginning to the current end.
+    By default it reads from the beginning to the current end, and stops there.
     """
-    if offset is not None and from_time is not None:
-        raise click.UsageError("Use either --offset or --from-time.")
+    if (offset is not None) + (from_time is not None) + from_beginning > 1:
+        raise click.UsageError("Use only one of --offset, --from-time and --from-beginning.")
     if group and (partitions or offset is not None or from_time is not None):
         raise click.UsageError(
             "With --group, the group determines partitions and offsets: leave out --group, or the other options."
         )
     place = _Place.parse(offset, from_time)
-    render = _json_line if as_json else _text_line(unescape(key_separator) if key_separator else None, headers)
+    render = _renderer(key_separator, headers, template, as_json or output == "json")
 
     with _consumer(target, group) as consumer:
         share: _Assignment | _Share
@@ -82,6 +113,17 @@ def command(
         else:
             share = _Assignment(consumer, topics, partitions, place)
         _copy(consumer, share, render, follow, max_messages)
+
+
+def _renderer(key_separator: str | None, headers: bool, template: str | None, as_json: bool) -> Renderer:
+    is_text = key_separator is not None or headers
+    if is_text + (template is not None) + as_json > 1:
+        raise click.UsageError("Use only one of --format, --json, and --key-separator with --headers.")
+    if as_json:
+        return json_line
+    if template is not None:
+        return by_template(parse_template(template))
+    return text_line(unescape(key_separator) if key_separator else None, headers)
 
 
 class _Place:
@@ -187,9 +229,7 @@ def _consumer(target: Target, group: str | None) -> Iterator[Any]:
             consumer.close(autocommit=False, timeout_ms=2000)
 
 
-def _copy(
-    consumer: Any, share: _Assignment | _Share, render: Callable[[Any], bytes], follow: bool, limit: int | None
-) -> None:
+def _copy(consumer: Any, share: _Assignment | _Share, render: Renderer, follow: bool, limit: int | None) -> None:
     out = sys.stdout.buffer
     left = limit
     while left is None or left > 0:
@@ -214,29 +254,3 @@ def _commit(share: _Assignment | _Share) -> None:
     except errors.CommitFailedError as error:
         # The group has rebalanced without us; another member will print these records again.
         click.echo(f"broker: {describe(error)}", err=True)
-
-
-def _text_line(separator: bytes | None, headers: bool) -> Callable[[Any], bytes]:
-    def render(record: Any) -> bytes:
-        line: bytes = (record.value or b"") + b"\n"
-        if separator is not None:
-            line = (record.key or b"") + separator + line
-        if headers:
-            pairs = (name.encode() + b"=" + (value or b"") for name, value in record.headers)
-            line = b",".join(pairs) + b"\t" + line
-        return line
-
-    return render
-
-
-def _json_line(record: Any) -> bytes:
-    fields = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "time": format_time(record.timestamp),
-        "key": json_text(record.key),
-        "value": json_text(record.value),
-        "headers": [[name, json_text(value)] for name, value in record.headers],
-    }
-    return json_line(fields)

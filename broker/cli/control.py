@@ -3,12 +3,11 @@
 Tests: tests/cli/test_users.py, tests/cli/test_acls.py, tests/cli/test_quotas.py.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import click
-
 from broker.cli.broker_options import Target
+from broker.cli.client import kafka
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -21,24 +20,9 @@ _ADVICE = {
 }
 
 
-def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --output; the command gets ``as_json``."""
-    return click.option(
-        "--output",
-        "as_json",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        show_default=True,
-        callback=lambda _ctx, _parameter, value: value == "json",
-        help="json: an object per line.",
-    )(function)
-
-
 def ask(target: Target, key: ApiKey, versions: tuple[int, int], fields: Mapping[str, Any]) -> Any:
     """The answer of any broker of the cluster, which passes on what only the controller can do."""
-    from broker.client.kafka.cluster import Cluster
-
-    with Cluster(target.config("admin")) as cluster:
+    with kafka(target, "admin") as cluster:
         routing = cluster.routing
 
         def attempt() -> Any:

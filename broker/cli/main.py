@@ -10,7 +10,7 @@ Tests: tests/cli/test_serve.py.
 import importlib
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -18,9 +18,12 @@ from broker.errors import BrokerError, ConfigError
 
 COMMANDS = {
     "serve": "Run a broker.",
-    "topics": "Create, list, describe and delete topics.",
+    "topics": "Create, alter, list, describe and delete topics.",
+    "groups": "List, describe, reset and delete groups of consumers.",
+    "cluster": "Show the brokers of a cluster, their listeners, features and APIs.",
+    "configs": "Get, set and delete settings of topics, brokers and groups.",
     "transactions": "List, describe and abort transactions.",
-    "produce": "Send the lines of standard input to a topic.",
+    "produce": "Send the lines of a file or of standard input to a topic.",
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
@@ -29,6 +32,8 @@ COMMANDS = {
     "acls": "List, add and remove ACLs: who may do what.",
     "quotas": "List, set and remove the quotas of clients.",
     "certs": "Make a certificate authority and certificates for development.",
+    "completion": "Print the script that completes these commands in bash, zsh or fish.",
+    "help": "Show the help of a command.",
     "health": "Check whether a broker answers.",
 }
 
@@ -51,6 +56,13 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        # Not click's own method, which would import every command for its help.
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -71,7 +83,15 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, requested: b
         ctx.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_EPILOG = """Exit status: 0 for success, 1 for a failure, 2 for wrong usage or settings, 3 if `shuffle read` finds that the
+producer has failed, 130 after Ctrl-C. `broker completion` makes a shell complete these commands."""
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
@@ -81,6 +101,8 @@ def command() -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The console script. Never returns: exits with the status."""
+    if instruction := os.environ.get(_COMPLETE):
+        sys.exit(_complete(instruction))
     try:
         # Not command.main(), which handles Ctrl-C and a closed output pipe differently.
         with command.make_context("broker", sys.argv[1:] if arguments is None else arguments) as context:
@@ -108,8 +130,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(130)
 
 
+# As in `completion.py`, which is not imported at every start.
+_COMPLETE = "_BROKER_COMPLETE"
+
+
+def _complete(instruction: str) -> int:
+    """Answer a shell that completes a command line. Errors would be printed between what the user types."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(command, {}, "broker", _COMPLETE, instruction)
+    except (BrokerError, click.ClickException, click.exceptions.Exit, KeyboardInterrupt):
+        return 1
+
+
 def _print_error(error: Exception) -> None:
-    click.echo(f"broker: {str(error).rstrip('.')}.", err=True)
+    text = str(error).rstrip(".")
+    click.echo(f"broker: {text}{'' if text.endswith(('?', '!')) else '.'}", err=True)
 
 
 def _discard_output() -> None:

@@ -1,32 +1,83 @@
-"""Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and records as JSON.
+"""Output of the commands: tables (formatted on a terminal, tab-separated otherwise), and objects as JSON.
 
-Tests: tests/cli/test_topics.py, tests/cli/test_inspect.py.
+On a terminal tables have a header and colours. ``NO_COLOR`` and TERM=dumb take the colours away; ``FORCE_COLOR`` formats tables
+and colours them where the output is no terminal, as in a log of a CI system that shows colours.
+
+Tests: tests/cli/test_output.py, tests/cli/test_topics.py, tests/cli/test_inspect.py.
 """
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import click
 
 
+def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --output; the command gets ``as_json``."""
+    return click.option(
+        "--output",
+        "as_json",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        callback=lambda _ctx, _parameter, value: value == "json",
+        help="json: an object per line.",
+    )(function)
+
+
+def is_formatted() -> bool:
+    """Whether tables are for people."""
+    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Numbers are aligned right. If the output is not a terminal: no title, no header, one row per line."""
-    if not sys.stdout.isatty():
+    """Numbers are aligned right. If the output is not for people: no title, no header, one row per line."""
+    if not is_formatted():
         for row in rows:
-            click.echo("\t".join(str(cell) for cell in row))
+            click.echo("\t".join(_cell(cell) for cell in row))
         return
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], int) for row in rows)
+        numbers = bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
         table.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*[str(cell) for cell in row])
-    Console().print(table)
+        # As text: a name may have brackets, which are markup to rich.
+        table.add_row(*[Text(_cell(cell)) for cell in row])
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    Console(width=None if sys.stdout.isatty() else _WIDTH, color_system=colours).print(table)
+
+
+# Where there is no terminal with a width: lines are as long as they need to be.
+_WIDTH = 400
+
+
+def _cell(cell: object) -> str:
+    return "-" if cell is None else str(cell)
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], as_json: bool, title: str = "") -> None:
+    """Rows as a table, or as an object per line whose names are those of the columns with ``_`` for blanks.
+
+    None is ``null`` and ``-``.
+    """
+    if not as_json:
+        print_table(columns, list(rows), title)
+        return
+    names = [column.replace(" ", "_") for column in columns]
+    for row in rows:
+        print_object(dict(zip(names, row, strict=True)))
+
+
+def print_object(fields: Mapping[str, object]) -> None:
+    click.echo(json_line(fields), nl=False)
 
 
 def json_line(fields: Mapping[str, object]) -> bytes:

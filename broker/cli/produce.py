@@ -1,4 +1,7 @@
-"""`broker produce`: sends the lines of standard input to a topic, one record per line.
+"""`broker produce`: sends the lines of a file or of standard input to a topic, one record per line, with our own Kafka client.
+
+What it has read when there is nothing more to read for the moment is sent and acknowledged before it waits, so that lines that
+come slowly leave at once. The first Ctrl-C does the same and ends it.
 
 Tests: tests/cli/test_produce_consume.py.
 """
@@ -6,34 +9,52 @@ Tests: tests/cli/test_produce_consume.py.
 import os
 import stat
 import sys
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, BinaryIO
 
+import attrs
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.client import client_settings, describe, plain_errors, unescape
-from broker.errors import BrokerError
+from broker.cli.client import unescape
+from broker.cli.interrupt import Interrupts
+from broker.cli.kafka_errors import client_errors
+from broker.cli.line_source import LineSource
+from broker.cli.output import json_line
+from broker.cli.record_input import Common, Parser, formatted_lines, json_lines, keyed_lines, whole_lines
+from broker.cli.record_template import parse_template
+from broker.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from broker.cli.record_sender import RecordSender
 
-# Records and bytes that may be unacknowledged: enough to keep the batches full, little enough for a small machine.
-_PENDING_MAX = 50_000
-_PENDING_BYTES_MAX = 32 * 1024 * 1024
 _DELIVERY_TIMEOUT_MS = 30_000
+# The broker enforces the topic's limit, and its error says so.
+_REQUEST_BYTES_MAX = 110 * 1024 * 1024
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=completing.topics)
+@click.argument("file", required=False, type=click.File("rb"), default="-")
 @broker_options
 @click.option(
     "--key-separator", "-K", metavar="TEXT", help=r"Lines are KEY<TEXT>VALUE; \t is a tab.  [default: no keys]"
 )
+@click.option(
+    "--format",
+    "-F",
+    "template",
+    metavar="FORMAT",
+    help="What a line looks like, in tokens of `broker consume --format`, e.g. '%k %v'.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects, as `broker consume --json` prints them.")
+@click.option("--key", "-k", metavar="TEXT", help="A key for every record that has none of its own.")
 @click.option("--header", "-H", "headers", metavar="NAME=VALUE", multiple=True, help="A header for every record.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="The partition.  [default: by key, else any]")
+@click.option(
+    "--partition", "-p", type=click.IntRange(min=0), help="The partition.  [default: as the line says, by key, or any]"
+)
 @click.option(
     "--tombstones", "-Z", is_flag=True, help="An empty value is null, which deletes its key from a compacted topic."
 )
@@ -53,124 +74,119 @@ _DELIVERY_TIMEOUT_MS = 30_000
     help="When the broker acknowledges a record. all: when it is on disk; 1: when the broker has it; 0: never.",
 )
 @click.option("--quiet", "-q", is_flag=True, help="Print no progress bar and no count.")
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: the count as an object on standard output.",
+)
 def command(
     topic: str,
+    file: BinaryIO,
     target: Target,
     key_separator: str | None,
+    template: str | None,
+    as_json: bool,
+    key: str | None,
     headers: tuple[str, ...],
     partition: int | None,
     tombstones: bool,
     compression: str,
     acks: str,
     quiet: bool,
+    output: str,
 ) -> None:
-    """Send the lines of standard input to TOPIC, one record per line.
+    """Send the lines of FILE, or of standard input, to TOPIC, one record per line.
 
-    Stops at the first line that the broker refuses, and names it. If the topic does not exist, the broker creates it
-    (unless auto_create_topics_enable is off).
+    Stops at the first line that cannot be read or that the broker refuses, and names it. Ctrl-C sends what has been read and
+    says how much that was; a second one ends at once. If the topic does not exist, the broker creates it (unless
+    auto_create_topics_enable is off).
     """
-    separator = unescape(key_separator) if key_separator else None
-    pairs = [_header(pair) for pair in headers]
-    source = sys.stdin.buffer
-    with plain_errors(target):
-        from kafka import KafkaProducer
+    common = Common(_typed(key), tuple(_header(pair) for pair in headers), tombstones)
+    parser = _parser(key_separator, template, as_json, common)
+    from broker.cli.record_sender import RecordSender
+    from broker.client.kafka.cluster import Cluster
 
-        producer = KafkaProducer(
-            **client_settings(target, "produce"),
-            # The client's metrics are not used, and they cost time for every record.
-            metrics_enabled=False,
-            acks={"0": 0, "1": 1, "all": "all"}[acks],
-            enable_idempotence=acks == "all",
-            compression_type=None if compression == "none" else compression,
-            # Lines that arrive slowly are sent at once; a file fills the batches.
-            linger_ms=5,
-            batch_size=256 * 1024,
-            # The broker enforces the topic's limit, and its error says so.
-            max_request_size=100 * 1024 * 1024,
-            max_block_ms=_DELIVERY_TIMEOUT_MS,
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            request_timeout_ms=_DELIVERY_TIMEOUT_MS // 2,
+    config = attrs.evolve(
+        target.config("produce"), delivery_timeout_ms=_DELIVERY_TIMEOUT_MS, max_request_size=_REQUEST_BYTES_MAX
+    )
+    with ExitStack() as stack:
+        stack.enter_context(client_errors(target))
+        cluster = stack.enter_context(Cluster(config))
+        sender = RecordSender(
+            cluster,
+            topic,
+            parser,
+            partition=partition,
+            acks=acks,
+            codec=compression,
+            rotation=SystemEntropy.bytes(1)[0],
         )
-        sent = _Sent()
+        stack.callback(sender.close)
         try:
-            with _progress(source, quiet) as advance:
-                for line in _lines(source):
-                    key, value = _split(line, separator, sent.lines + 1)
-                    if tombstones and not value:
-                        value = None
-                    if key is None and value is None:
-                        raise BrokerError(f"Line {sent.lines + 1} is empty: with --tombstones a record needs a key.")
-                    try:
-                        future = producer.send(topic, value, key, list(pairs), partition)
-                    except ValueError as error:  # refused by the client itself
-                        raise BrokerError(str(error)) from error
-                    sent.add(future, len(line))
-                    advance(len(line) + 1)
-                # Not producer.flush(), which fails when the client splits a batch that was too large for the broker.
-                sent.settle()
-        finally:
-            # Everything was sent by now, unless there was an error; then the rest is not waited for.
-            producer.close(timeout=1)
-    if not quiet:
-        click.echo(f"{sent.lines} records sent to {topic}", err=True)
+            interrupted = _send_all(sender, file, quiet)
+        except KeyboardInterrupt:
+            _report(topic, sender, output, quiet, "interrupted: at least ")
+            raise
+        _report(topic, sender, output, quiet, "interrupted: " if interrupted else "")
+    if interrupted:
+        raise KeyboardInterrupt
 
 
-class _Sent:
-    """The lines that are not acknowledged yet, oldest first. Waits for the oldest one when there are too many, and raises for
-    the first
-    that failed."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self._pending: deque[tuple[Any, int]] = deque()
-        self._pending_bytes = 0
-        self._acknowledged = 0
-
-    def add(self, future: Any, size: int) -> None:
-        self.lines += 1
-        self._pending.append((future, size))
-        self._pending_bytes += size
-        while self._pending and (
-            self._pending[0][0].is_done or len(self._pending) > _PENDING_MAX or self._pending_bytes > _PENDING_BYTES_MAX
-        ):
-            self._settle_oldest()
-
-    def settle(self) -> None:
-        while self._pending:
-            self._settle_oldest()
-
-    def _settle_oldest(self) -> None:
-        future, size = self._pending.popleft()
-        try:
-            future.get(timeout=_DELIVERY_TIMEOUT_MS / 1000)
-        except Exception as error:
-            raise BrokerError(
-                f"Line {self._acknowledged + 1} was not taken: {describe(error)} "
-                f"(the {self._acknowledged} lines before it are stored, some after it may be)."
-            ) from error
-        self._acknowledged += 1
-        self._pending_bytes -= size
+def _send_all(sender: "RecordSender", file: BinaryIO, quiet: bool) -> bool:
+    """Returns whether Ctrl-C has ended it. A second Ctrl-C raises KeyboardInterrupt."""
+    source = LineSource(file.fileno())
+    with Interrupts() as interrupts, _progress(file, quiet) as advance:
+        chunks = source.chunks()
+        shown = 0
+        while not interrupts.requested:
+            try:
+                with interrupts.allowed():
+                    lines = next(chunks, None)
+            except KeyboardInterrupt:
+                break
+            if lines is None:
+                break
+            if lines:
+                sender.send(lines)
+            else:
+                sender.flush()
+            shown, size = sender.bytes, sender.bytes - shown
+            advance(size)
+        sender.flush()
+        return interrupts.requested
 
 
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    for line in source:
-        yield line[:-1] if line.endswith(b"\n") else line
+def _report(topic: str, sender: "RecordSender", output: str, quiet: bool, before: str) -> None:
+    if output == "json":
+        click.echo(json_line({"topic": topic, "records": sender.acknowledged, "bytes": sender.bytes}), nl=False)
+    elif not quiet:
+        click.echo(f"{before}{sender.acknowledged} records sent to {topic}", err=True)
 
 
-def _split(line: bytes, separator: bytes | None, number: int) -> tuple[bytes | None, bytes | None]:
-    if separator is None:
-        return None, line
-    key, found, value = line.partition(separator)
-    if not found:
-        raise BrokerError(f"Line {number} has no key: it does not contain {separator!r}.")
-    return key, value
+def _parser(separator: str | None, template: str | None, as_json: bool, common: Common) -> Parser:
+    if (separator is not None) + (template is not None) + as_json > 1:
+        raise click.UsageError("Use only one of --key-separator, --format and --json.")
+    if as_json:
+        return json_lines(common)
+    if template is not None:
+        return formatted_lines(parse_template(template), common)
+    if separator:
+        return keyed_lines(unescape(separator), common)
+    return whole_lines(common)
 
 
-def _header(pair: str) -> tuple[str, bytes]:
+def _typed(text: str | None) -> bytes | None:
+    """An argument as it was typed, also where it is no UTF-8."""
+    return None if text is None else os.fsencode(text)
+
+
+def _header(pair: str) -> tuple[bytes, bytes]:
     name, equals, value = pair.partition("=")
     if not equals:
         raise click.UsageError(f"Write --header {pair} as --header name=value.")
-    return name, value.encode()
+    return os.fsencode(name), os.fsencode(value)
 
 
 @contextmanager
@@ -185,16 +201,5 @@ def _progress(source: BinaryIO, quiet: bool) -> "Iterator[Callable[[int], object
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=status.st_size - source.tell())
-        waiting = 0
-
-        def advance(size: int) -> None:
-            # Once in 64 KiB: updating the bar for every line would cost more than sending the line.
-            nonlocal waiting
-            waiting += size
-            if waiting >= 65536:
-                progress.advance(task, waiting)
-                waiting = 0
-
-        yield advance
-        progress.advance(task, waiting)
+        task = progress.add_task("", total=status.st_size - os.lseek(source.fileno(), 0, os.SEEK_CUR))
+        yield lambda size: progress.advance(task, size)

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, output_option, refusal
-from broker.cli.output import json_line, print_table
+from broker.cli.control import ask, check, refusal
+from broker.cli.output import json_line, output_option, print_table
 from broker.errors import BrokerError
 from protocol.kafka.api_keys import ApiKey
 
@@ -67,12 +67,14 @@ def command() -> None:
 @broker_options
 def list_quotas(entity: Entity, as_json: bool, target: Target) -> None:
     """List quotas (by default, all of them)."""
-    entries = sorted(_describe(target, entity, strict=False).items(), key=lambda entry: _text(entry[0]))
+    entries = sorted(describe_quotas(target, entity, strict=False).items(), key=lambda entry: entity_text(entry[0]))
     if as_json:
         for found, values in entries:
             click.echo(json_line({"entity": dict(found), "quotas": values}), nl=False)
     else:
-        rows = [(_text(found), key, f"{value:.15g}") for found, values in entries for key, value in values.items()]
+        rows = [
+            (entity_text(found), key, f"{value:.15g}") for found, values in entries for key, value in values.items()
+        ]
         print_table(["entity", "quota", "value"], rows)
 
 
@@ -86,9 +88,11 @@ def set_quotas(pairs: tuple[str, ...], entity: Entity, target: Target) -> None:
     The KEYs are producer_byte_rate and consumer_byte_rate (bytes a second; k, m and g are factors of 1024),
     request_percentage, controller_mutation_rate, and for --ip connection_creation_rate.
     """
-    values = dict(map(_key_and_value, pairs))
-    _alter(target, _named(entity), [{"key": key, "value": value, "remove": False} for key, value in values.items()])
-    click.echo(f"set {', '.join(values)} of {_text(entity)}")
+    values = dict(map(key_and_value, pairs))
+    alter_quotas(
+        target, _named(entity), [{"key": key, "value": value, "remove": False} for key, value in values.items()]
+    )
+    click.echo(f"set {', '.join(values)} of {entity_text(entity)}")
 
 
 @command.command()
@@ -98,12 +102,12 @@ def set_quotas(pairs: tuple[str, ...], entity: Entity, target: Target) -> None:
 def remove(keys: tuple[str, ...], entity: Entity, target: Target) -> None:
     """Remove quotas (by default, all of the user, client id or address)."""
     for key in keys:
-        _check_key(key)
-    removed = keys or tuple(_describe(target, _named(entity), strict=True).get(entity, {}))
+        check_key(key)
+    removed = keys or tuple(describe_quotas(target, _named(entity), strict=True).get(entity, {}))
     if not removed:
-        raise BrokerError(f"There is no quota of {_text(entity)}.")
-    _alter(target, _named(entity), [{"key": key, "value": 0.0, "remove": True} for key in removed])
-    click.echo(f"removed {', '.join(removed)} of {_text(entity)}")
+        raise BrokerError(f"There is no quota of {entity_text(entity)}.")
+    alter_quotas(target, _named(entity), [{"key": key, "value": 0.0, "remove": True} for key in removed])
+    click.echo(f"removed {', '.join(removed)} of {entity_text(entity)}")
 
 
 def _named(entity: Entity) -> Entity:
@@ -114,7 +118,7 @@ def _named(entity: Entity) -> Entity:
     return entity
 
 
-def _describe(target: Target, entity: Entity, *, strict: bool) -> dict[Entity, dict[str, float]]:
+def describe_quotas(target: Target, entity: Entity, *, strict: bool) -> dict[Entity, dict[str, float]]:
     components = [
         {"entity_type": kind, "match_type": _DEFAULT if name is None else _EXACT, "match": name}
         for kind, name in entity
@@ -133,24 +137,24 @@ def _rank(kind: str) -> int:
     return _TYPES.index(kind) if kind in _TYPES else len(_TYPES)
 
 
-def _alter(target: Target, entity: Entity, operations: list[dict[str, Any]]) -> None:
+def alter_quotas(target: Target, entity: Entity, operations: list[dict[str, Any]]) -> None:
     named = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
     fields = {"entries": [{"entity": named, "ops": operations}], "validate_only": False}
     answer = ask(target, ApiKey.ALTER_CLIENT_QUOTAS, (0, 1), fields)
     for entry in answer.entries:
         if entry.error_code:
-            raise BrokerError(f"{_text(entity)}: {refusal(entry.error_code, entry.error_message)}.")
+            raise BrokerError(f"{entity_text(entity)}: {refusal(entry.error_code, entry.error_message)}.")
 
 
-def _text(entity: Entity) -> str:
+def entity_text(entity: Entity) -> str:
     return ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in entity)
 
 
-def _key_and_value(pair: str) -> tuple[str, float]:
+def key_and_value(pair: str) -> tuple[str, float]:
     key, equals, text = pair.partition("=")
     if not equals:
         raise click.UsageError(f"Write {pair} as KEY=VALUE, for example producer_byte_rate=10m.")
-    _check_key(key)
+    check_key(key)
     number = _NUMBER.fullmatch(text.strip())
     if number is None or (number[2] and not key.endswith("byte_rate")):
         raise click.UsageError(
@@ -159,7 +163,7 @@ def _key_and_value(pair: str) -> tuple[str, float]:
     return key, float(number[1]) * _FACTOR[number[2].lower()]
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
     if key not in _KEYS:
         raise click.UsageError(
             f"There is no quota {key!r}: " + "; ".join(f"{name}: {what}" for name, what in _KEYS.items())

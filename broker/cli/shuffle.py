@@ -17,7 +17,7 @@ from broker.cli.broker_options import security_options
 from broker.cli.output import print_table
 from broker.client.security_settings import SecuritySettings
 from broker.client.shuffle.errors import ProducerFailedError, ShuffleError
-from broker.client.shuffle.names import parse_address
+from broker.client.shuffle.names import parse_address, partition_id
 from broker.errors import BrokerError
 from protocol.shuffle.buffer_response import DEFAULT_BUFFER_SIZE
 from protocol.shuffle.generation import Generation
@@ -26,6 +26,11 @@ from protocol.shuffle.ids import DATA_SET_BYTES, ResultPartitionID
 PRODUCER_FAILED_STATUS = 3
 # The most subpartitions of one `read`: each is an open file.
 _SUBPARTITIONS_MAX = 4096
+
+# How long the first answer may take until the listener may be one of another protocol.
+_CHECK_S = 0.7
+# A prefix that no partition has, because a subtask index is not negative.
+_NO_PARTITION = "f" * 120
 
 Advance = Callable[[int], None]
 
@@ -41,7 +46,7 @@ def _to_address(_ctx: click.Context, _parameter: click.Parameter, value: str) ->
 
 def _to_partition(_ctx: click.Context, _parameter: click.Parameter, value: str) -> ResultPartitionID:
     try:
-        return ResultPartitionID.from_text(value)
+        return partition_id(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from None
 
@@ -89,8 +94,31 @@ def _check_generation(value: str) -> Generation:
 def command() -> None:
     """Write, read, list and release result partitions.
 
-    A PARTITION is 120 hex digits, or Flink's <data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>.
+    A PARTITION is a plain name, such as word-count/0, the 120 hex digits of an id, or Flink's
+    <data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>.
     """
+
+
+def _check_protocol(address: tuple[str, int], security: SecuritySettings) -> None:
+    """Raises BrokerError if another protocol is spoken there: neither side would ever say so. A Flink server is not told from a
+    broker: whatever is no other protocol's is taken for one."""
+    from broker.client.shuffle.admin import ShuffleAdmin
+    from broker.client.shuffle.security import open_tls
+    from broker.client.what_listens import what_listens
+
+    try:
+        with ShuffleAdmin(address, timeout=_CHECK_S, connect_timeout=_CHECK_S, security=security) as admin:
+            admin.partitions(_NO_PARTITION)
+        return
+    except ShuffleError:
+        pass
+    tls = open_tls(security)
+    other = what_listens(*address, None if tls is None else tls.context)
+    if other is not None:
+        raise BrokerError(
+            f"What listens at {address[0]}:{address[1]} speaks {other}: give the address of a shuffle:// listener"
+            " (`broker serve --listener shuffle://127.0.0.1:9310`)."
+        )
 
 
 @command.command()
@@ -132,6 +160,7 @@ def write(
     from broker.client.shuffle.writing.shuffle_writer import ShuffleWriter
     from protocol.shuffle.events import EndOfData, EndOfPartition
 
+    _check_protocol(address, security)
     buffers = size = 0
     writer = ShuffleWriter(
         address,
@@ -231,6 +260,7 @@ def read(
 
     if credit + floating_buffers == 0:
         raise click.UsageError("Leave at least one buffer: --credit and --floating-buffers are both 0.")
+    _check_protocol(address, security)
     try:
         os.makedirs(out, exist_ok=True)
         files = [_create(os.path.join(out, str(index))) for index in subpartitions]
@@ -276,6 +306,7 @@ def list_partitions(address: tuple[str, int], prefix: str, security: SecuritySet
     """List the partitions of the broker, one per line."""
     from broker.client.shuffle.admin import ShuffleAdmin
 
+    _check_protocol(address, security)
     with ShuffleAdmin(address, security=security) as admin:
         found = sorted(admin.partitions(prefix))
     rows = [
@@ -304,6 +335,7 @@ def release(address: tuple[str, int], released: bytes, if_exists: bool, security
     """
     from broker.client.shuffle.admin import ShuffleAdmin
 
+    _check_protocol(address, security)
     with ShuffleAdmin(address, security=security) as admin:
         if isinstance(released, ResultPartitionID):
             existed = admin.release(released)
@@ -314,6 +346,13 @@ def release(address: tuple[str, int], released: bytes, if_exists: bool, security
     elif not if_exists:
         what = "partition" if isinstance(released, ResultPartitionID) else "partition of the data set"
         raise BrokerError(f"There is no {what} {released.hex()} at {address[0]}:{address[1]}.")
+
+
+@command.command("id")
+@_partition
+def show_id(partition: ResultPartitionID) -> None:
+    """Print the id of PARTITION as hex digits, for `list --prefix` and for programs that take no names."""
+    click.echo(partition.hex())
 
 
 def _create(path: str) -> BinaryIO:

@@ -7,8 +7,7 @@ import click
 
 from broker.cli.admin_api import AdminApi, AdminError, admin_options, quoted
 from broker.cli.client import Moment
-from broker.cli.control import output_option
-from broker.cli.output import json_line, print_table
+from broker.cli.output import json_line, output_option, print_table
 from broker.errors import BrokerError, Refusal
 from broker.pulsar.topic_names import TopicName, check_namespace, parse_topic
 

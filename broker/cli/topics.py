@@ -1,25 +1,32 @@
-"""`broker topics`: create, list, describe and delete topics, with Kafka's protocol, so that it works with any Kafka broker."""
+"""`broker topics`: create, alter, list, describe and delete topics, with Kafka's protocol, so that it works with any Kafka
+broker."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.client import client_settings, describe, plain_errors
-from broker.cli.output import print_table
+from broker.cli.client import kafka
+from broker.cli.output import output_option, print_object, print_rows, print_table
 from broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from broker.client.kafka import Cluster
+    from broker.client.kafka.admin.configs import Entry
+    from broker.client.kafka.admin.positions import Position
+    from broker.client.kafka.admin.topics import Outcome, Partition, Topic, Topics
+    from broker.client.kafka.values import TopicPartition
 
 
 @click.group()
 def command() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, alter, list, describe and delete topics."""
 
 
 @command.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@broker_options
 @click.option(
     "--partitions",
     "-p",
@@ -33,6 +40,7 @@ def command() -> None:
     "--config", "-c", "configs", metavar="KEY=VALUE", multiple=True, help="A setting, e.g. retention.ms=3600000."
 )
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if the topic exists.")
+@broker_options
 def create(
     names: tuple[str, ...],
     target: Target,
@@ -42,83 +50,259 @@ def create(
     if_not_exists: bool,
 ) -> None:
     """Create topics."""
+    from broker.client.kafka.admin.topics import create_topics
+    from protocol.kafka.errors import ErrorCode
+
     settings = dict(_key_and_value(pair) for pair in configs)
-    wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
-    with _admin(target) as admin:
-        answer = admin.create_topics({name: dict(wanted) for name in names}, raise_errors=False)
-        _report(answer["topics"], "created", "TopicAlreadyExistsError" if if_not_exists else None)
+    with kafka(target, "topics") as cluster:
+        outcomes = create_topics(
+            cluster.routing,
+            list(dict.fromkeys(names)),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
+        )
+    _report(outcomes, "created", ErrorCode.topic_already_exists if if_not_exists else None)
 
 
 @command.command("list")
-@broker_options
 @click.option("--internal", is_flag=True, help="Also list topics whose names begin with __.")
-def list_topics(target: Target, internal: bool) -> None:
+@output_option
+@broker_options
+def list_topics(target: Target, internal: bool, as_json: bool) -> None:
     """List the topics, one per line."""
-    with _admin(target) as admin:
-        topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
+    from broker.client.kafka.admin.topics import describe_topics
+
+    with kafka(target, "topics") as cluster:
+        found = describe_topics(cluster.routing)
     rows = [
-        (topic["name"], len(topic["partitions"]))
-        for topic in topics
-        if internal or not (topic["is_internal"] or topic["name"].startswith("__"))
+        (topic.name, len(topic.partitions))
+        for topic in found.topics
+        if internal or not (topic.is_internal or topic.name.startswith("__"))
     ]
-    print_table(["topic", "partitions"], rows)
+    print_rows(["topic", "partitions"], rows, as_json)
 
 
 @command.command("describe")
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=completing.topics)
+@click.option("--internal", is_flag=True, help="Without TOPIC: also topics whose names begin with __.")
+@output_option
 @broker_options
-def describe_topics(names: tuple[str, ...], target: Target) -> None:
-    """Show the partitions, offsets and settings of topics (by default, of all topics)."""
-    from kafka import errors
+def describe_topics(names: tuple[str, ...], internal: bool, as_json: bool, target: Target) -> None:
+    """Show the partitions, offsets, sizes and settings of topics (by default, of all topics).
 
-    with _admin(target) as admin:
-        topics = sorted(admin.describe_topics(list(names) or None), key=lambda topic: str(topic["name"]))
-        for topic in topics:
-            if topic["error_code"]:
-                raise BrokerError(f"{topic['name']}: {describe(errors.for_code(topic['error_code'])())}.")
-        first = True
-        for topic in topics:
-            if not first:
-                click.echo()
-            first = False
-            _describe_one(admin, topic)
+    A partition that cannot be read is shown with the reason. The settings are those that differ from the broker's.
+    """
+    from broker.client.kafka.admin import topics as admin
+    from broker.client.kafka.admin.positions import offsets_at
+    from broker.client.kafka.values import EARLIEST, LATEST
+
+    with kafka(target, "topics") as cluster:
+        routing = cluster.routing
+        found = admin.describe_topics(routing, names or None)
+        shown = [
+            topic for topic in found.topics if names or internal or not (topic.is_internal or topic.name[:2] == "__")
+        ]
+        for topic in shown:
+            admin.check_exists(topic)
+        leaders = {key: leader for key, leader in found.leaders().items() if key[0] in {topic.name for topic in shown}}
+        starts = offsets_at(routing, leaders, dict.fromkeys(leaders, EARLIEST))
+        ends = offsets_at(routing, leaders, dict.fromkeys(leaders, LATEST))
+        sizes = admin.sizes(routing, leaders)
+        settings = _settings(cluster, [topic.name for topic in shown])
+        problems = _problems(cluster, found, ends)
+    for index, topic in enumerate(shown):
+        rows = [
+            _row(one, starts[topic.name, one.number], ends[topic.name, one.number], sizes.get((topic.name, one.number)))
+            for one in topic.partitions
+        ]
+        wrong = {one.number: problems.get((topic.name, one.number)) for one in topic.partitions}
+        if as_json:
+            _print_as_json(topic, rows, settings.get(topic.name), wrong)
+            continue
+        if index:
+            click.echo()
+        _print(topic, rows, settings.get(topic.name), wrong)
+
+
+# Partition, leader, replicas, in sync, start, end, size.
+_Row = tuple[int, int | None, tuple[int, ...], tuple[int, ...], int | None, int | None, int | None]
+
+
+def _row(partition: "Partition", start: "Position", end: "Position", size: int | None) -> _Row:
+    return (
+        partition.number,
+        partition.leader,
+        partition.replicas,
+        partition.in_sync,
+        start.offset,
+        end.offset,
+        size,
+    )
+
+
+def _print(
+    topic: "Topic", rows: Sequence[_Row], settings: "Mapping[str, Entry] | None", wrong: Mapping[int, str | None]
+) -> None:
+    if settings is None:
+        said = "unknown"
+    else:
+        own = (f"{name}={entry.value}" for name, entry in sorted(settings.items()) if entry.is_own)
+        said = ", ".join(own) or "all as the broker's"
+    count = len(rows)
+    click.echo(f"{topic.name}: {count} partition{'s' * (count != 1)}; settings: {said}")
+    columns = ["partition", "leader", "replicas", "in sync", "start offset", "end offset", "records at most", "bytes"]
+    cells = [
+        (
+            number,
+            leader,
+            _numbers(replicas),
+            _numbers(in_sync),
+            start,
+            end,
+            None if start is None or end is None else end - start,
+            size,
+        )
+        for number, leader, replicas, in_sync, start, end, size in rows
+    ]
+    print_table(columns, cells)
+    for number, problem in wrong.items():
+        if problem is not None:
+            click.echo(f"{topic.name}-{number}: {problem}")
+
+
+def _numbers(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def _print_as_json(
+    topic: "Topic", rows: Sequence[_Row], settings: "Mapping[str, Entry] | None", wrong: Mapping[int, str | None]
+) -> None:
+    """An object a topic."""
+    partitions = [
+        {
+            "partition": number,
+            "leader": leader,
+            "replicas": list(replicas),
+            "in_sync": list(in_sync),
+            "start_offset": start,
+            "end_offset": end,
+            "bytes": size,
+            "problem": wrong[number],
+        }
+        for number, leader, replicas, in_sync, start, end, size in rows
+    ]
+    own = None if settings is None else {name: one.value for name, one in sorted(settings.items()) if one.is_own}
+    print_object(
+        {
+            "topic": topic.name,
+            "topic_id": str(topic.topic_id) if topic.topic_id and topic.topic_id.int else None,
+            "internal": topic.is_internal,
+            "settings": own,
+            "partitions": partitions,
+        }
+    )
+
+
+def _settings(cluster: "Cluster", names: Sequence[str]) -> "dict[str, Mapping[str, Entry]]":
+    """A topic whose settings the user may not see is absent."""
+    from broker.client.kafka.admin.configs import TOPIC, describe_configs
+
+    found = describe_configs(cluster.routing, [(TOPIC, name) for name in names])
+    return {name: answer.entries for (_, name), answer in found.items() if not answer.code}
+
+
+def _problems(
+    cluster: "Cluster", found: "Topics", ends: "Mapping[TopicPartition, Position]"
+) -> "dict[TopicPartition, str]":
+    """What is wrong with each partition that cannot be read, in the broker's words if it has any."""
+    from broker.client.kafka.admin.topics import why_offline
+    from broker.client.kafka.errors import code_name
+
+    leaders = found.leaders()
+    problems = {}
+    for topic in found.topics:
+        for one in topic.partitions:
+            key = (topic.name, one.number)
+            if key not in ends:
+                continue
+            leader, code = leaders[key], ends[key].code
+            if leader is None:
+                problems[key] = "offline: no leader"
+            elif code:
+                said = why_offline(cluster.routing, key, leader)
+                problems[key] = f"offline: {said or code_name(code)}"
+            elif len(one.in_sync) < len(one.replicas):
+                problems[key] = f"{len(one.replicas) - len(one.in_sync)} of {len(one.replicas)} replicas not in sync"
+    return problems
 
 
 @command.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
+@click.option("--partitions", "-p", type=click.IntRange(min=1), help="Number of partitions from now on.")
+@click.option("--config", "-c", "sets", metavar="KEY=VALUE", multiple=True, help="Set a setting; can be repeated.")
+@click.option("--delete-config", "-d", "deletes", metavar="KEY", multiple=True, help="Take back a setting.")
 @broker_options
+def alter(
+    names: tuple[str, ...],
+    partitions: int | None,
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    target: Target,
+) -> None:
+    """Give topics more partitions or other settings.
+
+    Partitions can only be added, and records with a key may then go to another partition than earlier ones.
+    """
+    from broker.client.kafka.admin.configs import TOPIC, alter_configs
+    from broker.client.kafka.admin.topics import add_partitions, check_exists
+    from broker.client.kafka.admin.topics import describe_topics as describe
+
+    if not (partitions or sets or deletes):
+        raise click.UsageError("Say what to change: --partitions N, --config KEY=VALUE or --delete-config KEY.")
+    changes: dict[str, str | None] = dict(_key_and_value(pair) for pair in sets)
+    changes |= dict.fromkeys(deletes)
+    wanted = list(dict.fromkeys(names))
+    with kafka(target, "topics") as cluster:
+        for topic in describe(cluster.routing, wanted).topics:
+            check_exists(topic)
+        if changes:
+            answers = alter_configs(cluster.routing, {(TOPIC, name): changes for name in wanted})
+            failed = [f"{name}: {one.said}" for (_, name), one in answers.items() if one.code]
+            if failed:
+                raise BrokerError("; ".join(failed) + ".")
+        if partitions:
+            outcomes = add_partitions(cluster.routing, dict.fromkeys(wanted, partitions))
+            _report([one for one in outcomes if one.code], "altered", None)
+    for name in wanted:
+        click.echo(f"altered {name}")
+
+
+@command.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=completing.topics)
 @click.option("--if-exists", is_flag=True, help="Do not fail if the topic does not exist.")
+@broker_options
 def delete(names: tuple[str, ...], target: Target, if_exists: bool) -> None:
     """Delete topics and all their records."""
-    with _admin(target) as admin:
-        answer = admin.delete_topics(list(names), raise_errors=False)
-        _report(answer["topics"], "deleted", "UnknownTopicOrPartitionError" if if_exists else None)
+    from broker.client.kafka.admin.topics import delete_topics
+    from protocol.kafka.errors import ErrorCode
+
+    with kafka(target, "topics") as cluster:
+        outcomes = delete_topics(cluster.routing, list(dict.fromkeys(names)))
+    _report(outcomes, "deleted", ErrorCode.unknown_topic_or_partition if if_exists else None)
 
 
-@contextmanager
-def _admin(target: Target) -> Iterator[Any]:
-    with plain_errors(target):
-        from kafka import KafkaAdminClient
-
-        admin = KafkaAdminClient(**client_settings(target, "topics"))
-        try:
-            yield admin
-        finally:
-            admin.close()
-
-
-def _report(results: list[dict[str, Any]], done: str, harmless: str | None) -> None:
+def _report(outcomes: "Iterable[Outcome]", done: str, harmless: int | None) -> None:
     """Print one line for each topic, and raise one error for those that failed."""
-    from kafka import errors
+    from broker.client.kafka.errors import code_name
 
     failed = []
-    for result in results:
-        error = errors.for_code(result["error_code"])
-        if not result["error_code"]:
-            click.echo(f"{done} {result['name']}")
-        elif error.__name__ != harmless:
-            said = result.get("error_message") or describe(error())
-            failed.append(said if result["name"] in said else f"{result['name']}: {said}")
+    for one in outcomes:
+        if not one.code:
+            click.echo(f"{done} {one.name}")
+        elif one.code != harmless:
+            said = one.message or code_name(one.code)
+            failed.append(said if one.name in said else f"{one.name}: {said}")
     if failed:
         raise BrokerError("; ".join(text.rstrip(".") for text in failed) + ".")
 
@@ -128,28 +312,3 @@ def _key_and_value(pair: str) -> tuple[str, str]:
     if not equals:
         raise click.UsageError(f"Write --config {pair} as --config key=value.")
     return key.strip(), value.strip()
-
-
-def _describe_one(admin: Any, topic: dict[str, Any]) -> None:
-    from kafka import OffsetSpec, TopicPartition
-    from kafka.admin import ConfigResource, ConfigResourceType
-
-    name = topic["name"]
-    partitions = sorted(topic["partitions"], key=lambda partition: int(partition["partition_index"]))
-    keys = [TopicPartition(name, partition["partition_index"]) for partition in partitions]
-    earliest = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
-    latest = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
-    configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])["topic"][name]
-    settings = ", ".join(f"{key}={entry['value']}" for key, entry in sorted(configs.items())) or "all as the broker's"
-    click.echo(f"{name}: {len(partitions)} partitions; settings: {settings}")
-    rows = [
-        (
-            partition["partition_index"],
-            partition["leader_id"],
-            earliest[key].offset,
-            latest[key].offset,
-            latest[key].offset - earliest[key].offset,
-        )
-        for key, partition in zip(keys, partitions, strict=True)
-    ]
-    print_table(["partition", "leader", "earliest offset", "end offset", "records at most"], rows)

@@ -1,14 +1,11 @@
 """`broker transactions`: list, describe and abort transactions, with Kafka's protocol, so that it works with any Kafka broker."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import click
 
+from broker.cli import completing
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.client import client_settings, format_time, plain_errors
-from broker.cli.output import print_table
+from broker.cli.client import format_time, kafka
+from broker.cli.output import output_option, print_object, print_rows
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -19,62 +16,66 @@ def command() -> None:
 
 
 @command.command("list")
-@broker_options
 @click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only transactions in this state.")
-def list_transactions(target: Target, states: tuple[str, ...]) -> None:
-    """List the transactional ids that the broker knows, one per line."""
-    with _admin(target) as admin:
-        found = admin.list_transactions(state_filters=list(states) or None)
-    rows = sorted(
-        (one.transactional_id, one.producer_id, _text(one.state)) for of_broker in found.values() for one in of_broker
-    )
-    print_table(["transactional id", "producer id", "state"], rows)
+@output_option
+@broker_options
+def list_transactions(target: Target, states: tuple[str, ...], as_json: bool) -> None:
+    """List the transactional ids that the brokers know, one per line."""
+    from broker.client.kafka.admin.transactions import list_ids
+
+    with kafka(target, "transactions") as cluster:
+        found = list_ids(cluster.routing, states)
+    rows = [(one.transactional_id, one.producer_id, one.state) for one in found]
+    print_rows(["transactional id", "producer id", "state"], rows, as_json)
 
 
 @command.command()
-@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@click.argument(
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
+)
+@output_option
 @broker_options
-def describe(names: tuple[str, ...], target: Target) -> None:
+def describe(names: tuple[str, ...], as_json: bool, target: Target) -> None:
     """Show the state, producer and partitions of transactional ids."""
-    with _admin(target) as admin:
-        found = admin.describe_transactions(list(names))
-    for name in names:
-        one = found[name]
+    from broker.client.kafka.admin.transactions import describe_id
+
+    with kafka(target, "transactions") as cluster:
+        found = [describe_id(cluster.routing, name) for name in dict.fromkeys(names)]
+    for one in found:
+        if as_json:
+            print_object(
+                {
+                    "transactional_id": one.transactional_id,
+                    "state": one.state,
+                    "producer_id": one.producer_id,
+                    "producer_epoch": one.producer_epoch,
+                    "started_ms": one.started_ms if one.started_ms >= 0 else None,
+                    "timeout_ms": one.timeout_ms,
+                    "partitions": [{"topic": topic, "partition": partition} for topic, partition in one.partitions],
+                }
+            )
+            continue
         click.echo(
-            f"{name}: {_text(one.state)}, producer {one.producer_id} epoch {one.producer_epoch}, "
-            f"started {format_time(one.transaction_start_time_ms)}, timeout {one.transaction_timeout_ms} ms"
+            f"{one.transactional_id}: {one.state}, producer {one.producer_id} epoch {one.producer_epoch}, "
+            f"started {format_time(one.started_ms)}, timeout {one.timeout_ms} ms"
         )
-        for topic, partition in sorted(tuple(key) for key in one.topic_partitions):
+        for topic, partition in one.partitions:
             click.echo(f"  {topic}-{partition}")
 
 
 @command.command()
-@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@click.argument(
+    "names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True, shell_complete=completing.transactional_ids
+)
 @broker_options
 def abort(names: tuple[str, ...], target: Target) -> None:
     """Abort the open transactions of these ids and fence their producers, whose next request will fail."""
-    with _admin(target) as admin:
-        admin.describe_transactions(list(names))  # fails for an unknown id, which the next step would create
-    from broker.client.kafka.cluster import Cluster
+    from broker.client.kafka.admin.transactions import describe_id
 
-    with Cluster(target.config("transactions")) as cluster:
+    with kafka(target, "transactions") as cluster:
+        for name in names:
+            describe_id(cluster.routing, name)  # fails for an unknown id, which the next step would create
         for name in names:
             # Takes over the id from its producer. The coordinator then aborts the open transaction.
             cluster.abort_transaction(name)
             click.echo(f"aborted {name}")
-
-
-def _text(state: Any) -> str:
-    return str(getattr(state, "value", state))
-
-
-@contextmanager
-def _admin(target: Target) -> Iterator[Any]:
-    with plain_errors(target):
-        from kafka import KafkaAdminClient
-
-        admin = KafkaAdminClient(**client_settings(target, "transactions"))
-        try:
-            yield admin
-        finally:
-            admin.close()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from broker.cli.broker_options import Target, broker_options
-from broker.cli.control import ask, check, output_option, refusal
-from broker.cli.output import json_line, print_table
+from broker.cli.control import ask, check, refusal
+from broker.cli.output import json_line, output_option, print_table
 from broker.cli.secret import read_password
 from broker.errors import BrokerError, ConfigError
 from broker.runtime.entropy import SystemEntropy

@@ -5,6 +5,7 @@ Those in ``COARSER`` are not among them: they are converted, because they give a
 """
 
 import re
+from collections.abc import Container
 
 # On each line: the start of the names, a colon, and the rests of the names.
 _GROUPS = """
@@ -107,6 +108,30 @@ COARSER: dict[str, tuple[str, int, int]] = {
     "log.flush.scheduler.interval.ms": ("log_flush_interval_ms", 1, 0),
     "broker.id": ("node_id", 1, 0),
 }
+
+# Settings of Kafka before version 4, and what to do instead, as the end of a sentence.
+_ZOOKEEPER = "leave it out: this broker needs no ZooKeeper"
+_LISTENERS = "set listeners instead, for example kafka://0.0.0.0:9092"
+_ADVERTISED = "set advertised_listeners instead"
+REMOVED: dict[str, str] = {
+    "host.name": _LISTENERS,
+    "port": _LISTENERS,
+    "advertised.host.name": _ADVERTISED,
+    "advertised.port": _ADVERTISED,
+    "broker.id.generation.enable": "leave it out and set node_id",
+}
+
+
+def answer(name: str) -> str | None:
+    """What to do instead of setting ``name``, which Kafka has had; None for any other name."""
+    return _ZOOKEEPER if name.startswith("zookeeper.") else REMOVED.get(name)
+
+
+def spelled(name: str, known: Container[str]) -> str:
+    """``name`` with Kafka's dots where it has underscores instead, as people write log_retention_hours; else as it is."""
+    dotted = name.replace("_", ".")
+    is_kafkas = dotted in known or dotted in COARSER or dotted in WITHOUT_EFFECT or answer(dotted) is not None
+    return dotted if name not in known and is_kafkas else name
 
 
 def is_without_effect(name: str) -> bool:

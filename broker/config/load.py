@@ -13,9 +13,10 @@ from typing import Any, get_args, get_origin
 
 import cattrs
 
-from broker.config.kafka_names import COARSER, is_secret, is_without_effect
+from broker.config.kafka_names import COARSER, answer, is_secret, is_without_effect, spelled
 from broker.config.setting import SettingInfo, setting_infos
 from broker.config.settings import BrokerConfig
+from broker.config.topic_settings import SETTINGS
 from broker.errors import ConfigError
 
 # How Kafka begins the name of a setting of one listener.
@@ -34,8 +35,9 @@ def load(
         key, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"Write --set {pair} as --set key=value.")
-        if not collected.take_kafka_only(key.strip(), text.strip(), "--set"):
-            info = _find(key.strip(), "--set")
+        key = spelled(key.strip(), _BY_NAME)
+        if not collected.take_kafka_only(key, text.strip(), "--set"):
+            info = _find(key, "--set")
             collected.values[info.name] = _structure(info, text.strip(), "--set")
     for key, value in settings.items():
         if not collected.take_kafka_only(key, value, "the arguments"):
@@ -89,6 +91,7 @@ def _from_toml(text: str, source: str, collected: _Collected) -> None:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"Correct {source}, which is not valid TOML: {error}.") from error
     for key, value in _flatten(document):
+        key = spelled(key, _BY_NAME)
         if collected.take_kafka_only(key, value, source):
             continue
         info = _find(key, source)
@@ -115,12 +118,21 @@ def parse_setting(key: str, text: str, source: str) -> tuple[str, Any]:
 def _find(key: str, source: str) -> SettingInfo:
     info = _BY_NAME.get(key)
     if info is None:
-        nearest = difflib.get_close_matches(
-            key.replace(".", "_"), [name for name in _BY_NAME if "." not in name], 1, 0.5
-        )
-        hint = f"did you mean {nearest[0]!r}" if nearest else "docs/OPERATIONS.md lists all settings"
-        raise ConfigError(f"There is no setting {key!r} (in {source}); {hint}.")
+        raise ConfigError(f"There is no setting {key!r} (in {source}); {_hint(key)}.")
     return info
+
+
+def _hint(key: str) -> str:
+    """What to write instead."""
+    if instead := answer(key):
+        return instead
+    if key in _OF_TOPICS:
+        return f"topics have one, and {_BY_NAME[_OF_TOPICS[key]].name} sets it for all of them"
+    ours = [name for name in _BY_NAME if "." not in name]
+    nearest = difflib.get_close_matches(key.replace(".", "_"), ours, 1, 0.5)
+    if nearest:
+        return f"did you mean {nearest[0]!r}"
+    return "docs/OPERATIONS.md lists all settings"
 
 
 def _structure(info: SettingInfo, value: Any, source: str) -> Any:
@@ -200,4 +212,6 @@ _INFOS = setting_infos(BrokerConfig)
 _BY_NAME = {info.name: info for info in _INFOS} | {info.kafka: info for info in _INFOS if info.kafka}
 # Kafka's older name for the directory, which is still in use.
 _BY_NAME["log.dir"] = _BY_NAME["data_dir"]
+# The settings of topics that take their defaults from the broker's.
+_OF_TOPICS = {setting.name: setting.synonym for setting in SETTINGS if setting.synonym in _BY_NAME}
 _CONVERTER = _converter()

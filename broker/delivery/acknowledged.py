@@ -41,6 +41,17 @@ class Part(NamedTuple):
     )
 
 
+class RangesSnapshot(NamedTuple):
+    """Nobody changes it."""
+
+    starts: Sequence[int]
+    end_of: Mapping[int, int]
+
+    def bounds(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The first offset of each range, ascending, and the one after the last."""
+        return self.starts, list(map(self.end_of.__getitem__, self.starts))
+
+
 class Acknowledged:
     """``ranges_max``: how many ranges there may be, ``parts_max`` how many parts."""
 
@@ -103,6 +114,10 @@ class Acknowledged:
         """The same as two lists."""
         starts = list(self._starts)
         return starts, list(map(self._end_of.__getitem__, starts))
+
+    def snapshot(self) -> "RangesSnapshot":
+        """The ranges as they are now: two copies, for whoever has time for ``bounds``, but not while it holds the lock."""
+        return RangesSnapshot(list(self._starts), self._end_of.copy())
 
     @property
     def range_count(self) -> int:
@@ -285,17 +300,28 @@ class Acknowledged:
     def _move(self, before: int) -> None:
         """Everything before this offset is acknowledged: what it has reached is no range, or part, any more."""
         starts = self._starts
-        while (start := starts.first) is not None and start <= before:
-            before = max(before, self._take_out(start))
+        first = starts.first
+        if first is not None and first <= before:
+            # They neither overlap nor touch: none begins where another one ends.
+            taken = starts.take_until(before)
+            ends = list(map(self._end_of.pop, taken))
+            self.beyond -= sum(ends) - sum(taken)
+            before = max(before, ends[-1])
         self.before = before
         if self._parts:
             self._drop_parts(0, before)
 
     def _drop_parts(self, first: int, end: int) -> None:
         """The batches that begin at one of these offsets are acknowledged as a whole."""
-        while (batch := self._order.at_or_after(first)) is not None and batch < end:
-            self._order.remove(batch)
-            self._part_bytes -= _size(self._parts.pop(batch).remaining)
+        if first == 0:
+            for batch in self._order.take_until(end - 1):
+                self._part_bytes -= _size(self._parts.pop(batch).remaining)
+            return
+        following = self._order.at_or_after(first)
+        while following is not None and following < end:
+            self._order.remove(following)
+            self._part_bytes -= _size(self._parts.pop(following).remaining)
+            following = self._order.at_or_after(first)
 
 
 def _size(bits: int) -> int:

@@ -92,6 +92,22 @@ class SortedOffsets:
         else:
             del self._blocks[at], self._firsts[at]
 
+    def take_until(self, offset: int) -> list[int]:
+        """Remove all that are not greater than this one, and return them. Whole blocks go at once."""
+        at = bisect_right(self._firsts, offset)
+        if not at:
+            return []
+        last = self._blocks[at - 1]
+        place = bisect_right(last, offset)
+        taken = list(chain(chain.from_iterable(self._blocks[: at - 1]), last[:place]))
+        if place < len(last):
+            at -= 1
+            del last[:place]
+            self._firsts[at] = last[0]
+        del self._blocks[:at], self._firsts[:at]
+        self._length -= len(taken)
+        return taken
+
     def clear(self) -> None:
         self._blocks, self._firsts = _NO_BLOCKS, _NO_FIRSTS
         self._length = 0

@@ -4,33 +4,71 @@ from collections.abc import Sequence
 
 from broker.config import Listener
 from broker.config.listener import ALL_INTERFACES
-from broker.http import health
+from broker.http import health, metrics
+from broker.http.api.connections import Connections
+from broker.http.api.events import Events
+from broker.http.api.history import HistoryCalls
+from broker.http.api.live import Live
+from broker.http.api.overview import Overview, Whole
 from broker.http.chunks import CHUNKING_MAX_BYTES
+from broker.http.page import routes as page
 from broker.http.router import Router
+from broker.http.sampler import Sampler
 from broker.http.service import HttpService, HttpServiceSettings
 from broker.http.session import HEAD_MAX_BYTES
+from broker.http.streams import Streams
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.runtime.threads import Event
 from broker.storage.log_manager import LogManager
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
-    return HttpPart(surroundings)
+    return HttpPart(surroundings, logs)
 
 
 class HttpPart:
     """The routes of all services, which all http listeners share."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, logs: LogManager) -> None:
         self._surroundings = surroundings
         self._stopping = Event()
         self._router = Router(())
+        self._streams = Streams(surroundings.runtime.clock)
+        whole = Whole(
+            surroundings.config,
+            surroundings.cluster_id,
+            surroundings.listeners,
+            surroundings.sockets,
+            logs,
+            surroundings.figures,
+            surroundings.callers,
+            surroundings.runtime.clock,
+            self._stopping,
+        )
+        overview = Overview(whole)
+        figures, callers, clock = surroundings.figures, surroundings.callers, surroundings.runtime.clock
+        connections = Connections(surroundings.sockets, callers, clock)
+        live = Live(figures, callers, clock, overview.snapshot, connections.reactor)
+        self._views = (overview, connections, live, HistoryCalls(figures, callers, clock), Events(callers))
+        self.sampler = Sampler(figures, clock, sampled=[live.sampled], ticked=[live.tick, self._streams.tick])
 
     def open(self) -> None:
-        self._router = Router([*health.routes(self._stopping), *self._surroundings.routes])
+        surroundings = self._surroundings
+        protected = surroundings.callers.protected
+        shown = [route for view in self._views for route in view.routes()]
+        shown += metrics.routes(surroundings.metrics, surroundings.security.authorizer)
+        self._router = Router(
+            [
+                *health.routes(self._stopping),
+                *page.routes(),
+                *(protected(route) for route in shown),
+                *surroundings.routes,
+            ]
+        )
+        self.sampler.sample()  # so that the first answer has figures
 
     def threads(self) -> Sequence[PartThread]:
-        return []
+        return [PartThread("http-sampler", self.sampler)]
 
     def service(self, listener: Listener) -> HttpService:
         surroundings, config = self._surroundings, self._surroundings.config
@@ -41,7 +79,9 @@ class HttpPart:
             timeout_s=config.http_request_timeout_ms / 1000,
             hosts={*config.http_allowed_hosts, *self._own_hosts(listener)},
         )
-        return HttpService(self._router, settings, surroundings.runtime, surroundings.timer, self._stopping)
+        return HttpService(
+            self._router, settings, surroundings.runtime, surroundings.timer, self._stopping, self._streams
+        )
 
     def _own_hosts(self, listener: Listener) -> Sequence[str]:
         advertised = self._surroundings.config.advertised_address(listener.name)

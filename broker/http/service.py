@@ -20,9 +20,10 @@ from broker.http import origins
 from broker.http.faults import Fault, Unreadable
 from broker.http.router import MethodNotAllowed, Router
 from broker.http.session import HttpRequest, HttpSession
+from broker.http.streams import Stream, Streams
 from broker.http.targets import parse_target
 from broker.log import EventLimit, get_logger
-from broker.network.routes import Answer, Call, HttpError, Route, json_answer
+from broker.network.routes import UNAVAILABLE, Answer, Call, HttpError, Route, json_answer
 from broker.network.service import Connection, Handover, Outbox, Peer, Request
 from broker.network.work import ADMIN, Abandoned, Allowance, Work
 from broker.runtime import Runtime
@@ -38,8 +39,11 @@ _LINGER_ROUNDS = 10
 # Answers that are held back at a time. Beyond that the connection is closed at once.
 _DELAYED_MAX = 1000
 _FAILED = 500
-# Answers may show what not everybody may see, and are not for the cache or for a browser to guess what they are.
-_ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+# Answers may show what not everybody may see, and are not for a cache, unless their route says otherwise; nor are they for a
+# browser to guess what they are.
+_DEFAULTS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+# Of these there is never a body.
+_BODILESS = (204, 304)
 
 
 @attrs.frozen
@@ -62,14 +66,21 @@ class HttpService:
     """The service of one listener. All listeners have the same routes."""
 
     def __init__(
-        self, router: Router, settings: HttpServiceSettings, runtime: Runtime, timer: Timer, stopping: Event
+        self,
+        router: Router,
+        settings: HttpServiceSettings,
+        runtime: Runtime,
+        timer: Timer,
+        stopping: Event,
+        streams: Streams,
     ) -> None:
-        """``stopping`` is set when the broker is about to stop."""
+        """``stopping`` is set when the broker is about to stop. ``streams`` are those of all listeners."""
         self._router = router
         self._settings = settings
         self._clock = runtime.clock
         self._timer = timer
         self._stopping = stopping
+        self._streams = streams
         self._violations = EventLimit()
         self._failures = EventLimit()
         self._delayed = Allowance(_DELAYED_MAX)
@@ -110,13 +121,17 @@ class HttpService:
                 self._send_in_time(request, outbox, answer)
 
     def writable(self, connection: Connection) -> None:
-        """Nothing to do: nothing is pushed."""
+        if isinstance(connection.data, Stream):
+            connection.data.drain()
 
     def stopping(self, connection: Connection) -> None:
-        """Nothing to do: no request is parked."""
+        if isinstance(connection.data, Stream):
+            connection.data.end()
 
     def disconnected(self, connection: Connection) -> None:
-        """Nothing to do: nothing is kept of a connection."""
+        if isinstance(connection.data, Stream):
+            connection.data.disconnected()
+            connection.data = None
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -183,11 +198,38 @@ class HttpService:
         assert request.head is not None
         parser = request.head.parser
         bodiless = request.head.event.method == b"HEAD"
+        if answer.stream is not None and not bodiless:
+            outbox.call(request.connection, partial(self._begin_stream, request, outbox, answer))
+            return
         parts = _response(parser, answer, self._clock.time_ms(), bodiless)
         closes = parser.our_state is h11.MUST_CLOSE
         outbox.send(request, parts)
         if closes:
             outbox.close(request)
+
+    def _begin_stream(self, request: HttpRequest, outbox: Outbox, answer: Answer) -> None:
+        """On the connection's processor."""
+        assert request.head is not None
+        assert answer.stream is not None
+        connection, parser = request.connection, request.head.parser
+        if self._stopping.is_set() or connection.finished:
+            outbox.close(request)
+            return
+        stream = self._streams.open(request, outbox, parser)
+        if stream is None:
+            refusal = json_answer({"reason": "There are too many event streams; try again later."}, UNAVAILABLE)
+            self._send(request, outbox, refusal)
+            return
+        connection.data = stream
+        headers = [
+            ("date", formatdate(self._clock.time_ms() / 1000, usegmt=True)),
+            *_DEFAULTS,
+            *answer.headers,
+            ("content-type", answer.content_type),
+            ("connection", "close"),
+        ]
+        stream.begin(parser.send(h11.Response(status_code=answer.status, headers=headers)) or b"")
+        answer.stream(stream)
 
     def _answer_fault(self, request: HttpRequest, outbox: Outbox, fault: Fault) -> None:
         connection = request.connection
@@ -235,11 +277,14 @@ def _refusal(error: HttpError) -> Answer:
 
 
 def _response(parser: h11.Connection, answer: Answer, now_ms: int, bodiless: bool = False) -> list[bytes]:
-    headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *_ALWAYS, *answer.headers]
-    if answer.status != 204:
+    given = {name for name, _ in answer.headers}
+    defaults = [(name, value) for name, value in _DEFAULTS if name not in given]
+    headers = [("date", formatdate(now_ms / 1000, usegmt=True)), *defaults, *answer.headers]
+    bodiless = bodiless or answer.status in _BODILESS
+    if answer.status not in _BODILESS:
         headers += [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
     parts = [parser.send(h11.Response(status_code=answer.status, headers=headers))]
-    if answer.body and answer.status != 204 and not bodiless:
+    if answer.body and not bodiless:
         parts.append(parser.send(h11.Data(data=answer.body)))
     parts.append(parser.send(h11.EndOfMessage()))
     return [part for part in parts if part]

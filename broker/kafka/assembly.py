@@ -64,6 +64,10 @@ class KafkaPart:
             endpoints=endpoints(surroundings),
             ports={name: port for name, (_, port) in surroundings.addresses.items()},
         )
+        if surroundings.has_http:
+            from broker.kafka.views.routes import routes
+
+            surroundings.routes.add(*routes(self.context, surroundings.callers, surroundings.figures))
         self._quotas = surroundings.security.quotas
         self._metering = Metering(self._quotas, self.context.throttling, runtime.clock)
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from broker.errors import ConfigError, StorageError, UnknownOutcome
 from broker.log import get_logger
 from broker.metadata.sqlite_layouts import CREDENTIALS_SINCE, LAYOUT_VERSION, upgrade_script
+from broker.runtime.ownership import explain_access
 from broker.runtime.private_file import create_private, make_private
 from broker.runtime.threads import Lock
 
@@ -58,10 +59,11 @@ class SqliteDatabase:
             try:
                 self._connection = self._connect(exclusive=True)
             except sqlite3.Error:
-                raise ConfigError(
-                    f"The catalogue {path} cannot be used ({error}): make room on its disk if that is full, and see to it that "
-                    "its directory can be written to."
-                ) from error
+                denial = explain_access(path)
+                way_out = denial or (
+                    "make room on its disk if that is full, and see to it that its directory can be written to"
+                )
+                raise ConfigError(f"The catalogue {path} cannot be used ({error}): {way_out}.") from error
             logger.warning("catalogue_opened_exclusively", path=path, reason=str(error))
 
     def write(self, change: Callable[[Connection], T]) -> T:

@@ -58,6 +58,9 @@ class ProcessorConnection:
 
     # -- counted ----------------------------------------------------------------------------------------------------
     requests: int = 0
+    opened_at: float = 0.0  # Clock.monotonic() s
+    bytes_in: int = 0
+    bytes_out: int = 0
     data: Any = None  # for the service
     on_flushed: Callable[[float, float], object] | None = None
     principal: Principal = ANONYMOUS

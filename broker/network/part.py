@@ -19,8 +19,12 @@ import attrs
 from broker.config import BrokerConfig, Listener
 from broker.live_config import LiveConfig
 from broker.metadata.catalogue import Catalogue
+from broker.metrics import Registry
+from broker.network.callers import Callers
+from broker.network.figures import Figures
 from broker.network.routes import Routes
 from broker.network.service import Service
+from broker.network.socket_server import SocketServer
 from broker.runtime import Runtime
 from broker.runtime.threads import Body
 from broker.runtime.timers import Timer
@@ -41,9 +45,18 @@ class Surroundings:
     listeners: Sequence[Listener]  # of all services
     addresses: Mapping[str, tuple[str, int]]  # where each listener is bound, by its name: (host, port)
     open_files: int  # how many files besides the logs' this service may keep open
+    metrics: Registry  # the services register theirs before or in `open`
     routes: (
         Routes  # what is answered over HTTP. The services add theirs before or in `open`; the HTTP service opens last
     )
+    callers: Callers  # who calls over HTTP
+    figures: Figures  # what the HTTP API shows as rates and history. Filled as the routes are
+    sockets: SocketServer  # to look into; the server starts and stops it
+
+    @property
+    def has_http(self) -> bool:
+        """Whether anybody can ask for the routes."""
+        return any(listener.scheme == "http" for listener in self.listeners)
 
 
 @attrs.frozen

@@ -68,6 +68,10 @@ class Plane:
         self._resizing = Lock()
         self._stopping = False
 
+    @property
+    def memory(self) -> MemoryPool:
+        return self._memory
+
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         self._spawn_handlers(self._wanted_handlers)
         self.acceptor = Acceptor(endpoints, self._quotas, self._runtime.new_poller(), self._runtime.clock)

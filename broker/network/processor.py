@@ -268,6 +268,7 @@ class Processor:
                     processor=self,
                     frame_max=new.frame_max,
                     last_active=self._clock.monotonic(),
+                    opened_at=self._now,
                     received=ReceiveBuffer(self._memory),
                     holds=DRAINING if self._draining else 0,
                 )
@@ -653,6 +654,7 @@ class Processor:
             return
         connection.last_active = self._now
         self.stats.bytes_in += got
+        connection.bytes_in += got
         if held:
             own.end += got
             self._dispatch_own(connection)
@@ -841,6 +843,7 @@ class Processor:
         left = connection.outgoing_bytes
         if left != before:
             self.stats.bytes_out += before - left
+            connection.bytes_out += before - left
             connection.last_active = self._now
         if done:
             if connection.holds & CLOSING:

@@ -14,7 +14,7 @@ Tests: tests/network/test_routes.py.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -25,6 +25,7 @@ from broker.security.principal import Principal
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream"
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 CONFLICT, PRECONDITION_FAILED, UNPROCESSABLE, UNAVAILABLE = 409, 412, 422, 503
@@ -38,18 +39,39 @@ class HttpError(Refusal):
         self.status = status
 
 
+class EventStream(Protocol):
+    """Server-sent events to one client. For any thread; no method waits for the client."""
+
+    @property
+    def closed(self) -> bool:
+        """Nobody reads it any more: the source forgets it."""
+
+    def send(self, event: str, data: str) -> bool:
+        """``data`` is JSON. False if the event was skipped, because the client does not read."""
+
+    def close(self) -> None: ...
+
+
 @attrs.frozen
 class Answer:
-    """A response. ``headers``: besides those about the body and the connection, names in lower case."""
+    """A response. ``headers``: besides those about the body and the connection, names in lower case.
+
+    With ``stream`` it goes on with server-sent events: the callable is given the stream once the response has begun, on the
+    connection's processor, which it must not keep."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
     delay_s: float = 0.0  # before it is sent, so that guessing is slow
+    stream: Callable[[EventStream], None] | None = None
 
 
 NO_CONTENT = Answer(204)
+
+
+def stream_answer(start: Callable[[EventStream], None]) -> Answer:
+    return Answer(content_type=EVENTS, stream=start)
 
 
 def json_answer(value: Any, status: int = 200) -> Answer:

@@ -11,7 +11,8 @@ import attrs
 
 from broker.errors import ConfigError
 from broker.log import get_logger
-from broker.metrics import Registry
+from broker.metrics import Registry, names
+from broker.metrics.metric import Metric
 from broker.network.acceptor import Endpoint
 from broker.network.memory_pool import MemoryPool
 from broker.network.outbox import ProcessorOutbox
@@ -33,21 +34,17 @@ _CONTROL_QUEUE = 20
 _CONTROL_MEMORY = 16 * 1024 * 1024
 CONTROL_CONNECTIONS = 100
 
-# What each processor counts: the name of the metric, what it is, and the number.
-_COUNTERS: tuple[tuple[str, str, Callable[[Processor], int]], ...] = (
-    ("requests", "Requests that were received.", lambda each: each.stats.requests),
-    ("inline_requests", "Requests that the processor handled itself.", lambda each: each.stats.inline),
-    ("received_bytes", "Bytes that were received.", lambda each: each.stats.bytes_in),
-    ("sent_bytes", "Bytes that were sent.", lambda each: each.stats.bytes_out),
-    ("protocol_errors", "Connections that were closed because of a frame.", lambda each: each.stats.protocol_errors),
-    (
-        "idle_closed_connections",
-        "Connections that were closed because they were idle.",
-        lambda each: each.stats.idle_closed,
-    ),
-    ("tls_handshakes", "TLS handshakes that were completed.", lambda each: each.handshakes.stats.completed),
-    ("tls_failed_handshakes", "TLS handshakes that have failed.", lambda each: each.handshakes.stats.failed),
-    ("tls_late_handshakes", "TLS handshakes that took too long.", lambda each: each.handshakes.stats.late),
+# What each processor counts: the metric and the number.
+_COUNTERS: tuple[tuple[Metric, Callable[[Processor], int]], ...] = (
+    (names.NETWORK_REQUESTS, lambda each: each.stats.requests),
+    (names.NETWORK_INLINE_REQUESTS, lambda each: each.stats.inline),
+    (names.NETWORK_RECEIVED_BYTES, lambda each: each.stats.bytes_in),
+    (names.NETWORK_SENT_BYTES, lambda each: each.stats.bytes_out),
+    (names.NETWORK_PROTOCOL_ERRORS, lambda each: each.stats.protocol_errors),
+    (names.NETWORK_IDLE_CLOSED_CONNECTIONS, lambda each: each.stats.idle_closed),
+    (names.TLS_HANDSHAKES, lambda each: each.handshakes.stats.completed),
+    (names.TLS_FAILED_HANDSHAKES, lambda each: each.handshakes.stats.failed),
+    (names.TLS_LATE_HANDSHAKES, lambda each: each.handshakes.stats.late),
 )
 
 
@@ -181,27 +178,19 @@ class SocketServer:
                 for each in plane.processors
             }
 
-        label = ("processor",)
-        for name, doc, value in _COUNTERS:
-            metrics.read_counter(f"broker_network_{name}", doc, by_processor(value), label)
-        metrics.gauge(
-            "broker_network_connections", "Open connections.", by_processor(lambda each: len(each.connections)), label
-        )
+        for metric, value in _COUNTERS:
+            metrics.read_counter(metric, by_processor(value))
+        metrics.gauge(names.NETWORK_CONNECTIONS, by_processor(lambda each: len(each.connections)))
 
-        quotas, listener = self.quotas, ("listener",)
-        metrics.gauge(
-            "broker_listener_connections",
-            "Open connections of a listener.",
-            lambda: _by_label(quotas.of_listener()),
-            listener,
-        )
-        for name, doc, counts in (
-            ("accepted", "Connections that were accepted.", quotas.accepted),
-            ("refused", "Connections that were closed because their address had as many as it may.", quotas.refused),
-            ("throttled", "Connections that were closed because their address connects too fast.", quotas.throttled),
-            ("evicted", "Connections that were closed because there were too many.", quotas.evicted),
+        quotas = self.quotas
+        metrics.gauge(names.LISTENER_CONNECTIONS, lambda: _by_label(quotas.of_listener()))
+        for metric, counts in (
+            (names.LISTENER_ACCEPTED, quotas.accepted),
+            (names.LISTENER_REFUSED, quotas.refused),
+            (names.LISTENER_THROTTLED, quotas.throttled),
+            (names.LISTENER_EVICTED, quotas.evicted),
         ):
-            metrics.read_counter(f"broker_listener_{name}_connections", doc, partial(_by_label, counts), listener)
+            metrics.read_counter(metric, partial(_by_label, counts))
 
     def resize_processors(self, count: int) -> None:
         """Change the data plane's number of processors, before the start or while running."""

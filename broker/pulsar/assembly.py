@@ -3,20 +3,17 @@
 Tests: tests/pulsar/test_assembly.py, tests/test_server.py.
 """
 
-import base64
 from collections.abc import Sequence
 
 import attrs
 
 from broker.config import BrokerConfig, Listener
-from broker.config.per_listener import for_listener
-from broker.errors import ConfigError
+from broker.network.callers import open_callers
 from broker.network.endpoints import endpoints
 from broker.network.part import PartThread, ServicePart, Surroundings
 from broker.network.throttling import Throttling
 from broker.pulsar import handlers
 from broker.pulsar.admin.routes import routes as admin_routes
-from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.pulsar.compaction.compactions import Compactions
 from broker.pulsar.compaction.reader import CompactedReader
 from broker.pulsar.context import PulsarContext
@@ -26,6 +23,7 @@ from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entries.readers import Readers
 from broker.pulsar.keep_alive import KeepAlive
 from broker.pulsar.namespaces import Namespaces
+from broker.pulsar.nonpersistent.topics import NonPersistentTopics
 from broker.pulsar.policies.limits import PolicyLimits
 from broker.pulsar.policies.policies import BROKER
 from broker.pulsar.policies.retention import RetentionRules
@@ -39,14 +37,8 @@ from broker.pulsar.subscriptions.liveness import Liveness
 from broker.pulsar.subscriptions.subscriptions import Bounds, Subscriptions
 from broker.pulsar.topics.documents import TopicDocuments
 from broker.pulsar.topics.registry import Creation, TopicRegistry
-from broker.runtime.web import read_url
-from broker.security.principal import USER, Principal
+from broker.security.proofs import open_authentication
 from broker.storage.log_manager import LogManager
-
-# RFC 7518: a key for HS256 has as many bytes as the hash.
-_KEY_MIN_BYTES = 32
-_KEY_MAX_BYTES = 64 * 1024
-_KEY_TIMEOUT_S = 5.0
 
 
 def assemble(surroundings: Surroundings, logs: LogManager) -> ServicePart:
@@ -89,6 +81,16 @@ class PulsarPart:
         subscriptions.limits = limits
         subscriptions.quota = ConsumerQuota(surroundings.security.quotas, runtime.clock, surroundings.timer)
         logs.housekeeper.retention_rule = RetentionRules(topics, subscriptions.store, self._policies, compactions).rule
+        self._nonpersistent = NonPersistentTopics(
+            surroundings.catalogue,
+            runtime.clock,
+            surroundings.timer,
+            subscriptions.waker,
+            limits,
+            namespaces.require,
+            on_demand=config.pulsar_auto_create_topics,
+        )
+        self._nonpersistent.quota = subscriptions.quota
         self._upkeep = Upkeep(
             logs,
             topics,
@@ -125,6 +127,7 @@ class PulsarPart:
             schemas=self._schemas,
             policies=self._policies,
             namespaces=namespaces,
+            nonpersistent=self._nonpersistent,
             limits=limits,
             upkeep=self._upkeep,
             compactions=compactions,
@@ -136,7 +139,9 @@ class PulsarPart:
             throttling=Throttling(surroundings.timer),
             login_counters=surroundings.security.logins,
             authentications={
-                listener.name: _authentication(surroundings, listener)
+                listener.name: open_authentication(
+                    config, listener, surroundings.security.mechanisms.get(listener.name), runtime.clock
+                )
                 for listener in surroundings.listeners
                 if listener.scheme == "pulsar"
             },
@@ -144,7 +149,11 @@ class PulsarPart:
             listeners={listener.name: listener for listener in surroundings.listeners if listener.scheme == "pulsar"},
             endpoints=endpoints(surroundings),
         )
-        surroundings.routes.add(*admin_routes(self.context))
+        asking = [listener for listener in surroundings.listeners if listener.scheme == "pulsar"]
+        callers = open_callers(config, asking, surroundings.security, runtime.clock, realm="pulsar")
+        surroundings.routes.add(
+            *(callers.protected(route) if route.blocking else route for route in admin_routes(self.context))
+        )
 
     def open(self) -> None:
         quotas, throttling = self.context.quotas, self.context.throttling
@@ -160,6 +169,7 @@ class PulsarPart:
         self._compactions.open(exists)
         self._deduplications.load(exists)
         self._namespaces.load()
+        self._nonpersistent.load()
         self._subscriptions.open(topic_ids)
 
     def threads(self) -> Sequence[PartThread]:
@@ -181,38 +191,6 @@ class PulsarPart:
     def close(self) -> None:
         self._topics.close()
         self._subscriptions.close()
-
-
-def _authentication(surroundings: Surroundings, listener: Listener) -> Authentication:
-    """Raises ConfigError for a key that cannot be read."""
-    config = for_listener(surroundings.config, listener.name)
-    if not listener.sasl:
-        return Authentication()
-    key = config.pulsar_token_secret_key
-    return Authentication(
-        exchanges=surroundings.security.mechanisms[listener.name],
-        tokens=None if key is None else SecretTokens(_secret_key(key), surroundings.runtime.clock),
-        anonymous=None if config.pulsar_anonymous_user is None else Principal(USER, config.pulsar_anonymous_user),
-        delay_s=config.connection_failed_authentication_delay_ms / 1000,
-        max_reauth_ms=config.connections_max_reauth_ms,
-    )
-
-
-def _secret_key(text: str) -> bytes:
-    """The key of a setting: in base64, or the bytes of a file. Raises ConfigError."""
-    try:
-        if text.startswith("file:"):
-            key = read_url(text, _KEY_TIMEOUT_S, _KEY_MAX_BYTES)
-        else:
-            key = base64.b64decode(text.removeprefix("data:;base64,"), validate=True)
-    except (OSError, ValueError):
-        key = b""
-    if len(key) < _KEY_MIN_BYTES:
-        raise ConfigError(
-            f"Set pulsar_token_secret_key to a key of at least {_KEY_MIN_BYTES} bytes, in base64 or as the URL of a file, "
-            "for example file:///etc/broker/secret.key."
-        )
-    return key
 
 
 def _bounds(config: BrokerConfig) -> Bounds:

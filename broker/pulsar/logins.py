@@ -14,10 +14,10 @@ from functools import partial
 from broker.log import EventLimit, get_logger
 from broker.network.service import Request
 from broker.network.work import Allowance
-from broker.pulsar.authentication import Authentication
 from broker.pulsar.command import Call, Type
 from broker.pulsar.connection import PulsarConnection
 from broker.pulsar.context import PulsarContext
+from broker.security.proofs import Authentication
 from broker.security.sasl.exchange import AuthenticationFailed, Identity
 from broker.security.sasl.login_counters import LoginResult
 from protocol.pulsar.frames import UNASKED, write_command

@@ -17,7 +17,7 @@ from broker.network.service import Connection
 from broker.pulsar.context import PulsarContext
 from broker.pulsar.refusals import AuthorizationError
 from broker.pulsar.topic_names import TopicName, kafka_name
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 
 # Looking up a member of an enumeration costs as much as an authorizer's answer.
@@ -47,9 +47,9 @@ def require_topic(context: PulsarContext, connection: Connection, operation: Ope
         raise AuthorizationError(f"Client is not authorized to {operation.name.lower()} {name}")
 
 
-def may_produce(context: PulsarContext, connection: Connection, topic: Topic) -> bool:
+def may_produce(context: PulsarContext, connection: Connection, topic: AnyTopic) -> bool:
     """Asked for every SEND: rights can be taken away."""
-    return may(context, connection, _WRITE, _TOPIC, topic.log.topic)
+    return may(context, connection, _WRITE, _TOPIC, topic.kafka_name)
 
 
 def require_subscription(context: PulsarContext, connection: Connection, subscription: str) -> None:
@@ -60,7 +60,7 @@ def require_subscription(context: PulsarContext, connection: Connection, subscri
 
 def require_creation(context: PulsarContext, connection: Connection, name: TopicName) -> None:
     """Raises AuthorizationError where the topic does not exist and the client may not have it made."""
-    if context.authorizer is None or context.topics.place(name) is not None:
+    if context.authorizer is None or context.exists(name):
         return
     if may(context, connection, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
         return

@@ -79,7 +79,13 @@ class PulsarService:
             # The processor closes the connection for this only where it handles the request itself.
             unlogged = self._violations.take(request.received_at)
             if unlogged is not None:
-                log.info("protocol_violated", peer=connection.peer.host, error=str(error), unlogged_before=unlogged)
+                log.info(
+                    "protocol_violated",
+                    peer=connection.peer.host,
+                    listener=connection.peer.listener,
+                    error=str(error),
+                    unlogged_before=unlogged,
+                )
             outbox.close(request)
 
     def writable(self, connection: Connection) -> None:

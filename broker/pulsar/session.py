@@ -8,6 +8,7 @@ Tests: tests/pulsar/test_session.py.
 """
 
 import struct
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -29,6 +30,8 @@ _AS_SEND = 0x0806
 _START = struct.Struct(">IIH")  # the sizes of the frame and of the command, and the first two bytes of that
 # SENDs that are taken together: about 1 ms of work, as for a turn of the processor.
 _TOGETHER_MAX = 128
+# And no more bytes, if they are several: all of them may be metadata.
+_TOGETHER_BYTES = 256 * 1024
 
 
 class PulsarRequest(Request):
@@ -59,6 +62,7 @@ class PulsarSession:
         """``deadline``: until when (Clock.monotonic() s) the client must have connected, or the processor closes the
         connection."""
         self.deadline = deadline
+        self.client_words: Mapping[str, str] = {}  # what the client says of itself, for people. Any thread
         self._connected = False
         self._max_message_bytes = max_message_bytes
         # The largest frame, as `frames.frame_size` has it.
@@ -74,7 +78,7 @@ class PulsarSession:
         size = frames.frame_size(data, self._max_message_bytes)
         if not self._connected and size > _BEFORE_CONNECT_BYTES:
             raise ProtocolError(f"a frame of {size} bytes before CONNECT")
-        end = len(data)
+        end = min(len(data), max(size, _TOGETHER_BYTES))
         if not size or size + 10 > end or data[8] != 0x08 or data[9] != _SEND:
             return size
         most, unpack = self._most, _START.unpack_from

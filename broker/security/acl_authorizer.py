@@ -16,7 +16,7 @@ import attrs
 
 from broker.errors import ConfigError, Refusal, StorageError, UnknownOutcome
 from broker.metadata.catalogue import AclRow, Catalogue
-from broker.metrics import Registry
+from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
@@ -83,13 +83,8 @@ class AclAuthorizer:
         return self._answers.rules
 
     def register(self, registry: Registry) -> None:
-        registry.gauge("broker_acls", "ACLs in force.", lambda: {(): self.rules.count})
-        registry.read_counter(
-            "broker_authorizations_denied",
-            "Requests, or parts of them, that ACLs have denied.",
-            self.audit.counts,
-            labels=("operation", "resource_type"),
-        )
+        registry.gauge(names.ACLS, lambda: {(): self.rules.count})
+        registry.read_counter(names.AUTHORIZATIONS_DENIED, self.audit.counts)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import attrs
 
 from broker.config import BrokerConfig, Listener
 from broker.config.per_listener import for_listener
-from broker.metrics import Registry
+from broker.metrics import Registry, names
 from broker.runtime import Runtime
 from broker.runtime.threads import Event
 from broker.security.tls_listener import TlsListener
@@ -42,25 +42,9 @@ def tls_config(config: BrokerConfig, listener: Listener) -> BrokerConfig:
 
 
 def register_tls_metrics(metrics: Registry, listeners: Collection[TlsListener]) -> None:
-    label = ("listener",)
-    metrics.gauge(
-        "broker_tls_certificate_expiry_seconds",
-        "When the certificate of a listener expires, in seconds since 1970.",
-        lambda: {(each.name,): each.expires_s for each in listeners},
-        label,
-    )
-    metrics.read_counter(
-        "broker_tls_reloads",
-        "Certificates that took the place of others while running.",
-        lambda: {(each.name,): each.reloads for each in listeners},
-        label,
-    )
-    metrics.read_counter(
-        "broker_tls_failed_reloads",
-        "Changed certificates or settings that could not be used.",
-        lambda: {(each.name,): each.failed_reloads for each in listeners},
-        label,
-    )
+    metrics.gauge(names.TLS_CERTIFICATE_EXPIRY, lambda: {(each.name,): each.expires_s for each in listeners})
+    metrics.read_counter(names.TLS_RELOADS, lambda: {(each.name,): each.reloads for each in listeners})
+    metrics.read_counter(names.TLS_FAILED_RELOADS, lambda: {(each.name,): each.failed_reloads for each in listeners})
 
 
 class CertificateWatcher:

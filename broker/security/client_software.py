@@ -7,7 +7,7 @@ connections is known. Any thread may call; a client says it once for each connec
 import re
 from typing import NamedTuple
 
-from broker.metrics import Registry
+from broker.metrics import Registry, names
 from broker.runtime.threads import Lock
 
 # Kafka's ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN.
@@ -58,9 +58,4 @@ class ClientSoftware:
             return {tuple(software): float(count) for software, count in self._connections.items()}
 
     def register(self, registry: Registry) -> None:
-        registry.gauge(
-            "broker_kafka_client_software",
-            "Open connections by the software that their clients say they are.",
-            self.read,
-            ("name", "version"),
-        )
+        registry.gauge(names.CLIENT_SOFTWARE, self.read)

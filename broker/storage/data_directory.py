@@ -6,6 +6,7 @@ released last. ``recovery/startup.py`` reads what is in the directory.
 
 from broker.errors import ConfigError
 from broker.runtime.disk import Disk, File
+from broker.runtime.ownership import explain_denial
 from broker.storage import partition_dir
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -46,7 +47,7 @@ def take(disk: Disk, config: StorageConfig) -> DataDirectory:
         disk.makedirs(directory)
     except OSError as error:
         raise ConfigError(
-            f"Choose another data_dir: {directory} cannot be made ({error.strerror or error})."
+            f"Choose another data_dir: {directory} cannot be made ({explain_denial(error, directory)})."
         ) from error
     try:
         if not config.data_dir_accept_foreign_files:
@@ -54,13 +55,14 @@ def take(disk: Disk, config: StorageConfig) -> DataDirectory:
         lock = _lock(disk, directory)
     except OSError as error:
         raise ConfigError(
-            f"Choose another data_dir, or make {directory} writable: {error.strerror or error}."
+            f"Choose another data_dir, or make {directory} writable: {explain_denial(error, directory)}."
         ) from error
     try:
         _check_layout(disk, directory)
     except OSError as error:
         lock.close()
-        raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
+        why = explain_denial(error, f"{directory}/{PROPERTIES}")
+        raise ConfigError(f"The data directory {directory} cannot be used: {why}.") from error
     except BaseException:
         lock.close()
         raise

@@ -16,7 +16,8 @@ from protocol.pulsar.parsing import as_bytes, parse, parse_partial
 from protocol.pulsar.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from protocol.wire import BytesLike
 
-# Metadata is read where all of a processor's connections wait for it: so much may take 30 ms. Few properties come near.
+# Pulsar has no bound but that of the whole message. So much may take 30 ms, during which a Python with a GIL does nothing else;
+# a few hundred properties come nowhere near.
 MAX_METADATA_SIZE = 1 << 20
 
 # A message in a batch takes at least its size (4 bytes) and metadata that says how long it is (2).

@@ -143,6 +143,18 @@ def _read_any_send(frame: BytesLike) -> Send:
     )
 
 
+def metadata_size(frame: BytesLike) -> int:
+    """What the metadata of a SEND frame is said to take, without a look at anything else. 0 if that cannot be told."""
+    try:
+        start = COMMAND_AT + _SIZES.unpack_from(frame)[1]
+        magic, _, size = _HEADER.unpack_from(frame, start)
+        if magic != MAGIC_CRC32C:
+            size = _METADATA_SIZE.unpack_from(frame, start)[0]
+    except struct.error:
+        return 0
+    return int(size)
+
+
 def read_stored_part(view: BytesLike, start: int = 0, end: int = -1) -> StoredPart:
     """The parts of what is stored of a message, from ``start`` to ``end`` (-1: to the end). Raises ProtocolError."""
     if end < 0:

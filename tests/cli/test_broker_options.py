@@ -97,7 +97,7 @@ def test_a_wrong_password_and_an_unknown_authority_are_named_and_no_secret_is_sh
 
 def test_tls_where_there_is_none_and_none_where_there_is(run_alone: Run, run: Run, ca: Path, gate: SaslGate) -> None:
     said = run_alone("topics", "list", "-b", f"localhost:{gate.port}", fails=1).stderr
-    assert b"Is security.protocol right? A listener with TLS needs SSL or SASL_SSL" in said
+    assert b"is a listener with TLS: set security.protocol to SSL or SASL_SSL" in said
     said = run("topics", "list", "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={ca}", fails=1).stderr
     assert b"No TLS connection" in said or b"security.protocol" in said
 

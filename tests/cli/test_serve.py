@@ -45,6 +45,21 @@ def test_the_ready_file_says_where_clients_can_connect(serve: Serve) -> None:
     admin.close()
 
 
+def test_a_unit_hears_when_it_is_ready_and_when_it_stops(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        serving = serve()
+        heard = [systemd.recv(1000).decode() for _ in range(2)]
+        assert 0 == end(serving)[0]
+        heard.append(systemd.recv(1000).decode())
+    assert ["STATUS=Opening the data directory", "READY=1", "STOPPING=1"] == [each.splitlines()[0] for each in heard]
+    assert f"MAINPID={serving.process.pid}" in heard[1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_good_order(serve: Serve, number: int) -> None:
     serving = serve()

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -112,11 +113,11 @@ def test_a_data_set_is_released_as_a_whole(run_alone: Run, address: str, files: 
     [
         (("list", "nowhere"), 2, b"host:port"),
         (("list", "127.0.0.1:1"), 1, b"refused"),
-        (("read", "h:1", "00", "0", "--out", "x"), 2, b"120 hex digits"),
+        (("read", "h:1", "0" * 30, "0", "--out", "x"), 2, b"120 hex digits"),
         (("read", "h:1", "00" * 60, "3-1", "--out", "x"), 2, b"0-15 or 0,3"),
         (("read", "h:1", "00" * 60, "0-999999", "--out", "x"), 2, b"4096"),
         (("read", "h:1", "00" * 60, "0", "--out", "x", "--credit", "0", "--floating-buffers", "0"), 2, b"both 0"),
-        (("release", "h:1", "zz" * 16), 2, b"120 hex digits"),
+        (("release", "h:1", "z#z"), 2, b"120 hex digits"),
         (("write", "h:1", "00" * 60, "no-such-file"), 2, b"no-such-file"),
         (("write", "h:1", "00" * 60, "--generation", "3.0", "-"), 2, b"release of Flink"),
     ],
@@ -125,3 +126,36 @@ def test_what_is_not_taken_gets_a_sentence(
     run_alone: Run, arguments: tuple[str, ...], status: int, said: bytes
 ) -> None:
     assert said in run_alone("shuffle", *arguments, fails=status).stderr
+
+
+def test_a_partition_can_have_a_plain_name(run_alone: Run, address: str, files: list[Path], tmp_path: Path) -> None:
+    name = f"shop/{os.urandom(4).hex()}"
+    run_alone("shuffle", "write", address, name, "--type", "blocking", *map(str, files))
+    run_alone("shuffle", "read", address, name, "0-2", "--out", str(tmp_path / "out"))
+    assert files[0].read_bytes() == (tmp_path / "out" / "0").read_bytes()
+    digits = run_alone("shuffle", "id", name).stdout.strip()
+    assert digits in run_alone("shuffle", "list", address, "--prefix", digits.decode()).stdout
+    run_alone("shuffle", "release", address, name)
+    assert b"" == run_alone("shuffle", "list", address, "--prefix", digits.decode()).stdout
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "pulsar", "http"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["list"], ["release", "a"], ["read", "a", "0", "--out", "out"], ["write", "a", "-"]],
+    ids=lambda a: a[0],
+)
+def test_another_protocols_port_is_named(
+    run_alone: Run, all_listeners: Broker, scheme: str, arguments: list[str], tmp_path: Path
+) -> None:
+    action, *rest = (str(tmp_path / "out") if word == "out" else word for word in arguments)
+    told = run_alone("shuffle", action, all_listeners.address(scheme), *rest, fails=1).stderr.decode()
+    assert f"speaks {scheme.upper() if scheme == 'http' else scheme.capitalize()}" in told
+    assert "shuffle://" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def all_listeners() -> Iterator[Broker]:
+    with Broker(listeners=[f"{scheme}://127.0.0.1:0" for scheme in ("kafka", "pulsar", "http", "shuffle")]) as broker:
+        yield broker

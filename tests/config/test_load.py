@@ -157,3 +157,23 @@ def test_no_value_makes_any_setting_fail_otherwise_than_with_a_config_error(info
         load(overrides=[f"{info.name}={text}"])  # type: ignore[attr-defined]
     except ConfigError as error:
         sentence(error)
+
+
+def test_kafkas_names_may_be_written_with_underscores() -> None:
+    assert 5 * 3_600_000 == load(overrides=["log_retention_hours=5"]).log_retention_ms
+    assert 5 * 3_600_000 == load("log_retention_hours = 5").log_retention_ms
+    assert {"num.replica.fetchers": "3"} == load(overrides=["num_replica_fetchers=3"]).ignored_kafka_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("zookeeper.connect", "needs no ZooKeeper"),
+        ("port", "set listeners instead"),
+        ("retention.ms", "log_retention_ms sets it for all of them"),
+        ("num.partitons", "did you mean 'num_partitions'"),
+    ],
+)
+def test_what_kafka_has_elsewhere_is_answered_with_ours(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(overrides=[f"{name}=1"])

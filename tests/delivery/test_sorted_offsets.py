@@ -41,6 +41,25 @@ def test_it_is_a_sorted_list(changes: list[int], probe: int) -> None:
     assert sorted_offsets._NO_BLOCKS == sorted_offsets._NO_FIRSTS == []  # all of the empty ones have these
 
 
+@given(st.lists(st.integers(0, 40), max_size=40, unique=True), st.lists(st.integers(-1, 41), max_size=4))
+def test_what_lies_before_an_offset_goes_at_once(wanted: list[int], cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorted_offsets, "_BLOCK_MAX", 3)
+        offsets, model = SortedOffsets(), sorted(wanted)
+        for offset in wanted:
+            offsets.add(offset)
+        for cut in cuts:
+            gone = bisect_right(model, cut)
+            assert model[:gone] == offsets.take_until(cut)
+            del model[:gone]
+            check(offsets, model, cut)
+        for offset in cuts:
+            if offset >= 0 and offset not in model:
+                insort(model, offset)
+                offsets.add(offset)
+                check(offsets, model, offset)
+
+
 def test_many_offsets_in_any_order_lie_in_blocks_of_a_bounded_size() -> None:
     wanted = list(range(0, 100_000, 2))
     shuffled = wanted[:]

@@ -10,7 +10,8 @@ import h11
 from broker.errors import StorageError
 from broker.http.router import Router
 from broker.http.service import HttpService, HttpServiceSettings
-from broker.network.routes import NO_CONTENT, Answer, Call, HttpError, Route, json_answer
+from broker.http.streams import Streams
+from broker.network.routes import NO_CONTENT, Answer, Call, EventStream, HttpError, Route, json_answer, stream_answer
 from broker.runtime import Runtime, system_runtime
 from broker.runtime.threads import Event
 from broker.runtime.timers import Timer
@@ -69,16 +70,26 @@ ROUTES = [
 ]
 
 
+def quick_stream(opened: list[EventStream]) -> list[Route]:
+    """Routes whose streams the test feeds."""
+    return [
+        Route("GET", "/events", lambda call: stream_answer(opened.append)),
+        Route("GET", "/events/inline", lambda call: stream_answer(opened.append), blocking=False),
+    ]
+
+
 class HttpBench(Bench):
     def __init__(self, **settings: Any) -> None:
         stage = Stage()
         self.timer = Timer(stage.clock)
         self.stopping = Event()
+        self.streams = Streams(stage.clock, most=2)
+        self.opened: list[EventStream] = []
         runtime: Runtime = attrs.evolve(system_runtime(), clock=stage.clock)
         allowed = HttpServiceSettings(BODY_MAX, TIMEOUT_S, {"broker.example"})
-        super().__init__(
-            HttpService(Router(ROUTES), allowed, runtime, self.timer, self.stopping), stage=stage, **settings
-        )
+        router = Router([*ROUTES, *quick_stream(self.opened)])
+        service = HttpService(router, allowed, runtime, self.timer, self.stopping, self.streams)
+        super().__init__(service, stage=stage, **settings)
 
     def ask(self, client: Client, data: bytes, *methods: str) -> list["Reply"]:
         """Send, and wait for the answer to each of these methods, one GET by default."""

@@ -38,7 +38,7 @@ def test_the_broker_says_that_it_lives_and_serves(server: BrokerServer) -> None:
     assert (200, b"ok\n") == ask(server, "/healthz")
     assert (200, b"ok\n") == ask(server, "/readyz")
     assert (200, b"") == ask(server, "/readyz", "HEAD")
-    assert 404 == ask(server, "/")[0]
+    assert 404 == ask(server, "/nothing")[0]
 
 
 def test_a_broker_that_is_about_to_stop_is_not_ready(server: BrokerServer) -> None:

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from broker.kafka.metering import Metered, Metering
+from broker.metrics.text import render
 from broker.network.mute import THROTTLED
 from broker.network.throttling import Throttling
 from broker.runtime.timers import Timer
@@ -303,6 +304,6 @@ def test_quotas_are_in_force_after_a_restart(tmp_path: Any) -> None:
 def test_the_metrics_say_who_was_throttled_for_which_quota(kafka: Kafka) -> None:
     limit(kafka, Kind.PRODUCE, TINY)
     kafka.exchange(produce_frame(kafka.topic()))
-    text = kafka.broker.server.metrics.render().decode()
+    text = render(kafka.broker.server.metrics).decode()
     assert 'broker_quota_throttles_total{quota="producer_byte_rate"} 1.0' in text
     assert "broker_quota_throttled_connections 1.0" in text

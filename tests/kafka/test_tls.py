@@ -11,6 +11,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
 from broker.config import load
+from broker.metrics.text import render
 from broker.server import BrokerServer
 from tests import certificates
 from tests.certificates import Files
@@ -78,7 +79,7 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required(tmp_pat
             secured.recv(1)
         # The alert leaves before the handshake is counted.
         wait_for(lambda: sum(each.handshakes.stats.failed for each in server.sockets.processors) == 1)
-        text = server.metrics.render().decode()
+        text = render(server.metrics).decode()
         assert 'broker_network_tls_failed_handshakes_total{processor="processor-0"}' in text
 
 

@@ -57,6 +57,13 @@ def test_a_send_that_is_not_whole_waits_by_itself() -> None:
     assert len(SEND) == session().frame_size(memoryview(SEND[:-1]))
 
 
+def test_no_more_bytes_are_taken_together_than_a_turn_may_parse() -> None:
+    large = send_frame(0, bytes(100_000))
+    taken = sizes(session(), 5 * large)
+    assert 5 * len(large) == sum(taken)
+    assert max(taken) == 2 * len(large)
+
+
 def test_no_more_sends_are_taken_together_than_a_turn_takes() -> None:
     assert [128 * len(SEND), 72 * len(SEND)] == sizes(session(), 200 * SEND)
 

@@ -7,6 +7,7 @@ import pytest
 from broker.config import load
 from broker.errors import ConfigError
 from broker.metrics import Registry
+from broker.metrics.text import render
 from broker.runtime import system_runtime
 from broker.security.certificate_watcher import CertificateWatcher, open_tls, register_tls_metrics, tls_config
 from tests import certificates
@@ -29,7 +30,7 @@ def test_a_changed_file_is_found_by_the_next_step_and_a_wake_up_makes_it_come_at
     assert watcher.step(None)
     registry = Registry()
     register_tls_metrics(registry, tls.values())
-    text = registry.render().decode()
+    text = render(registry).decode()
     assert 'broker_tls_reloads_total{listener="kafka+ssl"} 1.0' in text
     assert 'broker_tls_failed_reloads_total{listener="kafka+ssl"} 0.0' in text
     assert "broker_tls_certificate_expiry_seconds" in text

@@ -5,6 +5,7 @@ import pytest
 from broker.config import load
 from broker.errors import ConfigError
 from broker.metrics import Registry
+from broker.metrics.text import render
 from broker.runtime import system_runtime
 from broker.runtime.timers import Timer
 from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
@@ -51,6 +52,6 @@ def test_denials_are_counted() -> None:
     security, metrics = opened("authorizer.class.name=acl"), Registry()
     security.register_metrics(metrics)
     allows(security, ADMIN)
-    text = metrics.render().decode()
+    text = render(metrics).decode()
     assert 'broker_authorizations_denied_total{operation="alter",resource_type="cluster"} 1.0' in text
     assert "\nbroker_acls 0.0" in text

@@ -120,6 +120,7 @@ class SubscriptionLedger:
         self.acked: set[int] = set()
         self.spans: dict[int, int] = {}  # entry -> how many messages
         self.mark_delete = -1
+        self.deserted = False  # a consumer has left with what it held, in the second act
 
     def __str__(self) -> str:
         return f"{self.log.topic}/{self.name}"
@@ -131,6 +132,10 @@ class SubscriptionLedger:
         if self.kind == EXCLUSIVE and self.members:
             raise Violation(f"{self}: {member.name} joins {self.members[0].name}, and there may be one")
         self.members.append(member)
+
+    def others(self, member: Member) -> list[Member]:
+        """Who goes on if it leaves."""
+        return [other for other in self.members if other is not member and other.sound]
 
     def asked(self, member: Member, entries: Iterable[int] | None) -> None:
         """To be given these again, or all that it has."""

@@ -9,8 +9,6 @@ from tests.sim.simulation import Result
 from tests.sim.sweep import first_to_find
 
 SEEDS = range(1, 51)
-# A defect of the simulator's scene, to be repaired: consumers too rarely leave entries behind while another one goes on.
-NOT_FOUND_YET = {"pulsar_left_behind"}
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +18,7 @@ def searches(processes: ProcessPoolExecutor) -> dict[str, Future[Result | None]]
 
 
 @pytest.mark.timeout(1800)  # for a machine that has other things to do
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.xfail(reason="see NOT_FOUND_YET", strict=False)] * (name in NOT_FOUND_YET)
-        )
-        for name in PLANTED
-    ],
-)
+@pytest.mark.parametrize("name", list(PLANTED))
 def test_a_planted_bug_is_found(searches: dict[str, Future[Result | None]], name: str) -> None:
     found = searches[name].result()
     assert found is not None, f"{PLANTED[name].what}: not found in {len(SEEDS)} seeds"

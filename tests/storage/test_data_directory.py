@@ -1,6 +1,8 @@
 """The data directory as a whole: taken by one broker, understood or refused."""
 
 import errno
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,19 @@ def test_a_full_disk_does_not_keep_the_lock_from_being_taken(tmp_path: Path) -> 
     storage.disk.room = 0
     config = StorageConfig(data_dir=str(tmp_path))
     data_directory.take(storage.disk, config).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's place")
+def test_a_volume_of_another_user_is_refused_with_who_owns_it_and_what_to_do() -> None:
+    volume = tempfile.mkdtemp(dir="/tmp")  # pytest's own directories are for its user only
+    os.chmod(volume, 0o755)
+    os.seteuid(10001)
+    try:
+        with pytest.raises(ConfigError) as refusal:
+            data_directory.take(SystemDisk(), StorageConfig(data_dir=volume))
+    finally:
+        os.seteuid(0)
+        os.rmdir(volume)
+    assert "this process runs as uid 10001" in str(refusal.value)
+    assert f"{volume} belongs to uid 0" in str(refusal.value)
+    assert f"chown -R 10001:0 {volume}" in str(refusal.value)

@@ -24,7 +24,7 @@ def list_offsets(
         failed: RetriableError | None = None
         for address, partitions in _by_leader(routing, pending).items():
             asked = {key: pending[key] for key in partitions}
-            for topic, partition, offset, code in _ask_leader(routing, address, asked, isolation):
+            for topic, partition, offset, code in ask_leader(routing, address, asked, isolation):
                 key = (topic, partition)
                 if code in RETRIABLE:
                     routing.forget_leader(topic, partition)
@@ -52,7 +52,7 @@ def _by_leader(routing: Routing, partitions: Iterable[TopicPartition]) -> dict[A
     return by_leader
 
 
-def _ask_leader(
+def ask_leader(
     routing: Routing, address: Address, times: Mapping[TopicPartition, int], isolation: str
 ) -> list[tuple[str, int, int, int]]:
     """(topic, partition, offset, error code) of each."""

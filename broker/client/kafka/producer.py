@@ -89,6 +89,17 @@ class Producer:
         """
         return self._sender.largest(topic)
 
+    @property
+    def acknowledged(self) -> Mapping[TopicPartition, int]:
+        """How many records of each partition are acknowledged: the first ones that were sent to it. Nothing with acks=0."""
+        return self._sender.acknowledged
+
+    @property
+    def refused(self) -> TopicPartition | None:
+        """The partition for which a broker has refused a batch for good, whose first record is the partition's first that is not
+        acknowledged."""
+        return self._sender.refused
+
     def _fitting(self, topic: str, data: bytearray, count: int) -> Sequence[tuple[bytearray, int]]:
         largest = self.largest(topic)
         if count == 1 or len(data) <= largest:

@@ -45,6 +45,9 @@ _TOO_LARGE = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_l
 # From version 12 on, Produce itself adds a partition to the transaction (KIP-890); this client adds partitions explicitly.
 _HIGHEST_IN_TRANSACTION = 11
 
+# A request is sent when half of this is queued for it, also where `max.request.size` allows a single record to be larger.
+_REQUEST_BYTES = 1024 * 1024
+
 
 @attrs.define(eq=False)
 class Batch:
@@ -91,13 +94,17 @@ class Sender:
         self._lanes: dict[Address, _Lane] = {}
         self._last_lane: dict[TopicPartition, _Lane] = {}  # where each partition's last batch went
         self._largest: dict[str, int] = {}  # of topics that have refused a batch for its size
+        # How many records of each partition are acknowledged: always the first ones that were sent to it.
+        self.acknowledged: dict[TopicPartition, int] = {}
+        # The partition of the batch that a broker has refused for good.
+        self.refused: TopicPartition | None = None
 
     def largest(self, topic: str) -> int:
         return self._largest.get(topic, self._routing.config.max_request_size)
 
     def enqueue(self, batch: Batch) -> None:
         """Put the batch into the next request to its leader, and send that request when it is half full or would overflow."""
-        most = self._routing.config.max_request_size
+        most = min(self._routing.config.max_request_size, _REQUEST_BYTES)
         lane = self._lane(batch)
         if batch.key in lane.queued or lane.queued_bytes + len(batch.data) > most:
             self._transmit(lane)
@@ -250,6 +257,7 @@ class Sender:
                 except KafkaClientError:
                     if batch.key not in refused:
                         raise
+                    self.refused = None
                     is_refused = True  # its sequence number is out of order, because an earlier batch is missing
                 if is_refused:
                     refused.add(batch.key)
@@ -274,6 +282,7 @@ class Sender:
         code = result.error
         if code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
             self._transactions.acknowledged.add(batch.key)
+            self.acknowledged[batch.key] = self.acknowledged.get(batch.key, 0) + batch.count
             return None
         said = f": {result.error_message}" if result.error_message else ""
         if code in RETRIABLE and code != ErrorCode.corrupt_message:
@@ -284,6 +293,7 @@ class Sender:
             smaller = len(batch.data) * 5 // 8
             self._largest[batch.topic] = min(smaller, self.largest(batch.topic))
             return RecordTooLargeError(f"A batch of {len(batch.data)} bytes for {where} is too large{said}.", code)
+        self.refused = batch.key
         if code in _TOO_LARGE:
             raise RecordTooLargeError(
                 f"A record for {where} takes {len(batch.data)} bytes, which is more than the topic takes: make the record"

@@ -1,5 +1,8 @@
 """Parses the forms in which a user may give the address of a broker and the id of a result partition."""
 
+import hashlib
+import re
+
 from protocol.shuffle.ids import ResultPartitionID
 
 Address = tuple[str, int]
@@ -18,8 +21,32 @@ def parse_address(address: str | Address) -> Address:
     return host.strip("[]") or "localhost", int(port)
 
 
+# Ids are long strings of hex digits, alone or with # and @ between them. What looks like a part of one is no name, so that an id
+# with a digit missing does not silently become another partition.
+_NAME = re.compile(r"(?![0-9A-Fa-f]{24,}\Z)[A-Za-z0-9._/-]{1,200}", re.ASCII)
+
+
 def partition_id(partition: PartitionLike) -> ResultPartitionID:
-    """Return the id, given as such, as its 60 bytes, as its 120 hex digits or in Flink's text form. Raises ValueError."""
+    """Return the id, given as such, as its 60 bytes, as its 120 hex digits, in Flink's text form, or as a name. Raises
+    ValueError."""
     if isinstance(partition, str):
-        return ResultPartitionID.from_text(partition)
+        name = partition.strip()
+        return id_of_name(name) if _NAME.fullmatch(name) else _from_text(partition)
     return ResultPartitionID(partition)
+
+
+def id_of_name(name: str) -> ResultPartitionID:
+    """The partition that a plain name stands for, the same everywhere and always: number 0, subtask 0 and attempt 0 of a data set
+    and a graph whose ids are the halves of the name's SHA-256."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return ResultPartitionID.of(digest[:16], graph=digest[16:])
+
+
+def _from_text(text: str) -> ResultPartitionID:
+    try:
+        return ResultPartitionID.from_text(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no partition: write a name of letters, digits and ._-/ (not of hex digits alone), the 120 hex digits of"
+            " an id, or Flink's <data set>#<n>@<graph>_<vertex>_<subtask>_<attempt>"
+        ) from None

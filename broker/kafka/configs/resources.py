@@ -143,6 +143,10 @@ class Settings:
             for name, value in self._of_all.items()
         ]
 
+    def default_of(self, name: str) -> str | None:
+        """The default of a broker's setting; None if it has none, or is no setting that is known here."""
+        return self._default(name) if name in BROKER_SETTINGS and not _is_hidden(name) else None
+
     def _topic_entry(self, setting: KafkaSetting[Any], own: str | None) -> Entry:
         synonyms = self._synonyms(setting.synonym) if setting.synonym else []
         if own is not None:

@@ -83,6 +83,11 @@ class ClassicGroup:
         return self._rebalancer.protocol_type
 
     @property
+    def protocol_name(self) -> str | None:
+        """The assignor of the present generation."""
+        return self._rebalancer.protocol_name
+
+    @property
     def topics(self) -> frozenset[str] | None:
         """Topics that the current generation subscribes to; None if the coordinator cannot know them."""
         return self._rebalancer.topics

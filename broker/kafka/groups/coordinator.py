@@ -7,7 +7,7 @@ Committed offsets are durable before the commit is answered. A generation is dur
 empty. After a restart of the broker the members of the last stable generation just continue with their heartbeats.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from broker.config import BrokerConfig
@@ -16,10 +16,12 @@ from broker.kafka.groups.classic_states import ClassicGroupState
 from broker.kafka.groups.coordinator_memory import CoordinatorMemory
 from broker.kafka.groups.offset_coordinator import OffsetCoordinator
 from broker.kafka.groups.offset_expiration import OffsetExpiration
+from broker.kafka.groups.offsets import CommittedOffset
 from broker.kafka.groups.registry import LOCKED_MAX, GroupRegistry, error_of, log_failure, send
 from broker.kafka.groups.values import (
     UNKNOWN_MEMBER,
     GroupDescription,
+    GroupFigures,
     JoinReply,
     JoinRequest,
     JoinResult,
@@ -173,6 +175,45 @@ class GroupCoordinator:
             if not names or overview.state.value.lower() in names:
                 overviews.append(overview)
         return ErrorCode.none, overviews
+
+    def names(self) -> Sequence[str]:
+        """The ids of all groups."""
+        return [entry.group.group_id for entry in self._registry.entries()]
+
+    def count(self) -> int:
+        return len(self._registry)
+
+    def figures(self, group_id: str) -> GroupFigures | None:
+        """None if there is no such group. Holds the group's lock for the copy of some fields."""
+        entry = self._registry.get(group_id)
+        if entry is None:
+            return None
+        with entry.lock:
+            group = entry.group
+            topics = tuple(topic for topic, _ in entry.offsets)
+            return GroupFigures(
+                group_id,
+                group.state,
+                group.protocol_type or "",
+                group.protocol_name or "",
+                group.generation,
+                len(group.members),
+                topics,
+            )
+
+    def committed(self, group_id: str, topics: Iterable[str]) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """The committed offsets that a group has in these topics. Holds the group's lock for one topic at a time."""
+        entry = self._registry.get(group_id)
+        found: dict[str, Mapping[int, CommittedOffset]] = {}
+        if entry is None:
+            return found
+        for topic in topics:
+            if entry.offsets.may_have(topic):
+                with entry.lock:
+                    partitions = entry.offsets.copy_of(topic)
+                if partitions:
+                    found[topic] = partitions
+        return found
 
     def delete(self, group_ids: Iterable[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
         """``reply`` gets an error code for each group when all deletions are durable."""

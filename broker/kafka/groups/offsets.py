@@ -147,6 +147,10 @@ class GroupOffsets:
         partitions = self._topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
+    def copy_of(self, topic: str) -> dict[int, CommittedOffset]:
+        """The topic's durable offsets, by partition."""
+        return dict(self._topics.get(topic, ()))
+
     def __iter__(self) -> Iterator[tuple[str, dict[int, CommittedOffset]]]:
         return iter(self._topics.items())
 

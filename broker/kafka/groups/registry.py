@@ -138,6 +138,9 @@ class GroupRegistry:
                 entry = self._entries.setdefault(group_id, GroupEntry(ClassicGroup(group_id, self._limits)))
         return entry
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def entries(self) -> list[GroupEntry]:
         with self._lock:
             return list(self._entries.values())

@@ -175,3 +175,16 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: tuple[MemberDescription, ...] = ()
+
+
+@attrs.frozen
+class GroupFigures:
+    """What the HTTP API and the metrics show of a group."""
+
+    group_id: str
+    state: ClassicGroupState
+    protocol_type: str
+    protocol_name: str
+    generation: int
+    members: int
+    topics: tuple[str, ...]  # of which it has committed offsets

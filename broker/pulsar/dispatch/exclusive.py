@@ -1,6 +1,6 @@
 """Exclusive: a subscription with one consumer. Readers use it as well."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from broker.pulsar.dispatch.dispatcher import Consumer
 from broker.pulsar.dispatch.rate_limit import RateLimit
@@ -14,12 +14,21 @@ class OnlyOne:
     delay_s = 0.0
     announced = False
 
-    def admit(self, consumers: Sequence[Consumer]) -> None:
+    def __init__(self) -> None:
+        self._consumers: dict[Consumer, None] = {}
+
+    def admit(self, consumers: Collection[Consumer]) -> None:
         if consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")  # clients' tests look for these words
 
-    def active(self, consumers: list[Consumer]) -> Consumer:
-        return consumers[0]
+    def join(self, consumer: Consumer) -> None:
+        self._consumers[consumer] = None
+
+    def leave(self, consumer: Consumer) -> None:
+        del self._consumers[consumer]
+
+    def active(self) -> Consumer:
+        return next(iter(self._consumers))
 
 
 class Exclusive(SingleActive):

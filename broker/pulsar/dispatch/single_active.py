@@ -25,7 +25,7 @@ An entry is never left out for lack of permits, but the last one that is sent ma
 Then they are negative until the consumer has made up for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -58,11 +58,16 @@ class Choice(Protocol):
     delay_s: float  # from the choice of a consumer until it is served
     announced: bool  # whether consumers are told which of them is active
 
-    def admit(self, consumers: Sequence[Consumer]) -> None:
+    def admit(self, consumers: Collection[Consumer]) -> None:
         """Raises a Refusal if no further consumer may join these."""
 
-    def active(self, consumers: list[Consumer]) -> Consumer:
-        """Which of these, at least one, is served. It may sort them."""
+    def join(self, consumer: Consumer) -> None:
+        """It was admitted."""
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+    def active(self) -> Consumer:
+        """Which of those that have joined, at least one, is served."""
 
 
 class State(Enum):
@@ -79,7 +84,7 @@ class SingleActive:
         self._choice = choice
         self._settings = settings
         self._limit = limit
-        self._consumers: list[Consumer] = []
+        self._consumers: dict[Consumer, None] = {}
         self._state = State.IDLE
         self._wake_at = 0.0  # while ACTIVATING or PAUSED
         self._read: Read | None = None  # while READING
@@ -89,7 +94,7 @@ class SingleActive:
 
     @property
     def consumers(self) -> Sequence[Consumer]:
-        return self._consumers
+        return list(self._consumers)
 
     @property
     def state(self) -> State:
@@ -99,7 +104,8 @@ class SingleActive:
 
     def add(self, consumer: Consumer, now: Now) -> list[Effect]:
         self._choice.admit(self._consumers)
-        self._consumers.append(consumer)
+        self._consumers[consumer] = None
+        self._choice.join(consumer)
         effects = self._choose(now)
         if not effects and self._choice.announced and self._state is not State.ACTIVATING:
             # Another one stays active. While one becomes active, all of them are told then.
@@ -109,7 +115,8 @@ class SingleActive:
     def remove(self, consumer: Consumer, now: Now) -> list[Effect]:
         if consumer not in self._consumers:
             return []
-        self._consumers.remove(consumer)
+        del self._consumers[consumer]
+        self._choice.leave(consumer)
         if self._consumers:
             return self._choose(now)
         self.active = None
@@ -177,7 +184,7 @@ class SingleActive:
     # -- which consumer -----------------------------------------------------------------------------------------------
 
     def _choose(self, now: Now) -> list[Effect]:
-        chosen = self._choice.active(self._consumers)
+        chosen = self._choice.active()
         if chosen is self.active:
             return []
         self.active = chosen

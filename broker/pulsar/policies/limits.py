@@ -17,7 +17,7 @@ from broker.pulsar.dispatch.settings import DispatchSettings
 from broker.pulsar.policies.policies import Policies, Rate
 from broker.pulsar.policies.store import PolicyStore
 from broker.pulsar.subscriptions.subscriptions import Bounds
-from broker.pulsar.topics.topic import Topic
+from broker.pulsar.topics.topic import AnyTopic, Topic
 from broker.runtime.threads import Lock
 
 _UNLIMITED: Final = Rate()
@@ -36,7 +36,7 @@ class PolicyLimits:
         self._rates: WeakValueDictionary[_Key, DispatchRate] = WeakValueDictionary()
         policies.on_change.append(self._changed)
 
-    def bounds(self, topic: Topic) -> Bounds:
+    def bounds(self, topic: AnyTopic) -> Bounds:
         policies, bounds = self._of(topic), self._bounds
         return Bounds(
             subscriptions_of_topic=_first(policies.max_subscriptions, bounds.subscriptions_of_topic),
@@ -44,10 +44,10 @@ class PolicyLimits:
             consumers_of_subscription=_first(policies.max_consumers_per_subscription, bounds.consumers_of_subscription),
         )
 
-    def producers_max(self, topic: Topic, otherwise: int) -> int:
+    def producers_max(self, topic: AnyTopic, otherwise: int) -> int:
         return _first(self._of(topic).max_producers, otherwise)
 
-    def settings(self, topic: Topic) -> DispatchSettings:
+    def settings(self, topic: AnyTopic) -> DispatchSettings:
         policies, settings = self._of(topic), self._settings
         if (
             policies.max_unacked_per_consumer is None
@@ -87,8 +87,8 @@ class PolicyLimits:
         for key, rate in rates:
             _set(rate, self._policies.of(key[0], key[1]), key[3])
 
-    def _of(self, topic: Topic) -> Policies:
-        return self._policies.of(topic.name.namespace, topic.log.topic_id)
+    def _of(self, topic: AnyTopic) -> Policies:
+        return self._policies.of(topic.name.namespace, topic.topic_id)
 
 
 def _set(rate: DispatchRate, policies: Policies, subscription: str | None) -> None:

@@ -23,7 +23,9 @@ from operator import sub
 from struct import Struct, error, pack, unpack_from
 from typing import Final
 
-from broker.delivery.acknowledged import PARTS_MAX, RANGES_MAX, Acknowledged
+import attrs
+
+from broker.delivery.acknowledged import PARTS_MAX, RANGES_MAX, Acknowledged, Part, RangesSnapshot
 from broker.errors import StorageError
 from protocol.pulsar.ack_set import bits_from_words, words_from_bits
 
@@ -141,32 +143,14 @@ class Cursor:
 
     # -- storing ------------------------------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
-        """What ``decode`` reads. Raises StorageError for properties that are too large: who takes them in bounds them."""
+    def snapshot(self) -> "CursorSnapshot":
+        """What there is to encode, copied: 3 ms for 200,000 ranges. Whoever encodes it needs no lock."""
         acknowledged = self._acknowledged
-        starts, ends = acknowledged.bounds()
-        # Without a loop of our own: 200,000 ranges take 20 ms.
-        holes = list(map(sub, starts, chain((acknowledged.before,), ends)))
-        lengths = list(map(sub, ends, starts))
-        wide = max(chain(holes, lengths), default=0) >= _NARROW
-        count = len(starts)
-        numbers = f">{2 * count}{'Q' if wide else 'I'}"
-        pieces = [
-            _HEAD.pack(_VERSION, acknowledged.before, count, 8 if wide else 4),
-            pack(numbers, *holes, *lengths),
-            _U32.pack(len(acknowledged.parts)),
-        ]
-        for first, part in sorted(acknowledged.parts.items()):
-            bits = _bytes_from_bits(part.remaining)
-            pieces += (_PART.pack(first, part.records, len(bits)), bits)
-        try:
-            pieces.append(pack(">H", len(self.properties)))
-            for name, value in self.properties.items():
-                name_bytes, value_bytes = name.encode(), value.encode()
-                pieces += (pack(">H", len(name_bytes)), name_bytes, _U32.pack(len(value_bytes)), value_bytes)
-        except error:
-            raise StorageError("The properties of a subscription are too large to be stored.") from None
-        return b"".join(pieces)
+        return CursorSnapshot(acknowledged.before, acknowledged.snapshot(), dict(acknowledged.parts), self.properties)
+
+    def encode(self) -> bytes:
+        """What ``decode`` reads. Raises StorageError."""
+        return self.snapshot().encode()
 
     @classmethod
     def decode(cls, state: bytes, *, ranges_max: int = RANGES_MAX, parts_max: int = PARTS_MAX) -> "Cursor":
@@ -211,6 +195,42 @@ class Cursor:
         cursor = cls(before, properties, ranges_max=ranges_max, parts_max=parts_max)
         cursor._acknowledged.restore(zip(positions[1::2], positions[2::2], strict=True), parts)
         return cursor
+
+
+@attrs.frozen
+class CursorSnapshot:
+    """A cursor as it was. Nobody changes it."""
+
+    acknowledged_before: int
+    ranges: RangesSnapshot
+    parts: Mapping[int, Part]
+    properties: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        """What ``Cursor.decode`` reads. Raises StorageError for properties that are too large: who takes them in bounds them."""
+        starts, ends = self.ranges.bounds()
+        # Without a loop of our own: 200,000 ranges take 20 ms.
+        holes = list(map(sub, starts, chain((self.acknowledged_before,), ends)))
+        lengths = list(map(sub, ends, starts))
+        wide = max(chain(holes, lengths), default=0) >= _NARROW
+        count = len(starts)
+        numbers = f">{2 * count}{'Q' if wide else 'I'}"
+        pieces = [
+            _HEAD.pack(_VERSION, self.acknowledged_before, count, 8 if wide else 4),
+            pack(numbers, *holes, *lengths),
+            _U32.pack(len(self.parts)),
+        ]
+        for first, part in sorted(self.parts.items()):
+            bits = _bytes_from_bits(part.remaining)
+            pieces += (_PART.pack(first, part.records, len(bits)), bits)
+        try:
+            pieces.append(pack(">H", len(self.properties)))
+            for name, value in self.properties.items():
+                name_bytes, value_bytes = name.encode(), value.encode()
+                pieces += (pack(">H", len(name_bytes)), name_bytes, _U32.pack(len(value_bytes)), value_bytes)
+        except error:
+            raise StorageError("The properties of a subscription are too large to be stored.") from None
+        return b"".join(pieces)
 
 
 def stored_position(state: bytes) -> int:

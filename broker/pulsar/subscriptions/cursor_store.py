@@ -43,6 +43,34 @@ class Stored(Protocol):
     def saved(self, version: int) -> bool:
         """The state of this version is durable. Whether it is the present one."""
 
+    def settle(self, done: Done) -> None:
+        """Its state is None: call ``done`` when the last one that it had is durable; at once if it has been deleted."""
+
+
+class LastState:
+    """The last state of a subscription whose topic is not used any more, on its way into the catalogue. Any thread."""
+
+    __slots__ = ("_error", "_lock", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: list[Done] | None = []  # None: it has been written, or could not be
+        self._error: StorageError | None = None
+
+    def wait(self, done: Done) -> None:
+        """Call ``done`` when it is durable, or could not be written."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.append(done)
+                return
+        done(self._error)
+
+    def written(self, error: StorageError | None) -> None:
+        with self._lock:
+            waiting, self._waiting, self._error = self._waiting, None, error
+        for done in waiting or ():
+            done(error)
+
 
 class TakenState(NamedTuple):
     state: bytes
@@ -105,20 +133,23 @@ class CursorStore:
                 self._changed.pop(unused, None)
         return {name: TakenState(unused.bytes, unused.is_saved) for name, unused in found.items()}
 
-    def leave(self, stored: Stored, state: bytes, is_saved: bool) -> None:
-        """Its topic is not used any more. Its ``state`` is None from now on; this is the last one."""
+    def leave(self, stored: Stored, state: bytes, is_saved: bool, last: LastState) -> None:
+        """Its topic is not used any more. Its ``state`` is None from now on; this is the last one, which is written before
+        anything that is saved from now on, so before the states of whoever takes it over. ``last`` is told."""
         unused = _Unused(stored.key, state, is_saved)
         topic_id, partition, name = stored.key
         with self._lock:
             self._unused.setdefault((topic_id, partition), {})[name] = unused
             self._changed.pop(stored, None)
-            waiting = self._waiting.pop(stored, None)
-            if waiting is not None:
-                self._waiting[unused] = waiting
-        if waiting is not None:
-            self._enqueue(unused)
-        elif not is_saved:
-            self.changed(unused)
+            waiting = self._waiting.pop(stored, ())
+        for done in waiting:
+            last.wait(done)
+        if is_saved:
+            last.written(None)
+        else:
+            self._spare(stored.key)
+            write = _LastWrite(self, unused, last)
+            self.writer.change(write, write.done)
 
     def topics_deleted(self, topic_ids: Iterable[uuid.UUID]) -> None:
         """Their cursors go as well. The next start does it if this fails."""
@@ -208,13 +239,17 @@ class CursorStore:
             self._enqueue(stored)
 
     def _enqueue(self, stored: Stored) -> None:
-        doomed = self._doomed.get(stored.key)
-        if doomed is not None and stored.state() is not None:
-            doomed.spared = True  # this is a new subscription of the same name
-            with self._lock:
-                self._doomed.pop(stored.key, None)
+        if stored.key in self._doomed and stored.state() is not None:
+            self._spare(stored.key)
         write = _Write(self, stored)
         self.writer.change(write, write.done)
+
+    def _spare(self, key: Key) -> None:
+        """There is a new subscription of the same name as one that was to be deleted."""
+        with self._lock:
+            doomed = self._doomed.pop(key, None)
+        if doomed is not None:
+            doomed.spared = True
 
     def _take_waiting(self, stored: Stored) -> list[Done]:
         """The state is about to be asked for: who comes later waits for the next time."""
@@ -260,6 +295,31 @@ class _Unused:
         self.is_saved = True
         return True
 
+    def settle(self, done: Done) -> None:
+        done(None)  # whoever waited was told of the last state
+
+
+class _LastWrite:
+    """A last state on its way into the catalogue."""
+
+    __slots__ = ("_last", "_store", "_unused")
+
+    def __init__(self, store: CursorStore, unused: _Unused, last: LastState) -> None:
+        self._store = store
+        self._unused = unused
+        self._last = last
+
+    def __call__(self, catalogue: Catalogue) -> None:
+        topic_id, partition, subscription = self._unused.key
+        catalogue.save_cursors([CursorRow(topic_id, partition, subscription, self._unused.bytes)])
+
+    def done(self, error: StorageError | None) -> None:
+        if error is None:
+            self._unused.is_saved = True
+        else:
+            self._store._failed(self._unused, error)
+        self._last.written(error)
+
 
 class _Write:
     """One state on its way into the catalogue. The writer may call it twice: together with others, and then by itself."""
@@ -289,7 +349,10 @@ class _Write:
         elif self._state is not None and not self._stored.saved(self._state[0]):
             self._store.changed(self._stored)
         for done in self._waiting or ():
-            done(error)
+            if error is None and self._state is None:
+                self._stored.settle(done)
+            else:
+                done(error)
 
 
 def _ignore(_: StorageError | None) -> None:

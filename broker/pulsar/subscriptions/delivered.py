@@ -8,6 +8,7 @@ Pure; the subscription's lock guards it.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from broker.pulsar.dispatch.dispatcher import Delivery
@@ -25,12 +26,13 @@ class Run(NamedTuple):
 
 
 class Delivered:
-    __slots__ = ("_messages", "_prune_at", "most")
+    __slots__ = ("_messages", "_prune_at", "_removed", "most")
 
     def __init__(self, most: int = _MOST) -> None:
         self.most = most
         self._messages: dict[int, int] = {}  # by the entry's offset, in the order of delivery
         self._prune_at = 1024
+        self._removed = 0  # from the front, since the dictionary was made
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -42,14 +44,20 @@ class Delivered:
         table = self._messages
         table[entry] = messages
         if len(table) > self.most:
-            del table[next(iter(table))]
+            self._forget_oldest()
 
     def add_all(self, deliveries: Iterable[Delivery]) -> None:
         table = self._messages
         for entry, _, _ in deliveries:
             table[entry.offset] = entry.messages
-        while len(table) > self.most:
-            del table[next(iter(table))]
+        if len(table) > self.most:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        # Several at once: what was deleted at the front of a dictionary is passed over whenever its first key is looked for.
+        table = self._messages
+        for oldest in list(islice(table, len(table) - self.most + self.most // 8)):
+            del table[oldest]
 
     def messages(self, entry: int) -> int | None:
         """None: it is not known."""
@@ -91,13 +99,14 @@ class Delivered:
         """Everything before the offset is acknowledged."""
         table = self._messages
         # Usually the oldest ones are the first, and there are few of them.
-        while table:
-            oldest = next(iter(table))
-            if oldest >= offset:
-                break
-            del table[oldest]
-        # An entry that was delivered again stands behind newer ones: look at all of them when the table has doubled.
-        if len(table) > self._prune_at:
+        gone = list(takewhile(offset.__gt__, table))
+        for entry in gone:
+            del table[entry]
+        self._removed += len(gone)
+        # An entry that was delivered again stands behind newer ones: look at all of them when the table has doubled. And when as
+        # many were deleted as there are, the dictionary is made anew, because it does not forget the places of those.
+        if len(table) > self._prune_at or self._removed > max(1024, len(table)):
+            self._removed = 0
             self._messages = {entry: messages for entry, messages in table.items() if entry >= offset}
             self._prune_at = max(1024, 2 * len(self._messages))
 

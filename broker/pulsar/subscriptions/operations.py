@@ -60,7 +60,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
     """As of now. The lock is held for about a microsecond a consumer."""
     with subscription.lock:
         cursor, dispatcher = subscription.cursor, subscription.dispatcher
-        consumers = [_consumer(connected) for connected in subscription.connected]
+        consumers = [consumer_figures(connected) for connected in subscription.connected]
         active = getattr(dispatcher, "active", None)
         return SubscriptionFigures(
             name=subscription.name,
@@ -78,7 +78,7 @@ def figures(subscription: Subscription) -> SubscriptionFigures:
         )
 
 
-def _consumer(connected: ConnectedConsumer) -> ConsumerFigures:
+def consumer_figures(connected: ConnectedConsumer) -> ConsumerFigures:
     consumer, state = connected.consumer, connected.connection
     return ConsumerFigures(
         name=consumer.name,

@@ -36,9 +36,10 @@ from broker.pulsar.dispatch.dispatcher import (
 )
 from broker.pulsar.entries.reader import EntryReader
 from broker.pulsar.entry import Entry
+from broker.pulsar.refusals import ConsumerNotFound
 from broker.pulsar.subscriptions.consumer import ConnectedConsumer
 from broker.pulsar.subscriptions.cursor import Cursor
-from broker.pulsar.subscriptions.cursor_store import CursorStore, Done
+from broker.pulsar.subscriptions.cursor_store import CursorStore, Done, LastState
 from broker.pulsar.subscriptions.delivered import Delivered
 from broker.pulsar.subscriptions.dispatchers import SubType
 from broker.pulsar.subscriptions.waker import Line
@@ -49,7 +50,7 @@ from broker.runtime.timers import Timer, TimerHandle
 
 log = get_logger("pulsar")
 
-# Batches (of at most 100 entries) that one holder of the lock reads: some milliseconds.
+# Batches (of at most 100 entries) that one holder of the lock reads, new or again: some milliseconds.
 _READS_AT_ONCE = 4
 # How long a subscription that is not durable outlives a seek without consumers.
 _COMES_BACK_S = 60.0
@@ -78,6 +79,7 @@ class Subscription:
         "_empty",
         "_held",
         "_is_expecting",
+        "_last",
         "_next_replay",
         "_read",
         "_read_waits",
@@ -136,6 +138,7 @@ class Subscription:
         self.made_ms = around.clock.time_ms()
         self.expired = 0  # messages that were skipped because of their age
         self._saved_version = -1
+        self._last: LastState | None = None  # once its topic is unloaded
         self._read: Read | None = (
             None  # it waits: at the end of the log, or for its turn, or for a consumer that takes more
         )
@@ -288,8 +291,12 @@ class Subscription:
         """There may be entries to read, or it is this subscription's turn again."""
         with self.lock:
             read, self._read = self._read, None
-            if read is not None:
-                self._carry_out([read], self._now())
+            effects: list[Effect] = [] if read is None else [read]
+            if self._next_replay is not None and not self._reader_has_replay:
+                effects.append(self._next_replay)
+                self._next_replay = None
+            if effects:
+                self._carry_out(effects, self._now())
 
     def tick(self) -> None:
         """A time that the dispatcher has asked for may have come."""
@@ -304,11 +311,10 @@ class Subscription:
 
     def acknowledge(self, connected: ConnectedConsumer, acked: Iterable[AckedEntry]) -> list[AckedEntry]:
         """Acknowledge entries one by one. Returns those of which it is not known how many messages they have. Raises
-        TooManyHoles; then those before have been acknowledged."""
+        TooManyHoles; then those before have been acknowledged. Raises ConsumerNotFound: nothing has been."""
         unknown: list[AckedEntry] = []
         with self.lock:
-            if connected not in self.connected:
-                return unknown
+            self._check_connected(connected)
             delivered, cursor = self.delivered, self.cursor
             assert delivered is not None
             now = self._now()
@@ -328,8 +334,7 @@ class Subscription:
     def acknowledge_whole(self, connected: ConnectedConsumer, entries: Sequence[int]) -> list[int]:
         """The same for whole entries: those that follow each other are one range for the cursor."""
         with self.lock:
-            if connected not in self.connected:
-                return []
+            self._check_connected(connected)
             delivered, cursor, dispatcher = self.delivered, self.cursor, self.dispatcher
             assert delivered is not None
             assert dispatcher is not None
@@ -353,8 +358,7 @@ class Subscription:
     ) -> None:
         """The same for (offset, messages, ack set), now that they are known."""
         with self.lock:
-            if connected not in self.connected:
-                return
+            self._check_connected(connected)
             now = self._now()
             effects: list[Effect] = []
             try:
@@ -362,6 +366,11 @@ class Subscription:
                     self._acknowledge(connected.consumer, entry, messages, ack_set, now, effects)
             finally:
                 self._acknowledged(effects, now)
+
+    def _check_connected(self, connected: ConnectedConsumer) -> None:
+        """An acknowledgement that came too late must not be answered as if it counted."""
+        if connected not in self.connected:
+            raise ConsumerNotFound(f"Consumer {connected.id} has been closed")
 
     def _acknowledge(
         self,
@@ -411,8 +420,8 @@ class Subscription:
         """Everything before the offset is acknowledged, and of the entry after that (offset, messages, ack set), if it is
         given, what its ack set does not have. ``connected`` None: by the broker."""
         with self.lock:
-            if connected is not None and connected not in self.connected:
-                return
+            if connected is not None:
+                self._check_connected(connected)
             self._acknowledge_until(offset, last, connected.consumer if connected else None)
 
     def _acknowledge_until(
@@ -462,13 +471,23 @@ class Subscription:
 
     def save(self, done: Done) -> None:
         """Call ``done`` when what is acknowledged now is durable, or could not be made so; at once if it is."""
-        if self.durable and not self.gone:
+        if self.durable:
             with self.lock:
-                saved = self.cursor.version == self._saved_version
+                gone, saved = self.gone, self.cursor.version == self._saved_version
+            if gone:
+                self.settle(done)
+                return
             if not saved:
                 self._around.store.save(self, done)
                 return
         done(None)
+
+    def settle(self, done: Done) -> None:
+        """``gone``: call ``done`` when the last state is durable; at once if there is none, because this is deleted."""
+        if self._last is None:
+            done(None)
+        else:
+            self._last.wait(done)
 
     @property
     def never_saved(self) -> bool:
@@ -477,7 +496,10 @@ class Subscription:
 
     def state(self) -> tuple[int, bytes] | None:
         with self.lock:
-            return None if self.gone else (self.cursor.version, self.cursor.encode())
+            if self.gone:
+                return None
+            version, snapshot = self.cursor.version, self.cursor.snapshot()
+        return version, snapshot.encode()
 
     def saved(self, version: int) -> bool:
         with self.lock:
@@ -502,10 +524,11 @@ class Subscription:
             self.disconnect_consumers()
             self._forget_timer()
             if self.durable:
-                state, is_saved = self.cursor.encode(), self.cursor.version == self._saved_version
+                snapshot, is_saved = self.cursor.snapshot(), self.cursor.version == self._saved_version
+                self._last = last = LastState()  # before it is gone: whoever saves from now on waits for this
                 self.gone = True
         if self.durable:
-            self._around.store.leave(self, state, is_saved)
+            self._around.store.leave(self, snapshot.encode(), is_saved, last)
 
     def deleted(self) -> None:
         """The topic is gone, or somebody has unsubscribed: so is this."""
@@ -560,7 +583,12 @@ class Subscription:
                     self._read = effect  # type: ignore[assignment]
                     self.line.call(self.more)
             elif kind is Replay:
-                work.extend(self._begin_replay(effect, now))  # type: ignore[arg-type]
+                if turns:
+                    turns -= 1
+                    work.extend(self._begin_replay(effect, now))  # type: ignore[arg-type]
+                else:
+                    self._next_replay = effect  # type: ignore[assignment]
+                    self.line.call(self.more)
             elif kind is CancelRead:
                 self._cancel_read()
             elif kind is WakeAt:

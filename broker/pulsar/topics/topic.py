@@ -11,6 +11,7 @@ Tests: tests/pulsar/topics/test_registry.py.
 
 from collections.abc import Mapping
 from typing import Protocol
+from uuid import UUID
 
 import attrs
 
@@ -38,6 +39,49 @@ class AttachedSubscription(Protocol):
 
     @property
     def consumer_count(self) -> int: ...
+
+
+class AnyTopic(Protocol):
+    """A topic as its producers see it, whether its messages are kept (``Topic``) or not (``broker/pulsar/nonpersistent``)."""
+
+    closed: bool
+
+    @property
+    def name(self) -> TopicName: ...
+
+    @property
+    def lock(self) -> Lock: ...
+
+    @property
+    def producers(self) -> Producers: ...
+
+    @property
+    def ledger(self) -> int: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def terminated(self) -> bool: ...
+
+    @property
+    def deduplication(self) -> Deduplication | None: ...
+
+    @property
+    def kafka_name(self) -> str: ...
+
+    @property
+    def topic_id(self) -> UUID: ...
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The largest record batch that it takes."""
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything before it is durable."""
+
+    def check_open(self) -> None: ...
 
 
 @attrs.frozen
@@ -72,6 +116,22 @@ class Topic:
     @property
     def ledger(self) -> int:
         return self.record.ledger
+
+    @property
+    def kafka_name(self) -> str:
+        return self.log.topic
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.log.topic_id
+
+    @property
+    def entry_bytes_max(self) -> int:
+        return self.log.config.segment_bytes
+
+    @property
+    def durable_offset(self) -> int:
+        return self.log.durable_offset
 
     @property
     def terminated(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from broker.metadata.catalogue import Catalogue
-from broker.metrics import Registry
+from broker.metrics import Registry, names
 from broker.runtime.clock import Clock
 from broker.runtime.threads import Lock
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind, Pair, parse_entity, precedence
@@ -82,28 +82,10 @@ class ClientQuotas:
         self._throttled_s: dict[tuple[str, ...], float] = {}
 
     def register_metrics(self, metrics: Registry) -> None:
-        metrics.read_counter(
-            "broker_quota_throttles",
-            "Requests that were throttled, by quota.",
-            lambda: dict(self._throttles),
-            ("quota",),
-        )
-        metrics.read_counter(
-            "broker_quota_throttle_seconds",
-            "Throttle times of these requests (s).",
-            lambda: dict(self._throttled_s),
-            ("quota",),
-        )
-        metrics.gauge(
-            "broker_quota_throttled_connections",
-            "Connections that are throttled now.",
-            lambda: {(): self.throttled()},
-        )
-        metrics.gauge(
-            "broker_quota_sensors",
-            "Clients, users and groups of clients whose use is measured.",
-            lambda: {(): self.sensors},
-        )
+        metrics.read_counter(names.QUOTA_THROTTLES, lambda: dict(self._throttles))
+        metrics.read_counter(names.QUOTA_THROTTLE_SECONDS, lambda: dict(self._throttled_s))
+        metrics.gauge(names.QUOTA_THROTTLED_CONNECTIONS, lambda: {(): self.throttled()})
+        metrics.gauge(names.QUOTA_SENSORS, lambda: {(): self.sensors})
 
     def load(self) -> None:
         """Read the catalogue. Before anything else."""

@@ -5,7 +5,7 @@ Tests: tests/kafka/handlers/test_sasl_authenticate.py.
 
 from enum import Enum
 
-from broker.metrics import Registry
+from broker.metrics import Registry, names
 from broker.runtime.threads import Lock
 
 
@@ -34,5 +34,4 @@ class LoginCounters:
             return self._counts.copy()
 
     def register(self, registry: Registry) -> None:
-        labels = ("listener", "mechanism", "result")
-        registry.read_counter("broker_sasl_logins", "Logins with SASL, by how they ended.", self.read, labels)
+        registry.read_counter(names.SASL_LOGINS, self.read)

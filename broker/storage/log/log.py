@@ -317,6 +317,9 @@ class Log:
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         return self._times.offset_for_timestamp(timestamp)
 
+    def timestamp_at(self, offset: int) -> int:
+        return self._times.timestamp_at(offset)
+
     def max_timestamp_offset(self) -> tuple[int, int] | None:
         return self._times.max_timestamp_offset()
 

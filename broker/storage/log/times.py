@@ -8,6 +8,7 @@ decompressed, or does not have the record that its header promises, is answered 
 consumer misses nothing, and the timestamp of its header. So are batches for which one look-up has no work left to spend.
 """
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 from broker.runtime.threads import Lock
@@ -69,6 +70,27 @@ class TimeLookup:
         self._large = large
         # By the base offset of the segment. Replaced as a whole: of two look-ups at once one may drop what the other found.
         self._latest: dict[int, Latest] = {}
+
+    def timestamp_at(self, offset: int) -> int:
+        """The largest timestamp (ms) of the first batch that has ``offset`` or a later one; -1 if there is none, or if it has no
+        timestamp. Reads no more than the headers of some batches. Raises StorageError, Refusal."""
+        if self._state.offline is not None:
+            raise self._state.why_unavailable()
+        return self._reader.search(lambda: self._timestamp_at(offset))
+
+    def _timestamp_at(self, offset: int) -> int:
+        state = self._state
+        _, active, active_end = state.tail
+        offset = max(offset, state.log_start_offset)
+        view = state.view
+        for segment in view.segments[max(0, bisect_right(view.bases, offset) - 1) :]:
+            end = active_end if segment is active else segment.size
+            header = segment.header(segment.locate(offset, end), end)
+            if header is not None:
+                return header[MAX_TIMESTAMP]
+            if segment is active:
+                break
+        return -1
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than ``timestamp`` (ms); None if there is none.

@@ -12,6 +12,7 @@ from broker.errors import ConfigError, Refusal, StorageError
 from broker.log import get_logger
 from broker.metadata.catalogue import Catalogue
 from broker.runtime.disk import Disk
+from broker.runtime.ownership import explain_denial
 from broker.storage import partition_dir
 from broker.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -89,7 +90,10 @@ def load(around: Surroundings, config: StorageConfig, catalogue: Catalogue) -> L
         around.delete_later([path for path in deleted if disk.is_dir(path)], 0)
         adoption = Adoption(disk, directory, catalogue, around.entropy.uuid, around.delete_later)
         adopted = adoption.take_in(others, rows)
-    except (OSError, StorageError) as error:
+    except OSError as error:
+        why = f"{error.filename or directory}: {explain_denial(error, error.filename or directory)}"
+        raise ConfigError(f"The data directory {directory} cannot be used: {why}.") from error
+    except StorageError as error:
         raise ConfigError(f"The data directory {directory} cannot be used: {error}.") from error
     known = _Known(clean, checkpoints, adopted)
     topics = []

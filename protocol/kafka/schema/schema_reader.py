@@ -17,7 +17,16 @@ from uuid import UUID
 
 from protocol.errors import ProtocolError
 from protocol.kafka.errors import ErrorCode
-from protocol.kafka.schema.fields import EPOCH, NIL_UUID, NUMBER_FORMATS, FieldSpec, Message, field_specs, zero_of
+from protocol.kafka.schema.fields import (
+    EPOCH,
+    MILLISECOND,
+    NIL_UUID,
+    NUMBER_FORMATS,
+    FieldSpec,
+    Message,
+    field_specs,
+    zero_of,
+)
 from protocol.wire import Reader
 
 Read = Callable[[Reader], Any]
@@ -123,21 +132,20 @@ def _read_timedelta_i64(reader: Reader) -> datetime.timedelta:
 
 
 def _read_datetime(reader: Reader) -> datetime.datetime:
-    value = _read_nullable_datetime(reader)
-    if value is None:
-        raise ProtocolError("null where a time must be")
-    return value
-
-
-def _read_nullable_datetime(reader: Reader) -> datetime.datetime | None:
+    """Kafka also writes -1, the millisecond before 1970, where it means no time: a transaction that has not begun."""
     value = reader.i64()
-    if value == -1:
-        return None
     try:
         return EPOCH + datetime.timedelta(milliseconds=value)
     except OverflowError:
         raise ProtocolError(f"a time of {value} ms since 1970") from None
 
+
+def _read_nullable_datetime(reader: Reader) -> datetime.datetime | None:
+    value = _read_datetime(reader)
+    return None if value == _NO_TIME else value
+
+
+_NO_TIME = EPOCH - MILLISECOND
 
 _FIXED_READERS: dict[str, Read] = {
     "bool": Reader.bool,

@@ -6,6 +6,7 @@ import pytest
 
 from broker.kafka.handlers import load
 from broker.kafka.handlers.api_versions import API
+from broker.metrics.text import render
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
 from protocol.kafka.schema import control
@@ -49,9 +50,8 @@ def test_connections_are_counted_by_their_software() -> None:
         for version in (0, 3, 4):
             kafka.ask(ApiKey.API_VERSIONS, version, **said)
         assert {("librdkafka", "2.3.0"): 1} == software.read()
-        assert (
-            b'broker_kafka_client_software{name="librdkafka",version="2.3.0"} 1.0'
-            in kafka.broker.server.metrics.render()
+        assert b'broker_kafka_client_software{name="librdkafka",version="2.3.0"} 1.0' in render(
+            kafka.broker.server.metrics
         )
         with Kafka() as other:  # a connection that says something else
             other.ask(ApiKey.API_VERSIONS, 3, **CLIENT)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.metrics.text import render
 from broker.security.principal import ANONYMOUS, Principal
 from protocol.kafka.api_keys import ApiKey
 from protocol.kafka.errors import ErrorCode
@@ -195,7 +196,7 @@ def test_logins_are_counted(broker: SaslBroker) -> None:
             connection.log_in("SCRAM-SHA-256", password="wrong")
         with fresh.connect() as connection:
             connection.handshake("GSSAPI")
-        text = fresh.server.metrics.render().decode()
+        text = render(fresh.server.metrics).decode()
         assert 'broker_sasl_logins_total{listener="kafka+sasl",mechanism="PLAIN",result="succeeded"} 1.0' in text
         assert 'broker_sasl_logins_total{listener="kafka+sasl",mechanism="SCRAM-SHA-256",result="failed"} 1.0' in text
         assert 'broker_sasl_logins_total{listener="kafka+sasl",mechanism="",result="failed"} 1.0' in text

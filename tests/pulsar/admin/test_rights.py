@@ -84,6 +84,7 @@ OPEN = {
     ("GET", "/admin/v2/persistent/{tenant}/{namespace}"),
     ("GET", "/admin/v2/persistent/{tenant}/{namespace}/partitioned"),
     ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}"),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/partitioned"),
     ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"),
 }
 

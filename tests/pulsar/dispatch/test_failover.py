@@ -20,7 +20,10 @@ def consumers(*names: str, priority: int = 0) -> list[Consumer]:
 
 
 def chosen(topic: str, partition: int, among: list[Consumer]) -> str:
-    return OneOfMany(topic, partition, 1.0).active(list(among)).name
+    choice = OneOfMany(topic, partition, 1.0)
+    for consumer in among:
+        choice.join(consumer)
+    return choice.active().name
 
 
 def test_the_partitions_of_a_topic_are_spread_over_the_consumers_by_their_names() -> None:
@@ -50,11 +53,11 @@ def test_without_partitions_the_ring_of_hashes_decides(topic: str, names: list[s
 
 def test_of_two_equal_points_the_later_consumer_has_it() -> None:
     # "a1" + "1" and "a" + "11" are the same point.
-    choice = OneOfMany("", -1, 0)
     for topic in range(1000):
         choice = OneOfMany(f"t{topic}", -1, 0)
-        if choice._distance(Consumer(1, "a")) == choice._distance(Consumer(2, "a1")):
-            assert "a1" == choice.active(consumers("a", "a1")).name
+        if choice._distance("a") == choice._distance("a1"):
+            assert "a1" == chosen(f"t{topic}", -1, consumers("a", "a1"))
+            assert "a1" == chosen(f"t{topic}", -1, consumers("a1", "a"))
             return
     raise AssertionError("no topic has such a point")
 
@@ -65,11 +68,31 @@ def test_topics_are_spread_over_consumers() -> None:
     assert 4 == len(counts) and min(counts.values()) > 40
 
 
-def test_the_points_of_consumers_that_have_left_are_forgotten() -> None:
-    choice = OneOfMany(TOPIC, -1, 0)
-    for number in range(50):
-        choice.active(consumers("a", f"b{number}"))
-    assert 2 == len(choice._distances)
+MEMBERS = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2), st.booleans()), max_size=30)
+
+
+@given(MEMBERS, st.integers(-1, 3))
+def test_whoever_joins_and_leaves_the_choice_is_that_of_those_who_are_there(
+    events: list[tuple[str, int, bool]], partition: int
+) -> None:
+    choice = OneOfMany(TOPIC, partition, 0)
+    there: list[Consumer] = []
+    for name, priority, leaves in events:
+        if leaves and there:
+            choice.leave(there.pop(priority % len(there)))
+        else:
+            there.append(Consumer(name, name, priority=priority))
+            choice.join(there[-1])
+        if there:
+            expected = sorted((one.priority, one.name) for one in there)
+            best = [name for priority, name in expected if priority == expected[0][0]]
+            if partition >= 0:
+                assert best[partition % len(best)] == choice.active().name
+            else:
+                assert chosen(TOPIC, -1, consumers(*set(best))) == choice.active().name
+    for consumer in there:
+        choice.leave(consumer)
+    assert not choice._places and not choice._place_of
 
 
 def at(seconds: float) -> Now:
@@ -84,7 +107,7 @@ def test_the_chosen_one_is_served_after_the_delay_and_all_are_told() -> None:
     assert [] == failover.add(a, at(0.5))  # the better choice: it is served when the first one would have been
     assert [WakeAt(1.0)] == failover.tick(at(0.9))
     effects = failover.tick(at(1.0))
-    assert [(a, True), (b, False)] == [(e.consumer, e.active) for e in effects if isinstance(e, Activate)]
+    assert {a: True, b: False} == {e.consumer: e.active for e in effects if isinstance(e, Activate)}
     read = failover.flow(a, 1, at(1.1))
     assert isinstance(read[0], Read)
 

@@ -1,5 +1,6 @@
 """SENDs over a real socket."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from broker.client.embedded import Broker
 from broker.errors import StorageError
+from broker.pulsar.producers import publishing
 from broker.security.quotas.entities import Kind, parse_entity
 from broker.storage.log.durability import Durability
 from protocol.pulsar import pulsar_pb2 as pb
@@ -18,6 +20,10 @@ Connect = Callable[..., Wire]
 def topic_of(broker: Broker) -> Any:
     (topic,) = broker.server.part("pulsar").context.topics.loaded()  # type: ignore[union-attr]
     return topic
+
+
+def props(size: int) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key="k", value="v" * size)]
 
 
 def ping(wire: Wire) -> None:
@@ -160,6 +166,32 @@ def test_after_a_slow_write_sends_go_to_the_handlers(broker: Broker, connect: Co
     context.appends_slow_until = context.clock.monotonic() + 60
     wire.raw(b"".join(send_frame(number) for number in range(200)))
     assert [(number, number) for number in range(200)] == list(receipts(wire, 200))
+
+
+def test_long_metadata_is_parsed_on_a_handler(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[int, str]] = []
+    read = publishing.read_metadata
+
+    def noted(data: Any) -> Any:
+        threads.append((len(data) >> 10, threading.current_thread().name))
+        return read(data)
+
+    monkeypatch.setattr(publishing, "read_metadata", noted)
+    wire = connect()
+    wire.produce("t")
+    for number, size in enumerate((10, 100_000, 10)):
+        wire.raw(send_frame(number, properties=props(size)))
+        assert [(number, number)] == list(receipts(wire, 1))
+    (small, first), (large, second), (_, third) = threads
+    assert (0, 97) == (small, large)
+    assert first.startswith("processor") and third.startswith("processor")
+    assert not second.startswith("processor")
+    wire.raw(send_frame(3, properties=props(1 << 20)) + send_frame(4))
+    kind, error = wire.hear()
+    assert (Type.SEND_ERROR, 3, pb.ServerError.NotAllowedError) == (kind, error.sequence_id, error.error)
+    assert [(4, 3)] == list(receipts(wire, 1))  # the producer goes on
 
 
 def test_more_sends_than_fit_a_segment_together_are_appended_one_by_one(broker: Broker, connect: Connect) -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from broker.delivery.acknowledged import TooManyHoles
 from broker.errors import StorageError
+from broker.pulsar.refusals import ConsumerNotFound
 from broker.pulsar.subscriptions.dispatchers import SubType
 from tests.pulsar.subscriptions.stage import LEDGER, Member, Stage
 
@@ -179,11 +180,14 @@ def test_acknowledging_twice_counts_once(stage: Stage) -> None:
     assert 2 == member.subscription.backlog
 
 
-def test_an_acknowledgement_of_a_consumer_that_has_left_is_ignored(stage: Stage) -> None:
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_an_acknowledgement_of_a_consumer_that_has_left_does_not_count_and_is_not_answered_as_if_it_did(
+    stage: Stage, cumulative: bool
+) -> None:
     stage.produce(1)
     member = received(stage)
     member.leave()
-    assert None is member.ack(0)
+    assert isinstance(member.ack(0, cumulative=cumulative), ConsumerNotFound)
     assert 1 == member.subscription.backlog
 
 
@@ -268,7 +272,7 @@ def test_the_table_of_delivered_entries_is_bounded(stage: Stage) -> None:
     member.subscription.delivered.most = 100
     member.flow(1000)
     stage.run()
-    assert 100 == len(member.subscription.delivered)
+    assert 80 <= len(member.subscription.delivered) <= 100
     member.ack(*range(300))
     stage.run()
     assert 0 == member.subscription.backlog

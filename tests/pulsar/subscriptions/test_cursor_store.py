@@ -167,6 +167,72 @@ def test_an_unloaded_topic_whose_cursor_is_not_saved_yet_goes_on_where_it_was(st
     assert [3] == restarted(stage)
 
 
+def test_who_asks_after_the_topic_was_unloaded_is_answered_when_the_last_state_is_durable(stage: Stage) -> None:
+    stage.produce(4)
+    member = subscribed(stage)
+    member.ack(0, 2)
+    member.subscription.close()
+    answers = saved(stage, member)
+    assert [] == answers
+    assert stage.run_writer()
+    assert [None] == answers == saved(stage, member)
+    assert [1, 3] == restarted(stage)
+
+
+def test_who_was_about_to_be_answered_when_the_topic_was_unloaded_waits_for_the_last_state(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.produce(4)
+    member = subscribed(stage)
+    member.ack(0, 2)
+    answers = saved(stage, member)
+    store = stage.subscriptions.store
+    take = store._take_waiting
+
+    def unloaded_meanwhile(stored: Any) -> Any:
+        waiting = take(stored)
+        member.subscription.close()
+        return waiting
+
+    monkeypatch.setattr(store, "_take_waiting", unloaded_meanwhile)
+    assert stage.run_writer()
+    monkeypatch.undo()
+    assert [] == answers  # nothing is in the catalogue yet
+    stage.run()
+    assert [None] == answers
+    assert [1, 3] == restarted(stage)
+
+
+def test_who_waits_for_a_last_state_that_cannot_be_written_is_told(stage: Stage) -> None:
+    stage.produce(4)
+    member = subscribed(stage)
+    member.ack(0, 2)
+    answers = saved(stage, member)
+    stage.catalogue.broken = True
+    member.subscription.close()
+    stage.run()
+    late = saved(stage, member)
+    assert [StorageError, StorageError] == [type(answer) for answer in [*answers, *late]]
+    stage.catalogue.broken = False
+    stage.wait(2_000)
+    assert [1, 3] == restarted(stage)
+
+
+def test_a_new_subscription_that_is_unloaded_is_spared_by_the_deletion_of_the_old_one(stage: Stage) -> None:
+    member = subscribed(stage)
+    saved(stage, member)
+    stage.run()
+    stage.catalogue.broken = True
+    stage.subscriptions.remove(member.subscription, lambda error: None)
+    stage.run()
+    again = subscribed(stage)
+    again.subscription.close()
+    stage.catalogue.broken = False
+    stage.run()
+    stage.wait(3_000)
+    assert ["s"] == stage.stored
+
+
 def test_the_old_state_of_an_unloaded_topic_never_overwrites_a_newer_one(stage: Stage) -> None:
     stage.produce(4)
     member = subscribed(stage)

@@ -1,11 +1,39 @@
 """The sizes of delivered entries."""
 
+import sys
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pulsar.subscriptions.delivered import Delivered
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("add", "remove", "before"))), max_size=100))
+def test_what_was_not_acknowledged_is_known(events: list[tuple[int, str]]) -> None:
+    table, model = Delivered(), dict[int, int]()
+    for entry, event in events:
+        if event == "add":
+            table.add(entry, entry + 1)
+            model[entry] = entry + 1
+        elif event == "remove":
+            table.remove(entry)
+            model.pop(entry, None)
+        else:
+            table.remove_before(entry)
+            # One that was delivered again may be remembered for longer, and is asked for by nobody.
+            model = {known: messages for known, messages in model.items() if known >= entry}
+        assert model == {known: table.messages(known) for known in model}
+
+
+def test_a_table_that_was_long_is_small_again() -> None:
+    table = Delivered()
+    for entry in range(20_000):
+        table.add(entry, 1)
+    table.remove_before(19_990)
+    assert 10 == len(table)
+    # Otherwise each look at the first would pass over the places of all that were deleted.
+    assert sys.getsizeof(table._messages) < 1000
 
 
 def test_it_forgets_what_is_acknowledged() -> None:

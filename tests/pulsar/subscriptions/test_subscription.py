@@ -100,6 +100,20 @@ def test_a_long_backlog_is_read_in_turns(stage: Stage) -> None:
     assert 1100 == len(member.offsets())
 
 
+def test_what_comes_again_is_read_in_turns_as_well(stage: Stage) -> None:
+    stage.produce(1000)
+    first = stage.client().subscribe(kind=SubType.Shared)
+    first.flow(1000)
+    stage.run()
+    assert 1000 == len(first.offsets())
+    second = stage.client().subscribe(kind=SubType.Shared)
+    first.leave()
+    second.flow(1000)
+    assert len(second.offsets()) <= 400  # the rest on the waker's thread
+    stage.run()
+    assert second.connected.messages_out == 1000
+
+
 def test_a_consumer_that_does_not_read_its_socket_is_given_one_slice(stage: Stage) -> None:
     stage.produce(100, size=20_000)
     client = stage.client()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from broker.errors import StorageError
 from broker.metrics import Registry
+from broker.metrics.text import render
 from broker.security.quotas import client_quotas
 from broker.security.quotas.client_quotas import UNLIMITED, ClientQuotas
 from broker.security.quotas.entities import DEFAULT, OF_CLIENTS, Entity, Kind
@@ -160,7 +161,7 @@ def test_metrics_count_throttles_by_quota() -> None:
     quotas.register_metrics(metrics)
     quotas.count_throttle(Kind.FETCH, 0.25)
     quotas.count_throttle(Kind.FETCH, 0.25)
-    text = metrics.render().decode()
+    text = render(metrics).decode()
     assert 'broker_quota_throttles_total{quota="consumer_byte_rate"} 2.0' in text
     assert 'broker_quota_throttle_seconds_total{quota="consumer_byte_rate"} 0.5' in text
     assert "broker_quota_sensors 0.0" in text

@@ -7,6 +7,8 @@ from tests.sim.clients.pulsar_client import PulsarClient
 from tests.sim.pulsar_ledger import KEY_SHARED, SHARED, SINGLE_ACTIVE, Member, SubscriptionLedger
 
 _EARLIEST = 1
+# In the second act: how long one waits for something to leave behind, and for another that can take it.
+_DESERTS_WITHIN_S = 5.0
 _LAST = 2**64 - 1
 
 
@@ -24,6 +26,8 @@ class PulsarConsumer(PulsarClient):
         self._close_at = self.world.now + self.rng.expovariate(0.3)
         self._refuses = self.rng.choice((0.0, 0.05, 0.3)) if subscription.kind == SHARED else 0.0
         self._again = self.rng.choice((0.0, 0.02)) if subscription.kind != KEY_SHARED else 0.0
+
+        self._rudely = self.rng.random() < 0.5
 
     @property
     def done(self) -> bool:
@@ -51,6 +55,10 @@ class PulsarConsumer(PulsarClient):
             return
         if self._consumed * 2 >= self._queue or (self._consumed and self.quiet):
             self._grant(self._consumed)
+        if self._may_desert:
+            if member.holds and self.subscription.others(member):
+                self._desert()
+            return
         if member.holds and (self.quiet or self.rng.random() < self._zeal):
             self._attend(member)
         if self.rng.random() < 0.05 and not self.asks("GET_LAST_MESSAGE_ID"):
@@ -60,6 +68,27 @@ class PulsarConsumer(PulsarClient):
             self.send(command("REDELIVER_UNACKNOWLEDGED_MESSAGES", consumer_id=self._consumer))
         if not self.quiet and self.world.now >= self._close_at:
             self._close_at = self.world.now + self.rng.expovariate(0.5)
+            self._leave()
+            self.ask("CLOSE_CONSUMER", consumer_id=self._consumer)
+
+    @property
+    def _may_desert(self) -> bool:
+        subscription = self.subscription
+        return (
+            self.quiet
+            and subscription.kind not in SINGLE_ACTIVE
+            and not subscription.deserted
+            and self.world.now < self.quiet_since + _DESERTS_WITHIN_S
+        )
+
+    def _desert(self) -> None:
+        """Leave with all that it holds, while another goes on, who must be given it: in the second act nobody else leaves, so
+        that the subscription does not begin anew."""
+        self.subscription.deserted = True
+        self.world.note(f"{self.name} deserts")
+        if self._rudely:
+            self.disconnect(rudely=True)
+        else:
             self._leave()
             self.ask("CLOSE_CONSUMER", consumer_id=self._consumer)
 

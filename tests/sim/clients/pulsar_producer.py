@@ -11,6 +11,7 @@ from tests.sim.pulsar_ledger import LogLedger, Sent
 from tests.sim.world import Violation
 
 _PRODUCER = 7  # the id, on each of its connections
+_HELD_BACK = 4  # sends at most that wait for the second act, so that consumers have something to do then
 
 
 @attrs.define(eq=False)
@@ -33,6 +34,7 @@ class PulsarProducer(PulsarClient):
         self._waiting: deque[Batch] = deque()
         self._pace = self.rng.choice((0.1, 0.5, 1.0))
         self._size_most = size_most
+        self._held_back = self.rng.randrange(1, min(_HELD_BACK, sends) + 1)
         sequence = 0
         for _ in range(sends):
             batched = self.rng.random() < 0.3
@@ -74,8 +76,13 @@ class PulsarProducer(PulsarClient):
                     epoch=self._request,
                 )
             return
-        while self._waiting and len(self._in_flight) < self._in_flight_most and self.rng.random() < self._pace:
+        while self._may_send and self.rng.random() < self._pace:
             self._send(self._waiting.popleft())
+
+    @property
+    def _may_send(self) -> bool:
+        left = 0 if self.quiet else self._held_back
+        return len(self._waiting) > left and len(self._in_flight) < self._in_flight_most
 
     def _send(self, batch: Batch) -> None:
         self._in_flight.append(batch)

@@ -4,8 +4,8 @@ import jwt
 import pytest
 
 from broker.config.sasl_settings import PLAIN
-from broker.pulsar.authentication import Authentication, SecretTokens
 from broker.security.principal import ANONYMOUS, USER, Principal
+from broker.security.proofs import Authentication, SecretTokens
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, Step
 from tests.storage.helpers import HandClock
 

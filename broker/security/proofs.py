@@ -1,4 +1,4 @@
-"""Who a client is: what CONNECT and AUTH_RESPONSE prove.
+"""Who a client is that proves it with one message: CONNECT and AUTH_RESPONSE of Pulsar's protocol, and the header Authorization.
 
 On listeners with ``+sasl`` every client has to say who it is; on others nobody is asked, and what a client says all the same is
 passed over, as Pulsar does. The methods, by the names that clients use:
@@ -12,16 +12,21 @@ passed over, as Pulsar does. The methods, by the names that clients use:
 
 A token or a password takes up to some milliseconds, so ``authenticate`` runs on a handler.
 
-Tests: tests/pulsar/test_authentication.py.
+Tests: tests/security/test_proofs.py.
 """
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
+from broker.config import BrokerConfig, Listener
+from broker.config.per_listener import for_listener
 from broker.config.sasl_settings import OAUTHBEARER, PLAIN
+from broker.errors import ConfigError
 from broker.runtime.clock import Clock
+from broker.runtime.web import read_url
 from broker.security.principal import ANONYMOUS, USER, Principal
 from broker.security.sasl.exchange import AuthenticationFailed, Identity, NewExchange
 from protocol.sasl.scram_server import USER_MAX_BYTES
@@ -30,6 +35,10 @@ TOKEN, BASIC, TLS = "token", "basic", "tls"
 _ALGORITHMS: Final = ("HS256", "HS384", "HS512")
 # As for OAUTHBEARER: HTTP servers take as much in a header.
 _PROOF_MAX_BYTES = 16 * 1024
+# RFC 7518: a key for HS256 has as many bytes as the hash.
+_KEY_MIN_BYTES = 32
+_KEY_MAX_BYTES = 64 * 1024
+_KEY_TIMEOUT_S = 5.0
 
 
 @attrs.frozen
@@ -137,3 +146,39 @@ class Authentication:
         if self.max_reauth_ms and self.asks:
             ends.append(self.max_reauth_ms)
         return min(ends, default=None)
+
+
+def open_authentication(
+    config: BrokerConfig, listener: Listener, exchanges: Mapping[str, NewExchange] | None, clock: Clock
+) -> Authentication:
+    """That of a listener whose mechanisms are ``exchanges``. Raises ConfigError for a key that cannot be read."""
+    config = for_listener(config, listener.name)
+    if not listener.sasl:
+        return Authentication()
+    of_pulsar = listener.scheme == "pulsar"
+    key = config.pulsar_token_secret_key if of_pulsar else None
+    anonymous = config.pulsar_anonymous_user if of_pulsar else None
+    return Authentication(
+        exchanges=exchanges,
+        tokens=None if key is None else SecretTokens(_secret_key(key), clock),
+        anonymous=None if anonymous is None else Principal(USER, anonymous),
+        delay_s=config.connection_failed_authentication_delay_ms / 1000,
+        max_reauth_ms=config.connections_max_reauth_ms,
+    )
+
+
+def _secret_key(text: str) -> bytes:
+    """The key of a setting: in base64, or the bytes of a file. Raises ConfigError."""
+    try:
+        if text.startswith("file:"):
+            key = read_url(text, _KEY_TIMEOUT_S, _KEY_MAX_BYTES)
+        else:
+            key = base64.b64decode(text.removeprefix("data:;base64,"), validate=True)
+    except (OSError, ValueError):
+        key = b""
+    if len(key) < _KEY_MIN_BYTES:
+        raise ConfigError(
+            f"Set pulsar_token_secret_key to a key of at least {_KEY_MIN_BYTES} bytes, in base64 or as the URL of a file, "
+            "for example file:///etc/broker/secret.key."
+        )
+    return key

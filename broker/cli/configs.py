@@ -1,0 +1,254 @@
+"""`broker configs`: the settings of topics, brokers and groups and the quotas of clients, with Kafka's protocol, so that it works
+with any Kafka broker.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli import completing, quotas
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.client import kafka
+from broker.cli.output import output_option, print_rows
+from broker.cli.setting_names import hint, understand
+from broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from broker.client.kafka import Cluster
+    from broker.client.kafka.admin.configs import Entry, Resource
+
+_COLUMNS = ("name", "value", "default", "source")
+
+
+@click.group()
+def command() -> None:
+    """Get, set and delete settings of topics, brokers and groups, and quotas of clients.
+
+    Without an option that says otherwise they are those of the broker, if the cluster has only one. A setting may have any of
+    the names that Kafka has for it: log.retention.hours is understood where the broker has log.retention.ms.
+    """
+
+
+def _resource_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command gets ``kind`` and ``name`` of a resource (name None: the only broker), or ``entity`` for quotas."""
+
+    @functools.wraps(function)
+    def command(
+        *arguments: Any,
+        topic: str | None,
+        broker: int | None,
+        all_brokers: bool,
+        group: str | None,
+        entity: quotas.Entity,
+        **others: Any,
+    ) -> Any:
+        from broker.client.kafka.admin.configs import BROKER, GROUP, TOPIC
+
+        given = [topic is not None, broker is not None, all_brokers, group is not None, bool(entity)]
+        if sum(given) > 1:
+            raise click.UsageError(
+                "Name one thing: --topic, --broker, --all-brokers, --group, or --user, --client-id and --ip."
+            )
+        if topic is not None:
+            resource = (TOPIC, topic)
+        elif group is not None:
+            resource = (GROUP, group)
+        else:
+            resource = (BROKER, "" if all_brokers else None if broker is None else str(broker))  # type: ignore[assignment]
+        return function(*arguments, resource=resource, entity=entity, **others)
+
+    for option in reversed(
+        [
+            click.option("--topic", metavar="NAME", shell_complete=completing.topics, help="Of this topic."),
+            click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Of this broker."),
+            click.option("--all-brokers", is_flag=True, help="What was set for all brokers while they were running."),
+            click.option(
+                "--group",
+                metavar="NAME",
+                shell_complete=completing.groups,
+                help="Of this group (brokers from Kafka 4.0 on).",
+            ),
+        ]
+    ):
+        command = option(command)
+    return quotas.entity_options(command)
+
+
+@command.command("list")
+@output_option
+@broker_options
+def list_configs(as_json: bool, target: Target) -> None:
+    """List every setting that was changed: of all brokers, topics, and quotas."""
+    from broker.client.kafka.admin.configs import BROKER, TOPIC, describe_configs
+    from broker.client.kafka.admin.topics import describe_topics
+
+    with kafka(target, "configs") as cluster:
+        found = describe_topics(cluster.routing)
+        resources = [(BROKER, str(node)) for node in sorted(found.brokers)]
+        resources += [(TOPIC, topic.name) for topic in found.topics]
+        answers = describe_configs(cluster.routing, resources)
+    rows: list[tuple[object, ...]] = []
+    for kind, name in resources:
+        what = f"{'broker' if kind == BROKER else 'topic'} {name}"
+        entries = answers[kind, name].entries.values()
+        rows += [
+            (what, one.name, _shown(one), one.default, one.source)
+            for one in sorted(entries, key=lambda one: one.name)
+            if one.is_own
+        ]
+    for entity, values in sorted(quotas.describe_quotas(target, (), strict=False).items(), key=str):
+        rows += [(quotas.entity_text(entity), key, f"{value:.15g}", None, "quota") for key, value in values.items()]
+    print_rows(["of", *_COLUMNS], rows, as_json)
+
+
+@command.command()
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@_resource_options
+@click.option("--all", "show_all", is_flag=True, help="Also settings that have their default.")
+@click.option("--documentation", is_flag=True, help="Also what each setting does, if the broker tells it.")
+@output_option
+@broker_options
+def get(
+    keys: tuple[str, ...],
+    resource: "Resource",
+    entity: quotas.Entity,
+    show_all: bool,
+    documentation: bool,
+    as_json: bool,
+    target: Target,
+) -> None:
+    """Show settings: those named by KEY, or those that do not have their default.
+
+    Columns: name, value, default, and where the value was set. Secrets are not shown.
+    """
+    if entity:
+        values = quotas.describe_quotas(target, entity, strict=True).get(entity, {})
+        rows: list[tuple[object, ...]] = [
+            (key, f"{value:.15g}", None, "quota") for key, value in values.items() if not keys or key in keys
+        ]
+        print_rows(_COLUMNS, rows, as_json)
+        return
+    with kafka(target, "configs") as cluster:
+        entries = _entries(cluster, _named(cluster, resource), documentation)
+    if keys:
+        wanted = [_find(key, entries) for key in keys]
+    else:
+        wanted = [one for _, one in sorted(entries.items()) if show_all or not one.is_default]
+    columns = (*_COLUMNS, "documentation") if documentation else _COLUMNS
+    cells = [(one.name, _shown(one), one.default, one.source, one.documentation) for one in wanted]
+    print_rows(columns, [row[: len(columns)] for row in cells], as_json)
+
+
+@command.command("set")
+@click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True)
+@_resource_options
+@click.option("--dry-run", is_flag=True, help="Only let the broker check the values.")
+@broker_options
+def set_configs(
+    pairs: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, target: Target
+) -> None:
+    """Change settings, for example `broker configs set --topic orders retention.ms=3600000`."""
+    if entity:
+        if dry_run:
+            raise click.UsageError("Quotas are set without a check: leave out --dry-run.")
+        values = dict(map(quotas.key_and_value, pairs))
+        operations = [{"key": key, "value": value, "remove": False} for key, value in values.items()]
+        quotas.alter_quotas(target, entity, operations)
+        click.echo(f"set {', '.join(values)} of {quotas.entity_text(entity)}")
+        return
+    given: dict[str, str | None] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            # Not shown: it may be a secret.
+            raise click.UsageError("Write settings as KEY=VALUE, for example retention.ms=3600000.")
+        given[key.strip()] = value.strip()
+    _alter(target, resource, given, dry_run)
+
+
+@command.command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@_resource_options
+@click.option("--dry-run", is_flag=True, help="Only let the broker check the names.")
+@broker_options
+def delete(keys: tuple[str, ...], resource: "Resource", entity: quotas.Entity, dry_run: bool, target: Target) -> None:
+    """Take settings back, so that the default or the broker's setting holds again."""
+    if entity:
+        for key in keys:
+            quotas.check_key(key)
+        quotas.alter_quotas(target, entity, [{"key": key, "value": 0.0, "remove": True} for key in keys])
+        click.echo(f"deleted {', '.join(keys)} of {quotas.entity_text(entity)}")
+        return
+    _alter(target, resource, dict.fromkeys(keys), dry_run)
+
+
+def _alter(target: Target, resource: "Resource", given: Mapping[str, str | None], dry_run: bool) -> None:
+    from broker.client.kafka.admin.configs import alter_configs
+
+    with kafka(target, "configs") as cluster:
+        resource = _named(cluster, resource)
+        # What was set for all brokers lists no others; the names are the same as those of one of them.
+        known = _entries(cluster, resource if resource[1] else _named(cluster, (resource[0], None)), False)
+        changes: dict[str, str | None] = {}
+        for written, value in given.items():
+            name = understand(written, known)
+            changes[written if name is None else name.name] = (
+                value if name is None or value is None else name.convert(value)
+            )
+            if name is not None and name.name != written:
+                said = "" if value is None else f"={name.convert(value)}"
+                click.echo(f"{written} is {name.name}{said} here", err=True)
+        answer = alter_configs(cluster.routing, {resource: changes}, dry_run)[resource]
+    if answer.code:
+        unknown = [name for name in changes if name not in known]
+        more = f"; {hint(unknown[0], known)}" if unknown else "."
+        raise BrokerError(f"{_text(resource)}: {answer.said}{more}")
+    done = "checked" if dry_run else "deleted" if None in changes.values() else "set"
+    click.echo(f"{done} {', '.join(changes)} of {_text(resource)}")
+
+
+def _named(cluster: "Cluster", resource: "tuple[int, str | None]") -> "Resource":
+    """The only broker if none is named."""
+    kind, name = resource
+    if name is not None:
+        return kind, name
+    from broker.client.kafka.admin.topics import describe_topics
+
+    brokers = sorted(describe_topics(cluster.routing, []).brokers)
+    if len(brokers) != 1:
+        raise click.UsageError(
+            f"Say of what: --topic NAME, --group NAME, --broker ID (of {', '.join(map(str, brokers))}), or --all-brokers."
+        )
+    return kind, str(brokers[0])
+
+
+def _entries(cluster: "Cluster", resource: "Resource", documentation: bool) -> "Mapping[str, Entry]":
+    from broker.client.kafka.admin.configs import describe_configs
+
+    answer = describe_configs(cluster.routing, [resource], documentation=documentation)[resource]
+    if answer.code:
+        raise BrokerError(f"{_text(resource)}: {answer.said}.")
+    return answer.entries
+
+
+def _find(key: str, entries: "Mapping[str, Entry]") -> "Entry":
+    name = understand(key, entries)
+    if name is None:
+        raise BrokerError(f"There is no setting {key}; {hint(key, entries)}")
+    if name.name != key:
+        click.echo(f"{key} is {name.name} here", err=True)
+    return entries[name.name]
+
+
+def _shown(entry: "Entry") -> str | None:
+    return "(hidden)" if entry.is_secret and entry.value is None and not entry.is_default else entry.value
+
+
+def _text(resource: "Resource") -> str:
+    from broker.client.kafka.admin.configs import GROUP, TOPIC
+
+    kind, name = resource
+    what = {TOPIC: "topic", GROUP: "group"}.get(kind, "broker")
+    return f"{what} {name}" if name else "all brokers"

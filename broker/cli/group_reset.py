@@ -1,0 +1,296 @@
+"""`broker groups reset-offsets`: plans new offsets for a group, shows them, and commits them if told so.
+
+As in Kafka's own tool nothing changes without --execute, and a group with members is refused: its members would overwrite what is
+committed here.
+
+Tests: tests/cli/test_group_reset.py.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from broker.cli import completing
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.client import Moment, kafka
+from broker.cli.output import output_option, print_object, print_table
+from broker.errors import BrokerError
+from broker.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from broker.client.kafka import Cluster
+    from broker.client.kafka.admin.groups import Group
+    from broker.client.kafka.admin.positions import Leaders
+    from broker.client.kafka.admin.reset import To
+    from broker.client.kafka.values import TopicPartition
+
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_SIMPLE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@attrs.frozen
+class Change:
+    """One partition's. ``committed`` is None where the group has committed nothing."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    offset: int
+
+
+class _Partitions(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on only
+    """TOPIC, or TOPIC:0,2-4."""
+
+    name = "topic"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...] | None]:
+        if isinstance(value, tuple):
+            return value
+        topic, colon, text = value.partition(":")
+        if not colon:
+            return topic, None
+        numbers: list[int] = []
+        for part in text.split(","):
+            match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+            if match is None or int(match[2] or match[1]) < int(match[1]) or int(match[2] or 0) > 1_000_000:
+                self.fail(f"write TOPIC or TOPIC:0,2-4, not {value!r}.", parameter, ctx)
+            numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+        return topic, tuple(dict.fromkeys(numbers))
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """PT1H30M, or 90m; in ms."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if simple := _SIMPLE.fullmatch(value):
+            return int(float(simple["number"]) * _UNIT_MS[simple["unit"]])
+        match = _DURATION.fullmatch(value)
+        if match is None or not any(match.groups()):
+            self.fail(f"write a duration as 90m, 12h or PT1H30M, not as {value!r}.", parameter, ctx)
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+PARTITIONS = _Partitions()
+
+
+@click.command("reset-offsets")
+@click.argument("group", shell_complete=completing.groups)
+@click.option(
+    "--topic",
+    "topics",
+    type=PARTITIONS,
+    shell_complete=completing.topics,
+    metavar="TOPIC[:PARTITIONS]",
+    multiple=True,
+    help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
+)
+@click.option("--all-topics", is_flag=True, help="Every partition for which the group has committed an offset.")
+@click.option("--to-earliest", is_flag=True, help="To the first record that there is.")
+@click.option("--to-latest", is_flag=True, help="To the end: only new records.")
+@click.option("--to-current", is_flag=True, help="To what is committed now, brought into the range of the partition.")
+@click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
+@click.option(
+    "--to-time",
+    "--to-datetime",
+    "to_time",
+    type=Moment(),
+    metavar="TIME",
+    help="To the first record at or after this time: 2026-11-20T14:00, ms since 1970, or -10m.",
+)
+@click.option(
+    "--by-duration", type=_Duration(), metavar="DURATION", help="To the records of this long ago: 90m or PT1H30M."
+)
+@click.option("--shift-by", type=int, metavar="N", help="By so many offsets; back if N is negative.")
+@click.option(
+    "--from-file",
+    type=click.File("r", encoding="utf-8"),
+    metavar="FILE",
+    help="To the offsets in lines of TOPIC,PARTITION,OFFSET.",
+)
+@click.option("--execute", is_flag=True, help="Commit the new offsets.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be committed; the default.")
+@output_option
+@broker_options
+def reset_offsets(
+    group: str,
+    topics: tuple[tuple[str, tuple[int, ...] | None], ...],
+    all_topics: bool,
+    from_file: Any,
+    execute: bool,
+    dry_run: bool,
+    as_json: bool,
+    target: Target,
+    **how: Any,
+) -> None:
+    """Set GROUP to other offsets. Without --execute nothing is changed, only shown.
+
+    The group must have no members: stop its consumers first. An offset outside of what a partition has becomes the nearest one
+    that it has.
+    """
+    if execute and dry_run:
+        raise click.UsageError("Give either --execute or --dry-run.")
+    given = _given_offsets(from_file)
+    to, number = _mode(how, given)
+    if given is None and bool(topics) == all_topics:
+        raise click.UsageError("Say which partitions: --topic TOPIC, --topic TOPIC:0,1, or --all-topics.")
+    if given is not None and (topics or all_topics):
+        raise click.UsageError("--from-file names the partitions: leave out --topic and --all-topics.")
+
+    from broker.client.kafka.admin import groups
+
+    with kafka(target, "groups") as cluster:
+        found = groups.describe_group(cluster.routing, group)
+        if execute:
+            _refuse_members(found)
+        changes = _plan(cluster, group, topics, given, to, number)
+        if execute:
+            cluster.commit(group, {(one.topic, one.partition): one.offset for one in changes})
+    _print(group, changes, execute, as_json)
+    if not execute:
+        busy = f" The group has {_members(found)}: stop its consumers first." if found.has_members else ""
+        click.echo(f"Nothing was changed: add --execute to commit these offsets.{busy}", err=True)
+
+
+def _mode(how: Mapping[str, Any], given: Mapping["TopicPartition", int] | None) -> "tuple[To, int]":
+    """What is asked for, and its number: an offset, a shift, or a time in ms."""
+    from broker.client.kafka.admin.reset import To
+
+    modes = [
+        (To.EARLIEST, 0 if how["to_earliest"] else None),
+        (To.LATEST, 0 if how["to_latest"] else None),
+        (To.CURRENT, 0 if how["to_current"] else None),
+        (To.OFFSET, how["to_offset"]),
+        (To.TIME, how["to_time"]),
+        (To.TIME, None if how["by_duration"] is None else SystemClock.time_ms() - how["by_duration"]),
+        (To.SHIFT, how["shift_by"]),
+        (To.OFFSET, None if given is None else 0),
+    ]
+    asked = [(to, number) for to, number in modes if number is not None]
+    if len(asked) != 1:
+        raise click.UsageError(
+            "Say to what, once: --to-earliest, --to-latest, --to-current, --to-offset N, --to-time TIME,"
+            " --by-duration DURATION, --shift-by N or --from-file FILE."
+        )
+    return asked[0]
+
+
+def _given_offsets(file: Any) -> "dict[TopicPartition, int] | None":
+    if file is None:
+        return None
+    found = {}
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        match = re.fullmatch(r'\s*"?([^",\s]+)"?\s*,\s*(\d{1,9})\s*,\s*(\d{1,18})\s*', line)
+        if match is None:
+            raise click.UsageError(f"Line {number} of {file.name} must be TOPIC,PARTITION,OFFSET.")
+        found[match[1], int(match[2])] = int(match[3])
+    if not found:
+        raise click.UsageError(f"{file.name} has no line TOPIC,PARTITION,OFFSET.")
+    return found
+
+
+def _members(group: "Group") -> str:
+    count = len(group.members)
+    return f"{count} member{'s' * (count != 1)} (state {group.state})"
+
+
+def _refuse_members(group: "Group") -> None:
+    if group.has_members:
+        raise BrokerError(f"The group {group.group!r} has {_members(group)}: stop its consumers first.")
+
+
+def _plan(
+    cluster: "Cluster",
+    group: str,
+    topics: tuple[tuple[str, tuple[int, ...] | None], ...],
+    given: "Mapping[TopicPartition, int] | None",
+    to: "To",
+    number: int,
+) -> list[Change]:
+    from broker.client.kafka.admin.reset import Facts, To, new_offset
+    from broker.client.kafka.values import EARLIEST, LATEST
+
+    committed = {key: one.offset for key, one in cluster.committed(group).items()}
+    named = sorted(given if given is not None else committed)
+    wanted = topics or tuple((topic, (partition,)) for topic, partition in named)
+    if not wanted:
+        raise BrokerError(f"The group {group!r} has committed nothing: name the topics with --topic.")
+    leaders = partition_leaders(cluster, wanted)
+    starts = _offsets(cluster, leaders, EARLIEST)
+    ends = _offsets(cluster, leaders, LATEST)
+    times = _offsets(cluster, leaders, number) if to is To.TIME else {}
+    return [
+        Change(
+            *key,
+            committed.get(key),
+            new_offset(
+                to,
+                number if given is None else given[key],
+                Facts(starts[key] or 0, ends[key] or 0, committed.get(key), times.get(key)),
+            ),
+        )
+        for key in sorted(leaders)
+    ]
+
+
+def partition_leaders(cluster: "Cluster", wanted: tuple[tuple[str, tuple[int, ...] | None], ...]) -> "Leaders":
+    """The leader of each partition that is named, or of all of a topic. Raises BrokerError for one that does not exist."""
+    from broker.client.kafka.admin.topics import check_exists, describe_topics
+
+    found = describe_topics(cluster.routing, {topic for topic, _ in wanted})
+    for topic in found.topics:
+        check_exists(topic)
+    leaders = found.leaders()
+    chosen = {}
+    for name, numbers in wanted:
+        own = sorted(partition for topic, partition in leaders if topic == name)
+        for partition in own if numbers is None else numbers:
+            if (name, partition) not in leaders:
+                raise BrokerError(f"The topic {name!r} has {len(own)} partitions, and no partition {partition}.")
+            chosen[name, partition] = leaders[name, partition]
+    return chosen
+
+
+def _offsets(cluster: "Cluster", leaders: "Leaders", time: int) -> "dict[TopicPartition, int | None]":
+    from broker.client.kafka.admin.positions import offsets_at
+    from broker.client.kafka.errors import code_name
+
+    found = offsets_at(cluster.routing, leaders, dict.fromkeys(leaders, time))
+    for (topic, partition), position in found.items():
+        if position.code:
+            raise BrokerError(
+                f"{topic}-{partition} cannot be read ({code_name(position.code)}): leave it out with --topic TOPIC:PARTITIONS."
+            )
+    return {key: position.offset for key, position in found.items()}
+
+
+def _print(group: str, changes: list[Change], executed: bool, as_json: bool) -> None:
+    if not as_json:
+        rows = [(one.topic, one.partition, one.committed, one.offset) for one in changes]
+        print_table(["topic", "partition", "committed", "new offset"], rows)
+        return
+    for one in changes:
+        print_object(
+            {
+                "group": group,
+                "topic": one.topic,
+                "partition": one.partition,
+                "committed": one.committed,
+                "new_offset": one.offset,
+                "executed": executed,
+            }
+        )

@@ -1,0 +1,238 @@
+"""`broker groups`: who reads what and how far behind, with Kafka's protocol, so that it works with any Kafka broker.
+
+``group_reset.py`` has the command that sets a group back.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from broker.cli import completing
+from broker.cli.broker_options import Target, broker_options
+from broker.cli.client import kafka
+from broker.cli.group_reset import PARTITIONS, reset_offsets
+from broker.cli.output import output_option, print_object, print_rows, print_table
+from broker.errors import BrokerError
+from broker.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from broker.client.kafka.admin.groups import Group
+    from broker.client.kafka.admin.lag import PartitionLag
+
+_LAG_COLUMNS = ("topic", "partition", "committed", "end offset", "lag", "lag s", "member", "client", "host")
+
+
+@click.group()
+def command() -> None:
+    """List, describe, reset and delete groups of consumers."""
+
+
+@command.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only groups in this state, e.g. Empty.")
+@output_option
+@broker_options
+def list_groups(states: tuple[str, ...], as_json: bool, target: Target) -> None:
+    """List the groups, one per line."""
+    from broker.client.kafka.admin import groups
+
+    with kafka(target, "groups") as cluster:
+        found = groups.list_groups(cluster.routing)
+    wanted = {state.lower() for state in states}
+    rows = [
+        (one.group, one.type or None, one.state or None, one.protocol_type)
+        for one in found
+        if not wanted or one.state.lower() in wanted
+    ]
+    print_rows(["group", "type", "state", "protocol"], rows, as_json)
+
+
+@command.command()
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=completing.groups)
+@click.option("--members", is_flag=True, help="Show the members and their partitions instead of the lag.")
+@click.option("--state", "state_only", is_flag=True, help="Show only the state, without the lag.")
+@output_option
+@broker_options
+def describe(names: tuple[str, ...], members: bool, state_only: bool, as_json: bool, target: Target) -> None:
+    """Show the lag of groups (by default, of all groups), partition by partition.
+
+    The lag is in records and in seconds: the age of the first record that the group has not committed. A partition that has a
+    member but no committed offset is shown with `-`.
+    """
+    from broker.client.kafka.admin import groups
+    from broker.client.kafka.admin.lag import lag_of
+
+    with kafka(target, "groups") as cluster:
+        routing = cluster.routing
+        wanted = list(dict.fromkeys(names)) or [one.group for one in groups.list_groups(routing)]
+        for index, name in enumerate(wanted):
+            group = groups.describe_group(routing, name)
+            own = [] if members or state_only else lag_of(routing, group, SystemClock.time_ms())
+            if names and group.state == groups.DEAD and not own and not cluster.committed(name):
+                raise BrokerError(f"There is no group {name!r}.")
+            if members:
+                _print_members(group, as_json)
+                continue
+            if as_json:
+                _print_lag_as_json(group, own, state_only)
+                continue
+            if index and not state_only:
+                click.echo()
+            click.echo(_heading(group))
+            if not state_only:
+                _print_lag(own)
+
+
+def _heading(group: "Group") -> str:
+    count = len(group.members)
+    who = f"{count} member{'s' * (count != 1)}"
+    how = f", {group.assignor}" if group.assignor else ""
+    return f"{group.group}: {group.state}, {who}{how}, coordinator {group.coordinator}"
+
+
+def _print_lag(own: "Sequence[PartitionLag]") -> None:
+    rows = [
+        (
+            one.topic,
+            one.partition,
+            one.committed,
+            one.problem or one.end_offset,
+            one.lag,
+            None if one.lag_s is None else round(one.lag_s, 1),
+            one.member and one.member.member_id,
+            one.member and one.member.client_id,
+            one.member and one.member.host,
+        )
+        for one in own
+    ]
+    print_table(_LAG_COLUMNS, rows)
+
+
+def _print_lag_as_json(group: "Group", own: "Sequence[PartitionLag]", state_only: bool) -> None:
+    """An object a partition; with --state an object a group."""
+    if state_only:
+        print_object(
+            {
+                "group": group.group,
+                "type": group.type,
+                "state": group.state,
+                "members": len(group.members),
+                "assignor": group.assignor,
+                "coordinator": group.coordinator,
+            }
+        )
+    for one in own:
+        print_object(
+            {
+                "group": group.group,
+                "state": group.state,
+                "topic": one.topic,
+                "partition": one.partition,
+                "committed": one.committed,
+                "end_offset": one.end_offset,
+                "lag": one.lag,
+                "lag_s": one.lag_s,
+                "problem": one.problem,
+                "member_id": one.member and one.member.member_id,
+                "client_id": one.member and one.member.client_id,
+                "host": one.member and one.member.host,
+            }
+        )
+
+
+def _print_members(group: "Group", as_json: bool) -> None:
+    rows = []
+    for member in group.members:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in member.partitions:
+            topics.setdefault(topic, []).append(partition)
+        if as_json:
+            print_object(
+                {
+                    "group": group.group,
+                    "member_id": member.member_id,
+                    "instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "host": member.host,
+                    "assignment": [{"topic": topic, "partitions": own} for topic, own in topics.items()],
+                }
+            )
+            continue
+        has = " ".join(f"{topic}:{','.join(map(str, sorted(own)))}" for topic, own in sorted(topics.items()))
+        rows.append((group.group, member.member_id, member.instance_id, member.client_id, member.host, has or None))
+    if not as_json:
+        print_table(["group", "member", "instance", "client", "host", "partitions"], rows)
+
+
+command.add_command(reset_offsets)
+
+
+@command.command()
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=completing.groups)
+@click.option("--if-exists", is_flag=True, help="Do not fail if the group does not exist.")
+@broker_options
+def delete(names: tuple[str, ...], if_exists: bool, target: Target) -> None:
+    """Delete groups and the offsets that they have committed. A group with members is refused."""
+    from broker.client.kafka.admin import groups
+    from broker.client.kafka.errors import BrokerAnswerError
+    from protocol.kafka.errors import ErrorCode
+
+    failed = []
+    with kafka(target, "groups") as cluster:
+        for name in dict.fromkeys(names):
+            try:
+                groups.delete_group(cluster.routing, name)
+            except BrokerAnswerError as error:
+                if error.code == ErrorCode.group_id_not_found:
+                    if not if_exists:
+                        failed.append(f"There is no group {name!r}")
+                elif error.code == ErrorCode.non_empty_group:
+                    failed.append(f"The group {name!r} has members: stop its consumers first")
+                else:
+                    failed.append(str(error).rstrip("."))
+            else:
+                click.echo(f"deleted {name}")
+    if failed:
+        raise BrokerError("; ".join(failed) + ".")
+
+
+@command.command("delete-offsets")
+@click.argument("name", metavar="GROUP", shell_complete=completing.groups)
+@click.option(
+    "--topic",
+    "topics",
+    type=PARTITIONS,
+    shell_complete=completing.topics,
+    metavar="TOPIC[:PARTITIONS]",
+    multiple=True,
+    required=True,
+    help="A topic, or some of its partitions, e.g. orders:0,2-4; can be repeated.",
+)
+@broker_options
+def delete_offsets(name: str, topics: tuple[tuple[str, tuple[int, ...] | None], ...], target: Target) -> None:
+    """Forget what GROUP has committed for topics that its members do not read."""
+    from broker.client.kafka.admin import groups
+    from broker.client.kafka.errors import code_name
+    from protocol.kafka.errors import ErrorCode
+
+    with kafka(target, "groups") as cluster:
+        committed = cluster.committed(name)
+        if not committed:
+            raise BrokerError(f"The group {name!r} has committed nothing.")
+        wanted = sorted(
+            (topic, partition)
+            for topic, partition in committed
+            if any(topic == one and (numbers is None or partition in numbers) for one, numbers in topics)
+        )
+        if not wanted:
+            raise BrokerError(f"The group {name!r} has committed nothing for {', '.join(one for one, _ in topics)}.")
+        failed = []
+        for (topic, partition), code in sorted(groups.delete_offsets(cluster.routing, name, wanted).items()):
+            if code == ErrorCode.group_subscribed_to_topic:
+                failed.append(f"{topic}-{partition} is read by members of the group: stop its consumers first")
+            elif code:
+                failed.append(f"{topic}-{partition}: {code_name(code)}")
+            else:
+                click.echo(f"deleted {topic}-{partition}")
+    if failed:
+        raise BrokerError("; ".join(failed) + ".")

@@ -1,0 +1,26 @@
+"""What the commands say when our own Kafka client fails.
+
+Tests: tests/cli/test_produce_consume.py, tests/cli/test_broker_options.py.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+from broker.cli.broker_options import Target
+from broker.errors import BrokerError
+
+
+@contextlib.contextmanager
+def client_errors(target: Target) -> Iterator[None]:
+    """Adds what to do where no broker answers. Every other error of the client says it already."""
+    from broker.client.kafka.errors import UnreachableError
+
+    try:
+        yield
+    except UnreachableError as error:
+        # The client's own sentence has more to say where something listens that is no broker, or one with TLS.
+        if "security.protocol" in str(error):
+            raise
+        raise BrokerError(
+            f"No broker answers at {target.bootstrap}: start one with `broker serve`, or name another with -b HOST:PORT."
+        ) from error

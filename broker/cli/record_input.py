@@ -1,0 +1,139 @@
+"""Lines to records, for `produce`: whole lines, key and value with a separator between them, a template, or JSON. Pure.
+
+A parser takes some lines and returns their records in columns. Of bad lines it raises ``BadLine`` for the first, after which the
+records before it can still be sent.
+"""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from broker.cli.record_json import parse_record
+from broker.cli.record_template import Template, line_parser
+from broker.client.kafka.record_encoder import NO_HEADERS, Records, encode_headers
+
+Header = tuple[bytes, bytes | None]
+
+
+class BadLine(Exception):
+    """``index``: of the line among those that were given; ``why``: continues a sentence that begins with the line's number."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(why)
+        self.index = index
+        self.why = why
+
+
+@attrs.frozen(eq=False)
+class Parsed:
+    """``partitions``: the partition that each record names, or None; None if no record names any."""
+
+    records: Records
+    partitions: Sequence[int | None] | None = None
+
+
+Parser = Callable[[list[bytes], int], Parsed]
+
+
+@attrs.frozen
+class Common:
+    """What the command line says of every record. ``tombstones``: an empty value is null."""
+
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    tombstones: bool = False
+
+    def columns(self, values: list[bytes], keys: Sequence[bytes | None] | None) -> Records:
+        nullable: Sequence[bytes | None] = values
+        if self.tombstones:
+            nullable = [value or None for value in values]
+            for index, value in enumerate(nullable):
+                if value is None and self.key is None and (keys is None or keys[index] is None):
+                    raise BadLine(index, "is empty: with --tombstones a record needs a key")
+        if keys is None and self.key is not None:
+            keys = [self.key] * len(values)
+        headers = [encode_headers(self.headers)] * len(values) if self.headers else None
+        return Records(nullable, keys, headers)
+
+
+def whole_lines(common: Common) -> Parser:
+    return lambda lines, _now_ms: Parsed(common.columns(lines, None))
+
+
+def keyed_lines(separator: bytes, common: Common) -> Parser:
+    def parse(lines: list[bytes], _now_ms: int) -> Parsed:
+        parts = [line.partition(separator) for line in lines]
+        for index, (_, found, _) in enumerate(parts):
+            if not found:
+                raise BadLine(index, f"has no key: it does not contain {separator!r}")
+        return Parsed(common.columns([value for _, _, value in parts], [key for key, _, _ in parts]))
+
+    return parse
+
+
+def formatted_lines(template: Template, common: Common) -> Parser:
+    """Raises click.UsageError for a template that cannot be read."""
+    parse_line = line_parser(template)
+    places = {field: index for index, field in enumerate(template.fields)}
+
+    def parse(lines: list[bytes], now_ms: int) -> Parsed:
+        rows = []
+        for index, line in enumerate(lines):
+            row = parse_line(line)
+            if row is None:
+                raise BadLine(index, f"does not have the form {template.text!r}")
+            rows.append(row)
+        columns = {field: [row[place] for row in rows] for field, place in places.items()}
+        records = common.columns(columns["v"], columns.get("k"))
+        if "h" in columns:
+            of_line = [_header_list(text, index) for index, text in enumerate(columns["h"])]
+            headers = [encode_headers([*common.headers, *pairs]) for pairs in of_line]
+            records = attrs.evolve(records, headers=headers)
+        if "T" in columns:
+            times = [_number(text, index, 63) if text[0] != 45 else now_ms for index, text in enumerate(columns["T"])]
+            records = attrs.evolve(records, times=times)
+        if "p" not in columns:
+            return Parsed(records)
+        return Parsed(records, [_number(text, index, 31) for index, text in enumerate(columns["p"])])
+
+    return parse
+
+
+def json_lines(common: Common) -> Parser:
+    def parse(lines: list[bytes], now_ms: int) -> Parsed:
+        found = []
+        for index, line in enumerate(lines):
+            try:
+                found.append(parse_record(line))
+            except ValueError as error:
+                raise BadLine(index, f"cannot be read: {error}") from None
+        headers = [
+            encode_headers([*common.headers, *record.headers]) if record.headers or common.headers else NO_HEADERS
+            for record in found
+        ]
+        records = Records(
+            [record.value for record in found],
+            [common.key if record.key is None else record.key for record in found],
+            headers,
+            [now_ms if record.timestamp_ms is None else record.timestamp_ms for record in found],
+        )
+        return Parsed(records, [record.partition for record in found])
+
+    return parse
+
+
+def _header_list(text: bytes, index: int) -> list[Header]:
+    headers: list[Header] = []
+    for pair in text.split(b",") if text else ():
+        name, equals, value = pair.partition(b"=")
+        if not equals:
+            raise BadLine(index, "has headers that are not written as name=value,name=value")
+        headers.append((name, value))
+    return headers
+
+
+def _number(text: bytes, index: int, bits: int) -> int:
+    number = int(text)
+    if not 0 <= number < 1 << bits:
+        raise BadLine(index, f"has the number {number} where it cannot be")
+    return number

@@ -1,0 +1,124 @@
+"""The cluster itself: its brokers and controller, and what each broker serves.
+
+Tests: tests/cli/test_cluster.py.
+"""
+
+from collections.abc import Mapping
+
+import attrs
+
+from broker.client.kafka.admin.configs import BROKER, describe_configs
+from broker.client.kafka.admin.requests import ask, has, refused
+from broker.client.kafka.connection import SOFTWARE_NAME, Connection
+from broker.client.kafka.errors import KafkaClientError
+from broker.client.kafka.routing import Routing
+from protocol.kafka.api_keys import ApiKey
+
+_LISTENERS = ("advertised.listeners", "listeners")
+
+
+@attrs.frozen
+class Broker:
+    """``host`` and ``port`` are those of the listener that was asked."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
+
+
+@attrs.frozen
+class ClusterInfo:
+    """``controller`` is None where there is none. Brokers without ZooKeeper name any broker, which passes requests on."""
+
+    cluster_id: str | None
+    controller: int | None
+    brokers: tuple[Broker, ...]
+
+
+@attrs.frozen
+class Space:
+    """Of the volumes of a broker's data directories, in bytes."""
+
+    total: int
+    usable: int
+
+
+@attrs.frozen
+class Feature:
+    """``finalized`` is None for a feature that the cluster does not use yet."""
+
+    name: str
+    least: int
+    most: int
+    finalized: int | None
+
+
+def describe_cluster(routing: Routing) -> ClusterInfo:
+    def attempt() -> ClusterInfo:
+        connection = routing.any_connection()
+        if has(connection, ApiKey.DESCRIBE_CLUSTER):
+            answer = ask(
+                connection, ApiKey.DESCRIBE_CLUSTER, (0, 2), {"endpoint_type": 1, "include_fenced_brokers": True}
+            )
+            if answer.error_code:
+                refused(answer.error_code, answer.error_message, "The broker does not describe the cluster")
+            found = [
+                Broker(one.broker_id, one.host, one.port, one.rack, bool(getattr(one, "is_fenced", False)))
+                for one in answer.brokers
+            ]
+        else:
+            answer = ask(connection, ApiKey.METADATA, (1, 12), {"topics": []})
+            found = [Broker(one.node_id, one.host, one.port, one.rack, False) for one in answer.brokers]
+        controller = answer.controller_id if answer.controller_id >= 0 else None
+        brokers = tuple(sorted(found, key=lambda one: one.id))
+        return ClusterInfo(getattr(answer, "cluster_id", None), controller, brokers)
+
+    return routing.retrying(attempt)
+
+
+def listeners(routing: Routing, broker: Broker) -> tuple[str, ...]:
+    """The addresses of a broker for all clients; none where it does not tell them, or not to this user."""
+    try:
+        answer = describe_configs(routing, [(BROKER, str(broker.id))], _LISTENERS)
+    except KafkaClientError:
+        return ()
+    entries: Mapping[str, str | None] = {
+        name: entry.value for one in answer.values() for name, entry in one.entries.items()
+    }
+    text = next((entries[name] for name in _LISTENERS if entries.get(name)), None)
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def space(routing: Routing, broker: Broker) -> Space | None:
+    """None where the broker does not tell it: before Kafka 3.3, or not to this user."""
+    try:
+        answer = ask(routing.connection((broker.host, broker.port)), ApiKey.DESCRIBE_LOG_DIRS, (4, 4), {"topics": []})
+    except KafkaClientError:
+        return None
+    known = [one for one in answer.results if one.total_bytes >= 0]
+    return Space(sum(one.total_bytes for one in known), sum(one.usable_bytes for one in known)) if known else None
+
+
+def features(connection: Connection) -> list[Feature]:
+    """None at all from brokers before Kafka 2.7."""
+    fields = {"client_software_name": SOFTWARE_NAME, "client_software_version": "1"}
+    answer = ask(connection, ApiKey.API_VERSIONS, (0, 4), fields)
+    finalized = {one.name: one.max_version_level for one in getattr(answer, "finalized_features", ())}
+    return [
+        Feature(one.name, one.min_version, one.max_version, finalized.get(one.name))
+        for one in sorted(getattr(answer, "supported_features", ()), key=lambda one: str(one.name))
+    ]
+
+
+def apis(connection: Connection) -> list[tuple[int, str | None, int, int]]:
+    """Key, name, and lowest and highest version of each API that the broker serves. The name is None for one that we do not
+    know."""
+    return [
+        (key, ApiKey(key).name if key in _KNOWN else None, least, most)
+        for key, (least, most) in sorted(connection.ranges.items())
+    ]
+
+
+_KNOWN = frozenset(int(key) for key in ApiKey)

@@ -1,0 +1,175 @@
+"""Groups: which there are, their state and members, and how they are deleted.
+
+Kafka has several kinds of groups. Classic groups and those of the protocol of KIP-848 are consumer groups; share groups and those
+of Kafka Streams are listed, and described where the broker describes them as one of the two.
+
+Tests: tests/cli/test_groups.py.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+
+from broker.client.kafka.admin.requests import ask, has, refused
+from broker.client.kafka.connection import Connection
+from broker.client.kafka.errors import COORDINATOR_MOVED
+from broker.client.kafka.routing import GROUP, Routing
+from broker.client.kafka.values import TopicPartition
+from protocol.errors import ProtocolError
+from protocol.kafka.api_keys import ApiKey
+from protocol.kafka.errors import ErrorCode
+from protocol.kafka.messages.consumer_protocol import parse_assignment
+
+DEAD = "Dead"
+# The states in which no member can be in the way of a change of offsets.
+WITHOUT_MEMBERS = frozenset({"Empty", DEAD})
+
+
+@attrs.frozen
+class ListedGroup:
+    """``state`` and ``type`` are empty where the broker does not tell them (before Kafka 2.6 and 3.8)."""
+
+    group: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+@attrs.frozen
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@attrs.frozen
+class Group:
+    """``assignor``: what the members have agreed on, such as ``range``. ``coordinator``: host:port."""
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: str
+    members: tuple[Member, ...]
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self.members) or self.state not in WITHOUT_MEMBERS
+
+
+def list_groups(routing: Routing) -> list[ListedGroup]:
+    """The groups that all brokers coordinate, by name."""
+
+    def attempt() -> list[ListedGroup]:
+        found: dict[str, ListedGroup] = {}
+        for connection in routing.every_broker():
+            answer = ask(connection, ApiKey.LIST_GROUPS, (0, 5), {})
+            if answer.error_code:
+                refused(answer.error_code, None, f"The broker at {connection.where} does not list its groups")
+            for one in answer.groups:
+                state, kind = getattr(one, "group_state", "") or "", getattr(one, "group_type", "") or ""
+                found[one.group_id] = ListedGroup(one.group_id, one.protocol_type, state, kind.lower())
+        return [found[name] for name in sorted(found)]
+
+    return routing.retrying(attempt)
+
+
+def describe_group(routing: Routing, group: str) -> Group:
+    """A group that does not exist has the state Dead and no members."""
+
+    def attempt() -> Group:
+        connection = routing.coordinator(GROUP, group)
+        if has(connection, ApiKey.CONSUMER_GROUP_DESCRIBE):
+            found = _describe_new(routing, connection, group)
+            if found is not None:
+                return found
+        return _describe_classic(routing, connection, group)
+
+    return routing.retrying(attempt)
+
+
+def _describe_new(routing: Routing, connection: Connection, group: str) -> Group | None:
+    """As a group of KIP-848; None if it is none."""
+    answer = ask(connection, ApiKey.CONSUMER_GROUP_DESCRIBE, (0, 1), {"group_ids": [group]})
+    (one,) = answer.groups
+    if one.error_code in (ErrorCode.group_id_not_found, ErrorCode.unsupported_version):
+        return None
+    _check(routing, group, one.error_code, one.error_message)
+    members = tuple(
+        Member(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            tuple(
+                (topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            ),
+        )
+        for member in one.members
+    )
+    return Group(group, "consumer", one.group_state, "consumer", one.assignor_name, connection.where, members)
+
+
+def _describe_classic(routing: Routing, connection: Connection, group: str) -> Group:
+    answer = ask(connection, ApiKey.DESCRIBE_GROUPS, (0, 6), {"groups": [group]})
+    (one,) = answer.groups
+    if one.error_code == ErrorCode.group_id_not_found:
+        return Group(group, "", DEAD, "", "", connection.where, ())
+    _check(routing, group, one.error_code, getattr(one, "error_message", None))
+    members = tuple(_classic_member(member) for member in one.members)
+    return Group(group, "classic", one.group_state, one.protocol_type, one.protocol_data, connection.where, members)
+
+
+def _classic_member(member: Any) -> Member:
+    try:
+        topics = parse_assignment(member.member_assignment or b"").partitions
+    except ProtocolError:  # not a group of consumers: its members have a format of their own
+        topics = {}
+    partitions = tuple((topic, partition) for topic, numbers in sorted(topics.items()) for partition in numbers)
+    instance = getattr(member, "group_instance_id", None)
+    return Member(member.member_id, instance, member.client_id, member.client_host.lstrip("/"), partitions)
+
+
+def delete_group(routing: Routing, group: str) -> None:
+    """Raises BrokerAnswerError, with the code NON_EMPTY_GROUP while it has members or GROUP_ID_NOT_FOUND."""
+
+    def attempt() -> None:
+        connection = routing.coordinator(GROUP, group)
+        answer = ask(connection, ApiKey.DELETE_GROUPS, (0, 2), {"groups_names": [group]})
+        for one in answer.results:
+            _check(routing, group, one.error_code, None)
+
+    routing.retrying(attempt)
+
+
+def delete_offsets(routing: Routing, group: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Forget what the group has committed for these partitions. The error code of each, 0 for success."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append({"partition_index": partition})
+    fields = {"group_id": group, "topics": [{"name": name, "partitions": own} for name, own in topics.items()]}
+
+    def attempt() -> dict[TopicPartition, int]:
+        answer = ask(routing.coordinator(GROUP, group), ApiKey.OFFSET_DELETE, (0, 0), fields)
+        _check(routing, group, answer.error_code, None)
+        return {
+            (topic.name, partition.partition_index): int(partition.error_code)
+            for topic in answer.topics
+            for partition in topic.partitions
+        }
+
+    return routing.retrying(attempt)
+
+
+def _check(routing: Routing, group: str, code: int, message: str | None) -> None:
+    if code in COORDINATOR_MOVED:
+        routing.forget_coordinator(GROUP, group)
+    if code:
+        refused(code, message, f"The group {group!r}")

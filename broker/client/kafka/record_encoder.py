@@ -1,0 +1,174 @@
+"""Records as Python objects to record batches, without numpy. Pure.
+
+For programs that have lines or messages and not Arrow columns (``columns/batch_builder.py``): the command line, above all. A
+record without key, headers and time costs about half a microsecond, one with all of them two.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from protocol.checksum import crc32c
+from protocol.kafka.records.batch import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+)
+from protocol.kafka.records.compression import compress
+
+NO_HEADERS = b"\x00"
+
+_NULL = b"\x01"  # -1 in zig-zag
+# More than length, attributes, time, offset and the lengths of key and value take together.
+_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5
+_BATCH_RECORDS_MAX = 65_536
+
+
+def _varint(value: int) -> bytes:
+    value = value << 1 if value >= 0 else ~(value << 1)  # zig-zag
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# Encoded once, because nearly every number in a record is small. `_offsets` grows to the largest batch that was built.
+_SMALL = 1024
+_small = [_varint(number) for number in range(_SMALL)]
+_offsets = list(_small)
+
+
+@attrs.frozen(eq=False)
+class Records:
+    """Some records, field by field. ``keys`` None: none has a key; ``times`` (ms) None: all have the time at which they are
+    encoded; ``headers`` None: none has any, else each item comes from ``encode_headers``."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[bytes] | None = None
+    times: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def slice(self, start: int, stop: int) -> "Records":
+        rows = slice(start, stop)
+        return Records(
+            self.values[rows],
+            None if self.keys is None else self.keys[rows],
+            None if self.headers is None else self.headers[rows],
+            None if self.times is None else self.times[rows],
+        )
+
+    def take(self, rows: Sequence[int]) -> "Records":
+        """The records with these numbers."""
+        return Records(
+            [self.values[row] for row in rows],
+            None if self.keys is None else [self.keys[row] for row in rows],
+            None if self.headers is None else [self.headers[row] for row in rows],
+            None if self.times is None else [self.times[row] for row in rows],
+        )
+
+    def most_bytes(self) -> int:
+        """An upper bound of what the records take in a batch, before compression."""
+        size = len(self.values) * _OVERHEAD
+        for column in (self.values, self.keys, self.headers):
+            if column is not None:
+                size += sum(map(len, filter(None, column)))
+        return size
+
+
+def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """The headers of one record, preceded by their number."""
+    out = [_varint(len(headers))]
+    for name, value in headers:
+        out += (_varint(len(name)), name)
+        out += (_NULL,) if value is None else (_varint(len(value)), value)
+    return b"".join(out)
+
+
+def encode(records: Records, most: int, *, now_ms: int, codec: int = 0) -> Iterator[tuple[bytearray, int]]:
+    """Record batches of at most ``most`` bytes (a record larger than that makes one of its own), each with its number of
+    records. ``codec`` is Kafka's number; a batch that it would make larger stays as it is."""
+    count = len(records)
+    if not count:
+        return
+    if count > 1 and (count > _BATCH_RECORDS_MAX or records.most_bytes() + HEADER_SIZE > most):
+        yield from encode(records.slice(0, count // 2), most, now_ms=now_ms, codec=codec)
+        yield from encode(records.slice(count // 2, count), most, now_ms=now_ms, codec=codec)
+        return
+    plain = records.keys is None and records.times is None and records.headers is None and None not in records.values
+    body = _plain_body(records.values) if plain else _body(records, now_ms)  # type: ignore[arg-type]
+    base, latest = now_ms, now_ms
+    if records.times is not None:
+        base, latest = records.times[0], max(records.times)
+    used = codec
+    if codec:
+        packed = compress(codec, body)
+        if len(packed) < len(body):
+            body = bytes(packed)
+        else:
+            used = 0
+    header = HEADER.pack(
+        0, HEADER_SIZE - LOG_OVERHEAD + len(body), -1, MAGIC, 0, used, count - 1, base, latest, NO_PRODUCER_ID, -1, -1, count
+    )  # fmt: skip
+    batch = bytearray().join((header, body))
+    batch[17:21] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    yield batch, count
+
+
+def _offset_varints(count: int) -> list[bytes]:
+    if count > len(_offsets):
+        _offsets.extend(_varint(number) for number in range(len(_offsets), count))
+    return _offsets
+
+
+def _plain_body(values: Sequence[bytes]) -> bytes:
+    """Values alone, in one loop without calls."""
+    small = _small
+    parts: list[bytes] = []
+    for offset, value in zip(_offset_varints(len(values)), values, strict=False):
+        size = len(value)
+        length = small[size] if size < _SMALL else _varint(size)
+        # Attributes, time, null key and number of headers take a byte each.
+        total = 4 + len(offset) + len(length) + size
+        parts += (
+            small[total] if total < _SMALL else _varint(total),
+            b"\x00\x00",
+            offset,
+            _NULL,
+            length,
+            value,
+            NO_HEADERS,
+        )
+    return b"".join(parts)
+
+
+def _body(records: Records, now_ms: int) -> bytes:
+    count = len(records)
+    keys: Sequence[bytes | None] = records.keys if records.keys is not None else [None] * count
+    headers: Sequence[bytes] = records.headers if records.headers is not None else [NO_HEADERS] * count
+    times: Sequence[int] = records.times if records.times is not None else [now_ms] * count
+    base = times[0]
+    small = _small
+    parts: list[bytes] = []
+    for offset, key, value, header, time in zip(
+        _offset_varints(count), keys, records.values, headers, times, strict=False
+    ):
+        since = time - base
+        record = [b"\x00", small[since] if 0 <= since < _SMALL else _varint(since), offset]
+        for field in (key, value):
+            if field is None:
+                record.append(_NULL)
+            else:
+                size = len(field)
+                record += (small[size] if size < _SMALL else _varint(size), field)
+        record.append(header)
+        joined = b"".join(record)
+        parts += (_varint(len(joined)), joined)
+    return b"".join(parts)

@@ -1,0 +1,154 @@
+"""``/api/v1/overview``: the broker in one line, and the figures of which the history keeps an hour.
+
+Rates are those of the last sample. What it takes to answer does not depend on the number of topics, connections or groups: the
+rest was read by the sampler, too.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import attrs
+
+from broker.config import BrokerConfig, Listener
+from broker.network.callers import Callers
+from broker.network.figures import Field, Figures
+from broker.network.routes import Answer, Call, Route, json_answer
+from broker.network.socket_server import SocketServer
+from broker.runtime.clock import Clock
+from broker.runtime.threads import Event
+from broker.security.acl import Operation, ResourceType
+from broker.storage.log_manager import LogManager
+
+MESSAGES_IN = Field("topic", "messages_in", counter=True)
+# Partitions that the reasons for bad health name.
+_NAMED = 3
+
+
+@attrs.frozen(eq=False)
+class Whole:
+    """What the overview is about."""
+
+    config: BrokerConfig
+    cluster_id: str
+    listeners: Sequence[Listener]
+    sockets: SocketServer
+    logs: LogManager
+    figures: Figures
+    callers: Callers
+    clock: Clock
+    stopping: Event
+
+
+class Overview:
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        self._version = version("reactor-broker")
+        self._started_ms = whole.clock.time_ms()
+        self._add_figures()
+
+    def routes(self) -> list[Route]:
+        return [Route("GET", "/api/v1/overview", self.overview)]
+
+    def overview(self, call: Call) -> Answer:
+        whole = self._whole
+        whole.callers.require(call, Operation.DESCRIBE, ResourceType.CLUSTER)
+        return json_answer(self.snapshot())
+
+    def snapshot(self) -> dict[str, Any]:
+        whole = self._whole
+        values, reasons = whole.figures.values, list(whole.figures.reasons)
+        if whole.stopping.is_set():
+            reasons.insert(0, "The broker is stopping.")
+        connections = whole.sockets.quotas.of_listener()
+        return {
+            "version": self._version,
+            "node_id": whole.config.node_id,
+            "cluster_id": whole.cluster_id,
+            "started_ms": self._started_ms,
+            "now_ms": whole.clock.time_ms(),
+            "health": {"status": "degraded" if reasons else "ok", "reasons": reasons},
+            "listeners": [
+                {
+                    "name": each.name,
+                    "scheme": each.url_scheme,
+                    "address": _address(*whole.sockets.address(each.name)),
+                    "connections": connections.get(each.name, 0),
+                }
+                for each in whole.listeners
+            ],
+            "rates": {
+                name: round(values.get(name, 0.0), 3)
+                for name in ("requests", "errors", "bytes_in", "bytes_out", "messages_in")
+            },
+            "connections": whole.sockets.quotas.total,
+            "topics": len(whole.logs.topics()),
+            "partitions": len(whole.logs.partitions),
+            **{
+                name: int(values.get(name, 0))
+                for name in ("offline_partitions", "groups", "log_bytes", "transactions_open")
+            },
+        }
+
+    # -- figures ------------------------------------------------------------------------------------------------------
+
+    def _add_figures(self) -> None:
+        whole = self._whole
+        figures, sockets, logs = whole.figures, whole.sockets, whole.logs
+        stats = _Stats(sockets)
+        figures.counters["requests"] = lambda: stats.sum("requests")
+        figures.counters["errors"] = lambda: stats.sum("protocol_errors")
+        figures.counters["bytes_in"] = lambda: stats.sum("bytes_in")
+        figures.counters["bytes_out"] = lambda: stats.sum("bytes_out")
+        figures.whole["connections"] = lambda: sockets.quotas.total
+        figures.whole["topics"] = lambda: len(logs.topics())
+        figures.whole["partitions"] = lambda: len(logs.partitions)
+        storage = _Storage(logs)
+        figures.counters["messages_in"] = storage.messages
+        figures.whole["log_bytes"] = lambda: storage.log_bytes
+        figures.whole["offline_partitions"] = lambda: len(storage.offline)
+        figures.sources.append(lambda: {MESSAGES_IN: storage.by_topic})
+        figures.health.append(storage.health)
+
+
+class _Storage:
+    """All logs, read once a sample. On the sampler's thread."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self.by_topic: dict[str, float] = {}
+        self.log_bytes = 0
+        self.offline: list[str] = []
+
+    def messages(self) -> float:
+        """The offsets that were given since topics were made. Begins the reading: counters are read first."""
+        by_topic: dict[str, float] = {}
+        log_bytes, offline = 0, []
+        for (topic, partition), log in self._logs.partitions.copy().items():
+            by_topic[topic] = by_topic.get(topic, 0) + log.log_end_offset
+            log_bytes += log.size_bytes()
+            if log.offline is not None:
+                offline.append(f"{topic}-{partition}")
+        self.by_topic, self.log_bytes, self.offline = by_topic, log_bytes, offline
+        return sum(by_topic.values())
+
+    def health(self) -> list[str]:
+        if not self.offline:
+            return []
+        names = ", ".join(sorted(self.offline)[:_NAMED]) + (", ..." if len(self.offline) > _NAMED else "")
+        few = len(self.offline) == 1
+        return [f"{len(self.offline)} {'partition is' if few else 'partitions are'} offline: {names}."]
+
+
+class _Stats:
+    """What the processors have counted together. The sum falls when a processor is taken away."""
+
+    def __init__(self, sockets: SocketServer) -> None:
+        self._sockets = sockets
+
+    def sum(self, name: str) -> int:
+        return sum(getattr(each.stats, name) for each in self._sockets.processors)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

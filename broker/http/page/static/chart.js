@@ -1,0 +1,104 @@
+// Curves over the broker's history, drawn by uPlot. Their latest figures stand above them as text, for everybody.
+
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { useGet } from "./api.js";
+
+const HEIGHT = 130;
+
+/** {times (s), values by name} of these series, refreshed. `missing`: why there are none. */
+export function useHistory(names, everyS = 5) {
+  const answer = useGet(names.length ? "/history" : null, { series: names.join(",") }, everyS);
+  const { start_ms: start, step_s: step, series } = answer.data ?? {};
+  if (!series) return { times: [], values: {}, missing: answer.error };
+  const length = Math.max(0, ...Object.values(series).map((each) => each.length));
+  return { times: Array.from({ length }, (_, index) => start / 1000 + index * step), values: series, missing: null };
+}
+
+/** `series`: [{name, label, color}], where `color` is the name of one of the style sheet's. */
+export function Chart({ title, history, series, format }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const [scheme, setScheme] = useState(0);
+  const columns = series.map(({ name }) => history.values[name] ?? []);
+  const times = history.times;
+  useEffect(() => {
+    const changed = () => setScheme((n) => n + 1);
+    addEventListener("schemechange", changed);
+    return () => removeEventListener("schemechange", changed);
+  }, []);
+  useEffect(() => {
+    const element = box.current;
+    const made = new uPlot(options(element, series, format), [[], ...series.map(() => [])], element);
+    plot.current = made;
+    const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [scheme, series.map(({ name }) => name).join()]);
+  useEffect(() => {
+    const known = columns.map((column) => times.map((_, index) => column[index] ?? null));
+    plot.current?.setData([times, ...known]);
+  });
+  const latest = columns.map((column) => column.findLast((value) => value !== null));
+  return html`<figure class="chart">
+    <figcaption>
+      <span class="chart-title">${title}</span>
+      ${series.map(
+        ({ label, color }, index) => html`<span key=${label} class=${`key ${color ?? COLORS[index]}`}>
+          ${series.length > 1 ? `${label} ` : ""}<b>${format(latest[index])}</b>
+        </span>`,
+      )}
+    </figcaption>
+    <div class=${times.length ? "plot" : "plot blank"} ref=${box} aria-hidden="true"></div>
+    ${!times.length && html`<p class="chart-empty">${history.missing?.message ?? "No history yet."}</p>`}
+  </figure>`;
+}
+
+const COLORS = ["one", "two", "three", "four"];
+
+function options(element, series, format) {
+  const color = (name) => colorOf(element, name);
+  const grid = { stroke: color("line"), width: 1 };
+  const axis = { stroke: color("quiet"), grid, ticks: { show: false }, font: `11px ${getComputedStyle(element).fontFamily}` };
+  return {
+    width: Math.max(80, element.clientWidth),
+    height: HEIGHT,
+    legend: { show: false },
+    padding: [8, 8, 0, 0],
+    cursor: { y: false, points: { size: 6 } },
+    scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+    axes: [
+      { ...axis, grid: { show: false }, space: 70, size: 24, values: (_, marks) => marks.map(clock) },
+      { ...axis, size: 68, space: 34, values: (_, marks) => marks.map((mark) => format(mark)) },
+    ],
+    series: [
+      {},
+      ...series.map(({ label, color: name }, index) => ({
+        label,
+        stroke: color(name ?? COLORS[index]),
+        fill: index === 0 ? color("one-fill") : undefined,
+        width: 1.5,
+        points: { show: false },
+      })),
+    ],
+  };
+}
+
+/** A colour of the style sheet as a canvas understands it, which knows neither names nor schemes. */
+function colorOf(element, name) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(--${name})`;
+  element.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
+
+function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  const pad = (value) => String(value).padStart(2, "0");
+  return `${pad(at.getHours())}:${pad(at.getMinutes())}${at.getSeconds() ? `:${pad(at.getSeconds())}` : ""}`;
+}

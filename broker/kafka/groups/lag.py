@@ -1,0 +1,102 @@
+"""How far a group is behind: in records, and in time.
+
+The lag in records of a partition is the distance from the committed offset to the end of the log, as Kafka's tools count it:
+markers of transactions and offsets that compaction has removed are in it. The lag in time is the age of the oldest record that
+the group has not committed, by the timestamp in the header of its batch: one small read from the log, so it is only computed
+where somebody asks, on a thread that may block, and not for more than a bounded number of partitions.
+"""
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+import attrs
+
+from broker.errors import Refusal, StorageError
+from broker.kafka.groups.offsets import CommittedOffset
+from broker.storage.log.log import Log
+from broker.storage.log_manager import LogManager
+
+# What the timestamps in logs have told, by topic id, partition and offset. Groups that stand still are asked for again and again.
+_REMEMBERED_MAX = 20_000
+
+
+@attrs.frozen
+class PartitionLag:
+    """``end_offset`` and ``lag`` are None for a partition that does not exist or is offline; ``lag_s`` if that is not known."""
+
+    topic: str
+    partition: int
+    committed: CommittedOffset
+    end_offset: int | None
+    lag: int | None
+    lag_s: float | None = None
+
+
+def behind(committed: int, end_offset: int) -> int:
+    """The lag in records. A commit beyond the end, which clients may make, is no lag."""
+    return max(0, end_offset - committed)
+
+
+def age_s(timestamp_ms: int, now_ms: int) -> float | None:
+    """How long ago that was; None if there is no timestamp. One in the future is now."""
+    return None if timestamp_ms < 0 else max(0, now_ms - timestamp_ms) / 1000
+
+
+class Lags:
+    """For any thread that may block."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        # Threads may find the same at the same time.
+        self._timestamps: dict[tuple[UUID, int, int], int] = {}
+
+    def of(self, topic: str, partition: int, committed: CommittedOffset) -> PartitionLag:
+        """In records."""
+        log = self._logs.get(topic, partition)
+        if log is None or log.offline is not None:
+            return PartitionLag(topic, partition, committed, None, None)
+        end = log.high_watermark
+        return PartitionLag(topic, partition, committed, end, behind(committed.offset, end))
+
+    def in_time(self, lag: PartitionLag, now_ms: int) -> PartitionLag:
+        """The same, also in time. May read from the disk."""
+        if lag.lag is None:
+            return lag
+        log = self._logs.get(lag.topic, lag.partition)
+        if not lag.lag or log is None:
+            return attrs.evolve(lag, lag_s=0.0)
+        return attrs.evolve(lag, lag_s=self._lag_s(log, lag.committed.offset, now_ms))
+
+    def _lag_s(self, log: Log, offset: int, now_ms: int) -> float | None:
+        offset = max(offset, log.log_start_offset)
+        key = log.topic_id, log.partition, offset
+        timestamp = self._timestamps.get(key)
+        if timestamp is None:
+            try:
+                timestamp = log.timestamp_at(offset)
+            except (Refusal, StorageError):
+                return None
+            if len(self._timestamps) >= _REMEMBERED_MAX:
+                self._timestamps.clear()
+            self._timestamps[key] = timestamp
+        return age_s(timestamp, now_ms)
+
+    def records(self, offsets: Mapping[str, Mapping[int, CommittedOffset]]) -> int:
+        """The lag in records of all of them together."""
+        total = 0
+        get = self._logs.get
+        for topic, partitions in offsets.items():
+            for partition, committed in partitions.items():
+                log = get(topic, partition)
+                if log is not None and log.offline is None:
+                    total += max(0, log.high_watermark - committed.offset)
+        return total
+
+
+def total_lag(lags: Iterable[PartitionLag]) -> int:
+    return sum(each.lag for each in lags if each.lag is not None)
+
+
+def longest_s(lags: Iterable[PartitionLag]) -> float | None:
+    """The lag in time of a group: that of its partition that is furthest behind."""
+    return max((each.lag_s for each in lags if each.lag_s is not None), default=None)

@@ -1,0 +1,168 @@
+"""``/api/v1/groups``: state, members, and the lag of each group in records and in time.
+
+The list gives the lag of all groups of a page, in time only for as many partitions as a page may look up in the logs. The
+description of a group gives its partitions up to a bound, those that are furthest behind first. What is not known is null.
+
+Tests: tests/kafka/views/test_groups.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from broker.kafka.groups.classic_states import ClassicGroupState
+from broker.kafka.groups.lag import PartitionLag, longest_s, total_lag
+from broker.kafka.groups.subscription import CONSUMER
+from broker.kafka.groups.values import GroupDescription, GroupFigures
+from broker.kafka.views.topics import Spending
+from broker.kafka.views.view_context import ViewContext
+from broker.network.pages import page_of
+from broker.network.routes import NOT_FOUND, Answer, Call, HttpError, Route, json_answer
+from broker.security.acl import Operation, ResourceType
+from protocol.errors import ProtocolError
+from protocol.kafka.messages.consumer_protocol import parse_assignment
+
+# Partitions that a page looks at, and of those the ones whose lag in time it looks up.
+_PARTITIONS_MAX = 100_000
+_TIMED_MAX = 5_000
+# Partitions, those with a lag in time, and members that are shown of one group, and topics that are named.
+_SHOWN_MAX = 2_000
+_TOPICS_SHOWN = 100
+# Bytes of assignments that are read of one group.
+_ASSIGNMENTS_MAX_BYTES = 1024 * 1024
+
+
+class Groups:
+    def __init__(self, context: ViewContext) -> None:
+        self._context = context
+        self._groups = context.kafka.groups
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/api/v1/groups", self.page),
+            Route("GET", "/api/v1/groups/{group}", self.describe),
+        ]
+
+    def page(self, call: Call) -> Answer:
+        context = self._context
+        names: Iterable[str] = self._groups.names()
+        if context.callers.authorizer is not None:
+            names = (name for name in names if context.may_describe(call, ResourceType.GROUP, name))
+        page, following = page_of(call, names)
+        looked, timed = Spending(_PARTITIONS_MAX), Spending(_TIMED_MAX)
+        now_ms = context.kafka.clock.time_ms()
+        groups = []
+        for name in call.work.each(page):
+            figures = self._groups.figures(name)
+            if figures is None:
+                continue
+            topics = self._visible(call, figures)
+            lags = self._lags(call, name, topics, looked)
+            lag_s = None
+            if lags is not None and timed.take(len(lags)):
+                lag_s = longest_s([context.lags.in_time(each, now_ms) for each in call.work.each(lags)])
+            groups.append(
+                {**_summary(figures, topics), "lag": None if lags is None else total_lag(lags), "lag_s": lag_s}
+            )
+        return json_answer({"groups": groups, "next": following})
+
+    def describe(self, call: Call) -> Answer:
+        context, name = self._context, call.names["group"]
+        context.callers.require(call, Operation.DESCRIBE, ResourceType.GROUP, name)
+        figures = self._groups.figures(name)
+        if figures is None:
+            raise HttpError(NOT_FOUND, f"There is no group {name[:300]!r}.")
+        _, description = self._groups.describe(name)
+        assigned = list(_assignments(description)) if description.protocol_type == CONSUMER else []
+        owners = {
+            (topic, number): member
+            for member, partitions in assigned
+            for topic, numbers in partitions.items()
+            for number in numbers
+        }
+        topics = self._visible(call, figures)
+        lags = self._lags(call, name, topics, Spending(_PARTITIONS_MAX))
+        now_ms = context.kafka.clock.time_ms()
+        shown = sorted(lags or (), key=_furthest_behind)[:_SHOWN_MAX]
+        shown = [context.lags.in_time(each, now_ms) for each in call.work.each(shown)]
+        of_member = dict(assigned)
+        members = [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host.removeprefix("/"),
+                "instance_id": member.group_instance_id,
+                "assignment": [
+                    {"topic": topic, "partitions": sorted(numbers)}
+                    for topic, numbers in sorted(of_member.get(member.member_id, {}).items())
+                ],
+            }
+            for member in description.members[:_SHOWN_MAX]
+        ]
+        return json_answer(
+            {
+                **_summary(figures, topics),
+                "lag": None if lags is None else total_lag(lags),
+                "lag_s": longest_s(shown),
+                "members": members,
+                "member_count": figures.members,
+                "partitions": [_partition(lag, owners) for lag in shown],
+            }
+        )
+
+    def _visible(self, call: Call, figures: GroupFigures) -> list[str]:
+        """The topics of the group that the client may describe."""
+        topics = sorted(figures.topics)
+        return [topic for topic in topics if self._context.may_describe(call, ResourceType.TOPIC, topic)]
+
+    def _lags(self, call: Call, group: str, topics: list[str], looked: Spending) -> list[PartitionLag] | None:
+        """Of all partitions in these topics; None if they are too many."""
+        lags: list[PartitionLag] = []
+        for topic in topics:
+            offsets = self._groups.committed(group, [topic]).get(topic, {})
+            if not looked.take(len(offsets)):
+                return None
+            lags += [self._context.lags.of(topic, number, each) for number, each in call.work.each(offsets.items())]
+        return lags
+
+
+def _summary(figures: GroupFigures, topics: list[str]) -> dict[str, Any]:
+    return {
+        "group": figures.group_id,
+        "type": "classic",
+        "state": figures.state.value,
+        "protocol": figures.protocol_name if figures.state is ClassicGroupState.STABLE else "",
+        "protocol_type": figures.protocol_type,
+        "members": figures.members,
+        "topics": topics[:_TOPICS_SHOWN],
+        "generation": figures.generation,
+    }
+
+
+def _assignments(group: GroupDescription) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """What each member has been assigned, as far as it can be read; the bytes are the clients' own."""
+    left = _ASSIGNMENTS_MAX_BYTES
+    for member in group.members:
+        left -= len(member.assignment)
+        if left < 0:
+            return
+        try:
+            yield member.member_id, parse_assignment(member.assignment).partitions
+        except ProtocolError:
+            continue
+
+
+def _furthest_behind(lag: PartitionLag) -> tuple[int, str, int]:
+    return -(lag.lag or 0), lag.topic, lag.partition
+
+
+def _partition(lag: PartitionLag, owners: dict[tuple[str, int], str]) -> dict[str, Any]:
+    return {
+        "topic": lag.topic,
+        "partition": lag.partition,
+        "committed": lag.committed.offset,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
+        "lag_s": lag.lag_s,
+        "member_id": owners.get((lag.topic, lag.partition)),
+        "committed_ms": lag.committed.commit_ms,
+    }

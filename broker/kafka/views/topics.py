@@ -1,0 +1,159 @@
+"""``/api/v1/topics``: sizes, rates, offline partitions, and the groups that read a topic with their lag.
+
+What a page may cost is bounded by its ``Spending``: with 10,000 partitions a topic and 1,000 groups a full answer would look at
+ten million offsets. A figure for which nothing is left is null.
+
+Tests: tests/kafka/views/test_topics.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker.kafka.groups.lag import longest_s, total_lag
+from broker.kafka.views.settings import of_topic
+from broker.kafka.views.view_context import ViewContext
+from broker.network.figures import Field
+from broker.network.pages import page_of
+from broker.network.routes import Answer, Call, Route, json_answer
+from broker.security.acl import ResourceType
+from broker.storage.log.log import Log
+from broker.storage.topic import TopicInfo
+
+MESSAGES_IN = Field("topic", "messages_in", counter=True)
+BYTES_IN = Field("topic", "bytes_in", counter=True)
+BYTES_OUT = Field("topic", "bytes_out", counter=True)
+
+# Partitions, and (group, topic) pairs, that one page looks at: some 100 ms.
+_PARTITIONS_MAX = 200_000
+_PAIRS_MAX = 400_000
+# Groups that are shown of a topic: those that are furthest behind.
+_GROUPS_SHOWN = 20
+# Of one topic: partitions that are described, and partitions of groups whose lag in time is looked up in the log.
+_DESCRIBED_MAX = 10_000
+_TIMED_MAX = 2_000
+
+
+class Spending:
+    """What is left of the work that one answer may take."""
+
+    def __init__(self, amount: int) -> None:
+        self.left = amount
+
+    def take(self, amount: int) -> bool:
+        """False if that much is not left. Nothing is taken then."""
+        if amount > self.left:
+            return False
+        self.left -= amount
+        return True
+
+
+class Topics:
+    def __init__(self, context: ViewContext) -> None:
+        self._context = context
+        self._logs = context.kafka.logs
+        self._groups = context.kafka.groups
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/api/v1/topics", self.page),
+            Route("GET", "/api/v1/topics/{topic}", self.describe),
+        ]
+
+    def page(self, call: Call) -> Answer:
+        context = self._context
+        infos = {info.name: info for info in self._logs.topics()}
+        names: Iterable[str] = infos
+        if context.callers.authorizer is not None:
+            names = (name for name in infos if context.may_describe(call, ResourceType.TOPIC, name))
+        page, following = page_of(call, names)
+        partitions = Spending(_PARTITIONS_MAX)
+        groups = self._groups_of(call, page, partitions)
+        topics = [{**self._summary(infos[name], partitions), "groups": groups[name]} for name in call.work.each(page)]
+        return json_answer({"topics": topics, "next": following})
+
+    def describe(self, call: Call) -> Answer:
+        info = self._context.topic_of(call)
+        partitions = Spending(_PARTITIONS_MAX)
+        logs = [self._logs.get(info.name, number) for number in range(min(info.partitions, _DESCRIBED_MAX))]
+        return json_answer(
+            {
+                **self._summary(info, partitions),
+                "settings": of_topic(self._context.kafka, info.configs),
+                "partition_count": info.partitions,
+                "partitions": [_partition(log) for log in call.work.each(logs) if log is not None],
+                "groups": self._group_lags(call, info.name),
+                "subscriptions": [],
+            }
+        )
+
+    def _summary(self, info: TopicInfo, spending: Spending) -> dict[str, Any]:
+        name, rate = info.name, self._context.figures.rate
+        log_bytes: int | None = None
+        messages: int | None = None
+        offline: int | None = None
+        if spending.take(info.partitions):
+            found = (self._logs.get(name, number) for number in range(info.partitions))
+            logs = [log for log in found if log is not None]
+            log_bytes = sum(log.size_bytes() for log in logs)
+            messages = sum(log.high_watermark - log.log_start_offset for log in logs)
+            offline = sum(log.offline is not None for log in logs)
+        return {
+            "name": name,
+            "partitions": info.partitions,
+            "internal": name.startswith("__"),
+            "log_bytes": log_bytes,
+            "messages": messages,
+            "messages_in_rate": round(rate(MESSAGES_IN, name), 3),
+            "bytes_in_rate": round(rate(BYTES_IN, name), 3),
+            "bytes_out_rate": round(rate(BYTES_OUT, name), 3),
+            "offline": offline,
+        }
+
+    def _groups_of(self, call: Call, topics: list[str], spending: Spending) -> Mapping[str, list[dict[str, Any]]]:
+        """For each of these topics the groups that have offsets there, the furthest behind first."""
+        context = self._context
+        found: dict[str, list[dict[str, Any]]] = {topic: [] for topic in topics}
+        pairs = Spending(_PAIRS_MAX)
+        for group in call.work.each(self._groups.names()):
+            if not pairs.take(len(topics)):
+                break
+            if not context.may_describe(call, ResourceType.GROUP, group):
+                continue
+            for topic, offsets in self._groups.committed(group, topics).items():
+                lag = context.lags.records({topic: offsets}) if spending.take(len(offsets)) else None
+                found[topic].append({"group": group, "lag": lag})
+        return {topic: sorted(groups, key=_by_lag)[:_GROUPS_SHOWN] for topic, groups in found.items()}
+
+    def _group_lags(self, call: Call, topic: str) -> list[dict[str, Any]]:
+        """As `_groups_of`, also in time."""
+        context, now_ms = self._context, self._context.kafka.clock.time_ms()
+        (shown,) = self._groups_of(call, [topic], Spending(_PARTITIONS_MAX)).values()
+        timed = Spending(_TIMED_MAX)
+        for each in shown:
+            offsets = self._groups.committed(each["group"], [topic]).get(topic, {})
+            each["lag_s"] = None
+            if timed.take(len(offsets)):
+                lags = [
+                    context.lags.in_time(context.lags.of(topic, number, committed), now_ms)
+                    for number, committed in call.work.each(offsets.items())
+                ]
+                each["lag"], each["lag_s"] = total_lag(lags), longest_s(lags)
+        return shown
+
+
+def _by_lag(group: Mapping[str, Any]) -> tuple[int, str]:
+    return -(group["lag"] or 0), group["group"]
+
+
+def _partition(log: Log) -> dict[str, Any]:
+    offline = log.offline
+    segments = log.view.segments
+    return {
+        "partition": log.partition,
+        "start_offset": log.log_start_offset,
+        "end_offset": log.high_watermark,
+        "last_stable_offset": log.last_stable_offset,
+        "log_bytes": log.size_bytes(),
+        "segments": len(segments),
+        "offline_reason": None if offline is None else str(offline),
+    }

@@ -1,0 +1,132 @@
+"""Who calls over HTTP, and what that client may do: for the routes of all services.
+
+Where a ``+sasl`` listener asks clients who they are, so does HTTP, and the first such listener says what counts: a certificate of
+the http:// listener, a token (``Authorization: Bearer``), or a user with a password (``Authorization: Basic``). Otherwise the
+client is who its certificate says, or ANONYMOUS. Health checks ask nobody.
+
+A listener that takes SCRAM only does not want to be sent passwords. HTTP has no SCRAM, so a password is taken there from clients
+on this machine and over TLS only.
+
+Every request is proved anew. A failure is answered after a delay, as logins of the protocols are.
+
+Tests: tests/pulsar/admin/test_rights.py.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import attrs
+
+from broker.config import BrokerConfig, Listener
+from broker.config.open_listeners import is_loopback
+from broker.config.sasl_settings import OAUTHBEARER, PLAIN
+from broker.log import EventLimit, get_logger
+from broker.network.routes import FORBIDDEN, UNAUTHORIZED, Answer, Call, HttpError, Route, json_answer
+from broker.runtime.clock import Clock
+from broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from broker.security.authorizer import Authorizer
+from broker.security.proofs import BASIC, TOKEN, Authentication, open_authentication
+from broker.security.sasl.exchange import AuthenticationFailed, NewExchange
+from broker.security.sasl.login_counters import LoginCounters, LoginResult
+from broker.security.sasl.plain import PlainExchange
+from broker.security.security import Security
+
+log = get_logger("http")
+
+_failures = EventLimit()
+
+
+@attrs.frozen(eq=False)
+class Callers:
+    """``authentication`` None: nobody is asked. ``private``: the one for clients on this machine and over TLS."""
+
+    authentication: Authentication | None
+    private: Authentication | None
+    with_tls: Collection[str]  # the names of listeners
+    authorizer: Authorizer | None  # None: everybody may do everything
+    login_counters: LoginCounters
+    realm: str = "broker"
+
+    def protected(self, route: Route) -> Route:
+        """The same route for clients that have proved who they are. It must be a blocking one: a proof takes milliseconds."""
+        assert route.blocking
+        if self.authentication is None:
+            return route
+        return attrs.evolve(route, handler=partial(self._handle, route.handler))
+
+    def _handle(self, handler: Callable[[Call], Answer], call: Call) -> Answer:
+        is_private = call.peer.listener in self.with_tls or is_loopback(call.peer.host)
+        authentication = self.private if is_private else self.authentication
+        assert authentication is not None
+        try:
+            method, proof = _proof(call.headers.get("authorization", ""))
+            identity = authentication.authenticate(method, proof, call.principal)
+        except AuthenticationFailed as error:
+            self._note(call, error)
+            answer = json_answer({"reason": "The client has not proved who it is."}, UNAUTHORIZED)
+            schemes = tuple(("www-authenticate", f'{scheme} realm="{self.realm}"') for scheme in ("Bearer", "Basic"))
+            return attrs.evolve(answer, headers=schemes, delay_s=authentication.delay_s)
+        return handler(attrs.evolve(call, principal=identity.principal))
+
+    def _note(self, call: Call, error: AuthenticationFailed) -> None:
+        self.login_counters.count(call.peer.listener, "http", LoginResult.FAILED)
+        unlogged = _failures.take(call.received_at)
+        if unlogged is not None:
+            log.warning(
+                "authentication_failed",
+                peer=call.peer.host,
+                listener=call.peer.listener,
+                mechanism="http",
+                user=None if error.user is None else ascii(error.user[:100]),
+                reason=error.reason,
+                unlogged_before=unlogged,
+            )
+
+    # -- rights -------------------------------------------------------------------------------------------------------
+
+    def may(
+        self, call: Call, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME, *, audited: bool = False
+    ) -> bool:
+        """``audited``: a denial is logged. False where the request did not name the resource, so that a denial only hides it."""
+        return self.authorizer is None or self.authorizer.allows(
+            call.principal, call.peer.host, operation, kind, name, audited=audited
+        )
+
+    def require(self, call: Call, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Raises HttpError (403)."""
+        if not self.may(call, operation, kind, name, audited=True):
+            what = "the cluster" if kind is ResourceType.CLUSTER else f"the {kind.name.lower()} {name[:300]}"
+            raise HttpError(FORBIDDEN, f"Not authorized to {operation.name.lower()} {what}.")
+
+
+def open_callers(
+    config: BrokerConfig, listeners: Sequence[Listener], security: Security, clock: Clock, realm: str = "broker"
+) -> Callers:
+    """``listeners``: those whose rules may count. Raises ConfigError."""
+    asking = next((each for each in listeners if each.sasl), None)
+    authentication = private = None
+    if asking is not None:
+        exchanges = security.mechanisms[asking.name]
+        authentication = private = open_authentication(config, asking, exchanges, clock)
+        if PLAIN not in exchanges and any(name != OAUTHBEARER for name in exchanges):
+            passwords: dict[str, NewExchange] = {**exchanges, PLAIN: partial(PlainExchange, security.credentials)}
+            private = attrs.evolve(authentication, exchanges=passwords)
+    with_tls = {listener.name for listener in config.listeners if listener.ssl}
+    if config.control_listener is not None and config.control_listener.ssl:
+        with_tls.add(config.control_listener.name)
+    return Callers(authentication, private, with_tls, security.authorizer, security.logins, realm)
+
+
+def _proof(header: str) -> tuple[str, bytes]:
+    """The method, by its name in Pulsar's protocol, and the proof. Raises AuthenticationFailed, without a word of the header."""
+    scheme, _, rest = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return TOKEN, rest.strip().encode("latin-1")
+    if scheme.lower() == "basic":
+        try:
+            return BASIC, base64.b64decode(rest.strip().encode("latin-1"), validate=True)
+        except (binascii.Error, ValueError):
+            raise AuthenticationFailed("a header Authorization that is not in base64") from None
+    return "none", b""

@@ -1,0 +1,48 @@
+"""`broker cluster` against a broker."""
+
+import json
+
+import pytest
+
+from broker.client import Broker
+from broker.client.kafka import ClientConfig, Cluster
+from broker.client.kafka.admin.cluster import describe_cluster, features
+from protocol.kafka.api_keys import ApiKey
+from tests.cli.conftest import Run
+
+
+def test_the_cluster_is_described(session_broker: Broker, run: Run) -> None:
+    address = session_broker.bootstrap_servers
+    (line,) = run("cluster", "describe", "--output", "json").stdout.splitlines()
+    found = json.loads(line)
+    assert 22 == len(found["cluster_id"])
+    assert 1 == found["controller"]
+    (one,) = found["brokers"]
+    assert (1, address, False) == (one["id"], f"{one['host']}:{one['port']}", one["fenced"])
+    assert [f"PLAINTEXT://{address}"] == one["listeners"]
+    assert 0 < one["usable_bytes"] <= one["total_bytes"]
+    heading, row = run("cluster", "describe").stdout.decode().splitlines()
+    assert f"cluster {found['cluster_id']}, controller 1, 1 broker" == heading
+    assert row.startswith(f"1\t{address}\t-\tup\tPLAINTEXT://{address}\t")
+
+
+def test_apis_and_features_are_listed(run: Run) -> None:
+    apis = run("cluster", "apis").stdout.decode().splitlines()
+    assert "18\tApiVersions\t0\t4" in apis
+    first = json.loads(run("cluster", "apis", "--broker", "1", "--output", "json").stdout.splitlines()[0])
+    assert {"key": 0, "api": "Produce", "lowest": 0, "highest": 9} == first
+    run("cluster", "features")
+    assert b"no broker 9; it has 1." in run("cluster", "apis", "--broker", "9", fails=1).stderr
+
+
+@pytest.mark.parametrize("missing", [ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_LOG_DIRS])
+def test_older_brokers_tell_less(session_broker: Broker, missing: ApiKey) -> None:
+    properties = {"bootstrap.servers": session_broker.bootstrap_servers}
+    with Cluster(ClientConfig.from_properties(properties)) as cluster:
+        connection = cluster.routing.any_connection()
+        del connection.ranges[missing]
+        found = describe_cluster(cluster.routing)
+        assert [1] == [one.id for one in found.brokers]
+        assert 1 == found.controller
+        connection.ranges[ApiKey.API_VERSIONS] = (0, 2)
+        assert [] == features(connection)

@@ -1,0 +1,114 @@
+"""`broker groups` against a broker, with groups of kafka-python."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from broker.client import Broker
+from tests.cli.conftest import Run
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"g-{topic}"
+
+
+def lines(result: Any) -> list[str]:
+    return result.stdout.decode().splitlines()  # type: ignore[no-any-return]
+
+
+def objects(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(result)]
+
+
+@pytest.fixture
+def read_some(session_broker: Broker, run: Run, topic: str, group: str) -> None:
+    """A topic of two partitions with five records each; the group has committed offset 2 of partition 0 and 5 of 1."""
+    run("topics", "create", topic, "-p", "2")
+    for partition in ("0", "1"):
+        run("produce", topic, "--partition", partition, stdin=b"".join(b"%d\n" % n for n in range(5)))
+    commit(session_broker, group, {(topic, 0): 2, (topic, 1): 5})
+
+
+def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    from broker.client.kafka import ClientConfig, Cluster
+
+    with Cluster(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers})) as cluster:
+        cluster.commit(group, offsets)
+
+
+@contextmanager
+def member(broker: Broker, group: str, topic: str) -> Iterator[Any]:
+    """A consumer that has joined the group and has partitions."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic, group_id=group, bootstrap_servers=broker.bootstrap_servers, client_id="reader", enable_auto_commit=False
+    )
+    try:
+        while not consumer.assignment():
+            consumer.poll(timeout_ms=100)
+        yield consumer
+    finally:
+        consumer.close()
+
+
+@pytest.mark.usefixtures("read_some")
+def test_a_group_is_listed_and_its_lag_is_shown_by_partition(run: Run, topic: str, group: str) -> None:
+    assert f"{group}\tclassic\tEmpty\t" in lines(run("groups", "list"))
+    assert [f"{group}\tclassic\tEmpty\t"] == [
+        line for line in lines(run("groups", "list", "--state", "empty")) if group in line
+    ]
+    assert group not in run("groups", "list", "--state", "Stable").stdout.decode()
+    heading, first, second = lines(run("groups", "describe", group))
+    assert heading.startswith(f"{group}: Empty, 0 members, coordinator 127.0.0.1:")
+    *cells, seconds, _member, _client, _host = first.split("\t")
+    assert [topic, "0", "2", "5", "3"] == cells
+    assert 0 <= float(seconds) < 3600
+    assert f"{topic}\t1\t5\t5\t0\t0.0\t-\t-\t-" == second
+
+
+@pytest.mark.usefixtures("read_some")
+def test_json_has_an_object_a_partition(run: Run, topic: str, group: str) -> None:
+    first, second = objects(run("groups", "describe", group, "--output", "json"))
+    age = first.pop("lag_s")
+    assert 0 < age < 3600
+    nobody = {"problem": None, "member_id": None, "client_id": None, "host": None}
+    assert {
+        "group": group,
+        "state": "Empty",
+        "topic": topic,
+        "partition": 0,
+        "committed": 2,
+        "end_offset": 5,
+        "lag": 3,
+        **nobody,
+    } == first
+    assert (5, 0, 0.0) == (second["committed"], second["lag"], second["lag_s"])
+    listed = [one for one in objects(run("groups", "list", "--output", "json")) if one["group"] == group]
+    assert [{"group": group, "type": "classic", "state": "Empty", "protocol": ""}] == listed
+    (state,) = objects(run("groups", "describe", group, "--state", "--output", "json"))
+    assert ("Empty", 0) == (state["state"], state["members"])
+
+
+def test_members_and_partitions_without_a_commit_are_shown(
+    session_broker: Broker, run: Run, topic: str, group: str
+) -> None:
+    run("topics", "create", topic, "-p", "2")
+    with member(session_broker, group, topic) as consumer:
+        heading, *rows = lines(run("groups", "describe", group))
+        assert f"{group}: Stable, 1 member, range" in heading
+        assert [(f"{topic}\t{number}\t-\t0\t-\t-", "reader") for number in (0, 1)] == [
+            ("\t".join(row.split("\t")[:6]), row.split("\t")[7]) for row in rows
+        ]
+        (one,) = objects(run("groups", "describe", group, "--members", "--output", "json"))
+        assert [{"topic": topic, "partitions": [0, 1]}] == one["assignment"]
+        assert f"{topic}:0,1" in run("groups", "describe", group, "--members").stdout.decode()
+        assert {(topic, 0), (topic, 1)} == {(one.topic, one.partition) for one in consumer.assignment()}
+
+
+def test_a_group_that_does_not_exist_is_told(run: Run, group: str) -> None:
+    assert f"broker: There is no group '{group}'.\n".encode() == run("groups", "describe", group, fails=1).stderr

@@ -1,0 +1,38 @@
+"""Names of settings as people write them."""
+
+import pytest
+
+from broker.cli.setting_names import Name, hint, understand
+
+OF_BROKER = {"log.retention.ms", "num.partitions", "log.dirs", "message.max.bytes"}
+OF_TOPIC = {"retention.ms", "max.message.bytes", "cleanup.policy"}
+
+
+@pytest.mark.parametrize(
+    ("written", "known", "meant"),
+    [
+        ("log.retention.ms", OF_BROKER, Name("log.retention.ms")),
+        ("log_retention_ms", OF_BROKER, Name("log.retention.ms")),
+        ("log.retention.hours", OF_BROKER, Name("log.retention.ms", 3_600_000)),
+        ("log.retention.hours", OF_BROKER | {"log.retention.hours"}, Name("log.retention.hours")),
+        ("log.retention.hours", OF_TOPIC, Name("retention.ms", 3_600_000)),
+        ("log_retention_minutes", OF_TOPIC, Name("retention.ms", 60_000)),
+        ("retention.ms", OF_BROKER, Name("log.retention.ms")),
+        ("message.max.bytes", OF_TOPIC, Name("max.message.bytes")),
+        ("data_dir", OF_BROKER, Name("log.dirs")),
+        ("retention.msec", OF_TOPIC, None),
+    ],
+)
+def test_each_name_is_understood_as_what_the_broker_has(written: str, known: set[str], meant: Name | None) -> None:
+    assert meant == understand(written, known)
+
+
+def test_values_are_converted_but_not_those_that_mean_never() -> None:
+    assert "18000000" == Name("log.retention.ms", 3_600_000).convert("5")
+    assert "-1" == Name("log.retention.ms", 3_600_000).convert("-1")
+    assert "x" == Name("log.retention.ms", 3_600_000).convert("x")
+
+
+def test_what_was_perhaps_meant() -> None:
+    assert "did you mean retention.ms?" == hint("retention.msec", OF_TOPIC)
+    assert "lists all settings" in hint("xyzzy", OF_TOPIC)

@@ -1,0 +1,99 @@
+"""Groups over HTTP: members and lag."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.http.api.harness import Api, api_broker, differences, documented
+from tests.network.harness import wait_for
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with api_broker(group_initial_rebalance_delay_ms=0) as made:
+        made.kafka.logs.create_topic("orders", 2)
+        made.produce("orders", *[b"value"] * 10)
+        made.produce("orders", *[b"value"] * 5, partition=1)
+        made.commit("billing", "orders", 4, 5)
+        made.commit("a/b:ü,c", "orders", 0)
+        yield made
+
+
+def test_groups_have_their_lag_in_records_and_in_time(api: Api) -> None:
+    groups = {each["group"]: each for each in api.get("/groups")["groups"]}
+    billing = groups["billing"]
+    assert ("Empty", 0, 6, ["orders"]) == tuple(billing[key] for key in ("state", "members", "lag", "topics"))
+    assert 0 <= billing["lag_s"] < 3600
+    assert 10 == groups["a/b:ü,c"]["lag"]
+
+
+def test_a_group_is_described_with_its_partitions_the_furthest_behind_first(api: Api) -> None:
+    api.commit("reports", "orders", 8, 1)
+    answer = api.get("/groups/reports")
+    first, second = answer["partitions"]
+    assert ("orders", 1, 1, 5, 4) == tuple(
+        first[key] for key in ("topic", "partition", "committed", "end_offset", "lag")
+    )
+    assert (0, 2) == (second["partition"], second["lag"])
+    assert 0 <= first["lag_s"] < 3600
+    assert None is first["member_id"]
+    assert 6 == answer["lag"]
+
+
+def test_a_group_that_has_read_everything_has_no_lag(api: Api) -> None:
+    api.commit("done", "orders", 10, 5)
+    answer = api.get("/groups/done")
+    assert (0, 0.0) == (answer["lag"], answer["lag_s"])
+
+
+def test_members_have_their_assignments(api: Api) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": api.broker.bootstrap_servers,
+            "group.id": "live",
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe(["orders"])
+        message = None
+        while message is None:
+            message = consumer.poll(1)
+        consumer.commit(message, asynchronous=False)
+        wait_for(lambda: api.get("/groups/live")["state"] == "Stable")
+        answer = api.get("/groups/live")
+        assert [] == differences(documented("/api/v1/groups/billing"), answer)
+        (member,) = answer["members"]
+        assert ("reader", "127.0.0.1", None) == (member["client_id"], member["host"], member["instance_id"])
+        assert [{"topic": "orders", "partitions": [0, 1]}] == member["assignment"]
+        assert ("consumer", "range") == (answer["protocol_type"], answer["protocol"])
+        assert {member["member_id"]} == {each["member_id"] for each in answer["partitions"]}
+    finally:
+        consumer.close()
+
+
+def test_a_name_may_have_any_characters(api: Api) -> None:
+    assert "a/b:ü,c" == api.get("/groups/" + quote("a/b:ü,c", safe=""))["group"]
+
+
+def test_an_unknown_group_is_not_found(api: Api) -> None:
+    assert 404 == api.ask("/api/v1/groups/nothing")[0]
+
+
+def test_pages_are_complete_and_have_the_documented_form(api: Api) -> None:
+    names = [each["group"] for each in api.pages("/groups", "groups", limit=1)]
+    assert sorted(api.kafka.groups.names()) == names
+    assert [] == differences(documented("/api/v1/groups?limit=1"), api.get("/groups"))
+
+
+def test_the_lag_in_an_offline_partition_is_not_known(api: Api) -> None:
+    api.kafka.logs.create_topic("gone", 1)
+    api.produce("gone", b"x")
+    api.commit("orphan", "gone", 0)
+    api.kafka.logs.partitions["gone", 0].go_offline("the disk has failed")
+    (partition,) = api.get("/groups/orphan")["partitions"]
+    assert (None, None, None) == (partition["end_offset"], partition["lag"], partition["lag_s"])

@@ -1,0 +1,18 @@
+"""Settings over HTTP."""
+
+import json
+
+from tests.http.api.harness import api_broker, differences, documented
+
+
+def test_settings_that_are_not_the_default_are_marked_and_secrets_are_hidden() -> None:
+    with api_broker(num_partitions=7, pulsar_token_secret_key="c2VjcmV0" * 8) as api:
+        answer = api.get("/settings")
+        settings = {each["name"]: each for each in answer["settings"]}
+        assert ("7", "1", "static") == tuple(settings["num.partitions"][key] for key in ("value", "default", "source"))
+        assert ("default", True) == (settings["log.retention.ms"]["source"], settings["log.retention.ms"]["live"])
+        secret = settings["pulsar_token_secret_key"]
+        assert (True, None, "static") == (secret["secret"], secret["value"], secret["source"])
+        assert "c2VjcmV0" not in json.dumps(answer)
+        (example,) = documented("/api/v1/settings")["settings"]
+        assert [] == differences(example, settings["num.partitions"])
