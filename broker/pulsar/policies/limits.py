@@ -51,6 +51,12 @@ class PolicyLimits:
 
     def settings(self, topic: AnyTopic) -> DispatchSettings:
         policies, settings = self._of(topic), self._settings
+        if (
+            policies.max_unacked_per_consumer is None
+            and policies.max_unacked_per_subscription is None
+            and policies.delayed_delivery_tick_ms is None
+        ):
+            return settings
         return attrs.evolve(
             settings,
             unacked_max_per_consumer=_first(policies.max_unacked_per_consumer, settings.unacked_max_per_consumer),
