@@ -80,7 +80,7 @@ def command(
         # The objects that exist now live as long as the broker. With 10,000 partitions, a full garbage collection would
         # stop all threads for 0.3 s after every few large requests.
         gc.freeze()
-        # What requests leave behind holds no cycles, so there is little to be found: with 700 objects, Python's own number, looking
+        # Requests leave no cycles behind, so there is little to find: with 700 objects, which is Python's own number, looking
         # for it took 6 % of the CPU of Pulsar's messages. A look at 5,000 takes 0.2 ms.
         gc.set_threshold(5_000)
         try:
