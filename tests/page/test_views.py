@@ -11,7 +11,7 @@ VIEWS = {
     "topics": ("Topics", "orders", "billing", "payments"),
     "topics/orders": ("orders", "Last stable", "billing", "compression.type", "zstd"),
     "topics/payments": ("held back by 1",),
-    "topics/orders/messages": ("Messages", "c-1", "50 records."),
+    "topics/orders/messages": ("Messages", "c-1", "50 records, the newest first."),
     "topics/orders/messages?from=tail": ("records since this view was opened", "c-1"),
     "groups": ("Groups", "billing", "Stable"),
     "groups/billing": ("billing", "Lag over time", "billing-1", "0–2"),
@@ -50,8 +50,12 @@ def test_curves_are_drawn_from_the_history(open_page: Open) -> None:
     tab.until("document.querySelectorAll('.plot:not(.blank) canvas').length === 4")
     tab.until(
         """(() => {
-            const canvas = document.querySelector(".plot canvas");
-            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const drawn = document.querySelector(".plot canvas");
+            const canvas = document.createElement("canvas");
+            Object.assign(canvas, {width: drawn.width, height: drawn.height});
+            const context = canvas.getContext("2d", {willReadFrequently: true});
+            context.drawImage(drawn, 0, 0);
+            const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
             for (let i = 0; i < data.length; i += 4) {
                 if (data[i + 3] > 200 && data[i + 2] > 150 && data[i] < 60) return true;
             }
@@ -115,7 +119,7 @@ def test_records_are_chosen_by_key(open_page: Open) -> None:
 
 def test_the_form_leads_to_an_address_that_shows_the_same(open_page: Open) -> None:
     tab = open_page("topics/orders/messages")
-    tab.shows("50 records.")
+    tab.shows("50 records, the newest first.")
     tab.run(
         """(() => {
             const from = [...document.querySelectorAll("form select")][1];
