@@ -23,7 +23,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # not: tabs, line ends
 
 
 def part(data: bytes | None, most: int = PART_MAX_BYTES) -> dict[str, Any] | None:
-    """``{"text": ...}`` or ``{"base64": ...}``; with ``truncated`` if it was cut, and ``json`` if it is a JSON object or array."""
+    """``{"text": ...}`` or ``{"base64": ...}``; with ``truncated`` if it was cut, ``json`` if it is an object or array."""
     if data is None:
         return None
     shown = data[:most]

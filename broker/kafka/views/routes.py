@@ -13,6 +13,7 @@ from broker.kafka.views.records import Records
 from broker.kafka.views.settings import Settings
 from broker.kafka.views.tail import Tail
 from broker.kafka.views.topics import Topics
+from broker.kafka.views.transactions import Transactions
 from broker.kafka.views.view_context import ViewContext
 from broker.network.callers import Callers
 from broker.network.figures import Field, Figures
@@ -30,7 +31,14 @@ class KafkaViews:
         context = ViewContext(kafka, callers, figures, Lags(kafka.logs))
         _add_figures(context)
         self.tail = Tail(context)
-        views = (Topics(context), Groups(context), Settings(context), Records(context), self.tail)
+        views = (
+            Topics(context),
+            Groups(context),
+            Settings(context),
+            Transactions(context),
+            Records(context),
+            self.tail,
+        )
         self.routes: list[Route] = [callers.protected(route) for view in views for route in view.routes()]
 
 
