@@ -18,7 +18,7 @@ from tests.page.chromium import Chromium
 from tests.test_floors import ROOT
 
 MAX_BYTES = 100_000
-WIDE = {"width": 1280, "height": 800}
+WIDE = {"width": 1080, "height": 660}
 PHONE = {"width": 390, "height": 844, "mobile": True}
 # Name -> view, scheme, size, and the words that are there when all is drawn.
 PICTURES = {
@@ -61,9 +61,9 @@ def test_a_picture_shows_something_and_is_small(chromium: Chromium, address: str
         history = "fetch('/api/v1/history').then((reply) => reply.json()).then((all) => all.series.requests.length)"
         while tab.run(history, awaits=True) < SETTLED:
             tab.run("new Promise((done) => setTimeout(done, 5000))", awaits=True)
-        tab.run("location.reload()")
+        tab.reload()
         tab.shows(words)
-    tab.run("document.activeElement.blur()")
+    tab.run("document.activeElement?.blur()")
     tab.run("new Promise((done) => setTimeout(done, 700))", awaits=True)  # what is drawn after the text
     if name == "messages":
         tab.click("tr.record:nth-child(2) button")
