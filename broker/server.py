@@ -218,7 +218,7 @@ class BrokerServer:
                     port=listener.port,
                     port_max=listener.port_max,
                     frame_max=config.socket_request_max_bytes + 4,  # Kafka does not count the length field
-                    control=listener is config.control_listener,
+                    control=self._is_controlling(listener),
                     tls=tls.get(listener.name),
                 )
                 for listener in self._all_listeners()
@@ -359,6 +359,12 @@ class BrokerServer:
         control = self.config.control_listener
         return [*self.config.listeners, *([control] if control is not None else [])]
 
+    def _is_controlling(self, listener: Listener) -> bool:
+        """Whether the control plane serves it: the control listener, and HTTP, so that one can look while the data plane is
+        full."""
+        control = self.config.control_listener
+        return control is not None and (listener is control or listener.scheme == "http")
+
     def _sources(self) -> dict[str, _Source]:
         """The services of this broker, by scheme."""
         schemes = {listener.scheme for listener in self._all_listeners()}
@@ -370,7 +376,7 @@ class BrokerServer:
             open_files=config.max_open_files,
             spill_files=sum(source.open_files for source in self._sources().values()),
             connections=config.max_connections,
-            control_connections=CONTROL_CONNECTIONS if config.control_listener is not None else 0,
+            control_connections=CONTROL_CONNECTIONS * sum(map(self._is_controlling, self._all_listeners())),
             processors=config.network_threads,
             handlers=config.io_threads,
         )
