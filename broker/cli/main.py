@@ -27,6 +27,7 @@ COMMANDS = {
     "consume": "Print the records of topics, one per line.",
     "shuffle": "Write, read, list and release result partitions.",
     "subscriptions": "List, describe, skip and reset Pulsar's subscriptions.",
+    "bench": "Measure how fast a broker takes and gives records.",
     "inspect": "Show and verify segment files, without a broker.",
     "users": "Add, list and delete users that log in with SCRAM.",
     "acls": "List, add and remove ACLs: who may do what.",
